@@ -1,0 +1,65 @@
+# Needs Python 3.11+ and make. Everything else is installed into .venv from a hashed lock.
+PYTHON ?= python3
+ARGS   ?=
+VENV   := .venv
+BENCH  := .venv-bench
+PY     := $(VENV)/bin/python
+CODE   := src tests docs tools $(wildcard bench)
+LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+          --no-header --no-annotate
+
+.PHONY: help venv demo test lint format bench spike simulate mutants docs lock clean
+.DELETE_ON_ERROR:
+
+help:           ## this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-10s%s\n", $$1, $$2}'
+
+venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
+
+demo: venv      ## see it work; ARGS="..." is passed on
+	@$(PY) -m millpond.demo $(ARGS)
+
+test: venv      ## the whole suite; ARGS="-k name" narrows it
+	@$(PY) -m pytest $(ARGS)
+
+lint: venv      ## ruff, mypy --strict, import arrows
+	@$(PY) -m ruff check $(CODE)
+	@$(PY) -m ruff format --check $(CODE)
+	@$(PY) -m mypy $(CODE)
+	@$(VENV)/bin/lint-imports
+
+format: venv    ## ruff format, and the fixes ruff is sure of
+	@$(PY) -m ruff format $(CODE)
+	@$(PY) -m ruff check --fix $(CODE)
+
+bench: $(BENCH)/ready  ## measure the bulkhead beside its peers
+	@$(BENCH)/bin/python bench/bulkhead.py $(ARGS)
+
+spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
+	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done
+
+simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
+	@$(PY) -m millpond.testing.simulate $(ARGS)
+
+mutants: venv   ## break the code on purpose; every break must be caught
+	@$(PY) -m millpond.testing.mutants $(ARGS)
+
+docs: venv      ## regenerate the generated pages
+	@$(PY) -m tools.docs
+
+lock: venv      ## resolve requirements/*.in anew
+	cd requirements && for name in bootstrap dev bench; do \
+	    ../$(LOCK) --upgrade $$name.in -o $$name.lock || exit 1; done
+
+clean:          ## remove all that make built
+	rm -rf $(VENV) $(BENCH) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+
+# Two stamps each: a new lock builds the environment anew, a new pyproject.toml only installs us again.
+$(VENV)/locked: requirements/dev.lock requirements/bootstrap.lock
+	@tools/venv.sh $(PYTHON) $(VENV) requirements/dev.lock && touch $@
+
+$(BENCH)/locked: requirements/bench.lock requirements/bootstrap.lock
+	@tools/venv.sh $(PYTHON) $(BENCH) requirements/bench.lock && touch $@
+
+%/ready: %/locked pyproject.toml
+	@$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . && touch $@

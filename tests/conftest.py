@@ -1,0 +1,41 @@
+"""How the suite runs: Hypothesis profiles, and `async def` tests on virtual time."""
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from millpond.testing.clock import run_virtual
+
+settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
+settings.register_profile("dev", print_blob=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+AsyncTest = Callable[..., Coroutine[Any, Any, object]]
+
+
+def _on_a_loop(test: AsyncTest, *, real: bool) -> Callable[..., None]:
+    """The same test as a plain function; waits cost no time unless it asks for a real loop."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        (asyncio.run if real else run_virtual)(test(*args, **kwargs))
+
+    return run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Make `async def` tests callable; pytest then calls them as it would any other."""
+    real = pyfuncitem.get_closest_marker("real_loop") is not None
+    given = getattr(pyfuncitem.obj, "hypothesis", None)
+    if given is not None:
+        if inspect.iscoroutinefunction(given.inner_test):
+            given.inner_test = _on_a_loop(given.inner_test, real=real)
+    elif inspect.iscoroutinefunction(pyfuncitem.obj):
+        pyfuncitem.obj = _on_a_loop(pyfuncitem.obj, real=real)

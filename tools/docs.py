@@ -1,0 +1,41 @@
+"""Write the generated pages; with --check, only say which are out of date."""
+
+import sys
+from pathlib import Path
+
+from tools import conformance, errors, lifecycle
+
+ROOT = Path(__file__).parents[1]
+
+
+def pages(root: Path = ROOT) -> dict[Path, str]:
+    """Return every generated page as it should be."""
+    return {
+        root / "docs/reference/conformance.md": conformance.page(root),
+        root / "docs/reference/errors.md": errors.page(),
+        root / "docs/explanation/the-lifecycle.md": lifecycle.page(),
+    }
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """Return the generated pages that do not say what they should."""
+    return [
+        path.relative_to(root).as_posix()
+        for path, text in pages(root).items()
+        if not path.exists() or path.read_text("utf-8") != text
+    ]
+
+
+def main() -> int:
+    """Write, or check."""
+    if "--check" in sys.argv[1:]:
+        old = stale()
+        print("\n".join(f"out of date, run `make docs`: {path}" for path in old) or "up to date")
+        return bool(old)
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
