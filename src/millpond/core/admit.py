@@ -1,0 +1,161 @@
+"""Admission: what happens to a task that asks to be queued.
+
+The store counts, in the transaction that inserts; this module decides. A bound counts tasks from
+outside that were never claimed. What comes back (a retry, a release, a lost lease, a redrive) and
+what a handler submits through its context is never refused, never evicted and not counted.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.lifecycle import Status
+from millpond.core.spec import OnFull
+from millpond.core.task import Dedupe
+
+if TYPE_CHECKING:
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import NewTask
+
+
+class Reason(StrEnum):
+    """Why a task was refused, dropped or ended without its handler having a say."""
+
+    QUEUE_FULL = "queue_full"
+    NO_CAPACITY = "no_capacity"
+    CLOSED = "closed"
+    BATCH_TOO_LARGE = "batch_too_large"
+    WEIGHT_LIMIT = "weight_limit"
+    CONFLICT = "idempotency_conflict"
+    UNKNOWN_POOL = "unknown_pool"
+    OVER_BUDGET = "run_over_budget"
+    RUN_NOT_OPEN = "run_not_open"
+    OWNER_GONE = "owner_gone"
+    DROP_OLDEST = "drop_oldest_queue_full"
+    DROP_NEWEST = "drop_newest_queue_full"
+    RING_BUFFER = "ring_buffer_drop_oldest"
+    CANCELLED = "cancelled"
+    PURGED = "purged"
+    RUN_FAILED = "run_failed"
+    EXPIRED = "expired"
+    STALE = "stale"
+    CORRUPT = "corrupt"
+    UNKNOWN_FUNCTION = "unknown_function"
+    LEASE_LOST = "lease_lost"
+    BAD_RESULT = "bad_result"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that was not taken; nothing of it was stored."""
+
+    reason: Reason
+    pool: str
+    lane: str | None = None
+    depth: int | None = None
+    bound: int | None = None
+    may_wait: bool = False
+    """Whether the submitter may park and ask again when there is room."""
+    task: int | None = None
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """What a bound looks at: never-claimed outside tasks of the pool and of one key."""
+
+    pool: int
+    key: int
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Queue it."""
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """Queue it, after the oldest never-claimed task (of its key, if `of_key`) made room."""
+
+    of_key: bool
+    reason: Reason
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Do not queue it: it is rejected, with a record."""
+
+    reason: Reason
+
+
+class Full(msgspec.Struct, frozen=True):
+    """There is no room: the batch is refused, or its submitter waits."""
+
+    of_key: bool
+
+
+def admit(spec: PoolSpec, depth: Depth) -> Take | Evict | Drop | Full:
+    """Decide about one task from outside, given what waits already."""
+    policy = spec.backpressure
+    if policy is None or policy.depth is None:
+        return Take()
+    key_full = policy.per_key is not None and depth.key >= policy.per_key
+    if not key_full and depth.pool < policy.depth:
+        return Take()
+    match policy.on_full:
+        case OnFull.DROP_OLDEST:
+            return Evict(key_full, Reason.DROP_OLDEST)
+        case OnFull.RING_BUFFER:
+            return Evict(key_full, Reason.RING_BUFFER)
+        case OnFull.DROP_NEWEST:
+            return Drop(Reason.DROP_NEWEST)
+        case _:
+            return Full(key_full)
+
+
+def too_large(spec: PoolSpec, size: int, largest_key: int) -> int | None:
+    """Return the bound that a batch taken whole could never meet, or None."""
+    policy = spec.backpressure
+    if policy is None or policy.on_full not in (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER):
+        return None
+    if policy.depth is not None and size > policy.depth:
+        return policy.depth
+    if policy.per_key is not None and largest_key > policy.per_key:
+        return policy.per_key
+    return None
+
+
+def too_heavy(spec: PoolSpec, new: NewTask) -> int | None:
+    """Return the burst that the weight of a task exceeds, so that it could never start."""
+    depths = (rate.depth for rate in spec.rates if rate.cost(new.weight) > rate.depth)
+    return next(depths, None)
+
+
+class Known(msgspec.Struct):
+    """What an idempotency key stands for; outlives the record of its task."""
+
+    task: int
+    status: Status
+    function: str
+    fingerprint: int
+
+
+def known_by(new: NewTask, status: Status) -> Known:
+    """Return what the key of a task stands for once the task is stored."""
+    return Known(new.id, status, new.call.function, new.fingerprint)
+
+
+def answers_for(dedupe: Dedupe, status: Status) -> bool:
+    """Return whether a task that holds an idempotency key still answers for it.
+
+    A key that counts per run is kept per run, so within its run it always answers.
+    """
+    match dedupe:
+        case Dedupe.FOREVER | Dedupe.RUN:
+            return True
+        case Dedupe.SUCCESS:
+            return not status.terminal or status is Status.COMPLETED
+        case Dedupe.INFLIGHT:
+            return not status.terminal
+
+
+def conflicts(known: Known, new: NewTask) -> bool:
+    """Return whether a known key came back with another function or other arguments."""
+    return (known.function, known.fingerprint) != (new.call.function, new.fingerprint)

@@ -1,0 +1,120 @@
+"""Audit: one record for each arrow a task takes and each order an operator gives.
+
+Records are derived from the transition itself, never written by hand beside it, so nothing can
+happen unrecorded. The invariants of this library are predicates over them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from millpond.core.lifecycle import Event, Status
+from millpond.core.task import Task
+
+
+class Kind(StrEnum):
+    """What a record is about."""
+
+    SUBMIT = "submit"
+    DEQUEUE = "dequeue"
+    DROP = "drop"
+    RETRY = "retry"
+    SETTLE = "settle"
+    CANCEL = "cancel"
+    LEASE_EXPIRED = "lease_expired"
+    CONTROL = "control"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the audit: in order per task, comparable between runs."""
+
+    at: float
+    kind: Kind
+    pool: str
+    task: int | None = None
+    event: Event | None = None
+    before: Status | None = None
+    after: Status | None = None
+    attempt: int = 0
+    attempts: int = 0
+    runs: int = 0
+    token: int = 0
+    worker: str | None = None
+    key: str | None = None
+    share: str | None = None
+    lane: str | None = None
+    seq: int = 0
+    sequence: int = 0
+    due: float = 0.0
+    weight: int = 1
+    fresh: bool = False
+    run: int | None = None
+    owner: str | None = None
+    function: str = ""
+    idempotency_key: str | None = None
+    dedupe: str | None = None
+    callback: bool = False
+    """Whether the end of the task calls another (on_complete)."""
+    cause: int | None = None
+    """The task on whose account it happened: the replacement of an evicted one, a callback's."""
+    reason: str | None = None
+    detail: str | None = None
+
+
+_KIND_OF: dict[Event, Kind] = {
+    Event.SUBMIT: Kind.SUBMIT,
+    Event.REDRIVE: Kind.CONTROL,
+    Event.LEASE: Kind.DEQUEUE,
+    Event.REFUSE: Kind.DROP,
+    Event.EVICT: Kind.DROP,
+    Event.RETRY: Kind.RETRY,
+    Event.CANCEL: Kind.CANCEL,
+    Event.LOSE: Kind.LEASE_EXPIRED,
+    Event.EXHAUST: Kind.LEASE_EXPIRED,
+}
+
+
+def record(
+    task: Task, event: Event, before: Status | None, *, at: float, cause: int | None = None
+) -> Record:
+    """Derive the record of one arrow from the task as it is after it."""
+    new = task.new
+    return Record(
+        at=at,
+        kind=_KIND_OF.get(event, Kind.SETTLE),
+        pool=new.pool,
+        task=new.id,
+        event=event,
+        before=before,
+        after=task.status,
+        attempt=task.attempt,
+        attempts=new.attempts,
+        runs=task.runs,
+        token=task.token,
+        worker=task.worker,
+        key=new.key,
+        share=new.share,
+        lane=task.lane,
+        seq=task.seq,
+        sequence=task.sequence,
+        due=task.due,
+        weight=new.weight,
+        fresh=task.fresh,
+        run=new.run,
+        owner=new.owner,
+        function=new.call.function,
+        idempotency_key=new.idempotency_key,
+        dedupe=new.dedupe if new.idempotency_key is not None else None,
+        callback=new.on_complete is not None,
+        cause=cause,
+        reason=task.reason,
+    )
+
+
+def order_record(
+    pool: str, detail: str, *, at: float, task: int | None = None, run: int | None = None
+) -> Record:
+    """Derive the record of an order, or of a run's end."""
+    return Record(at=at, kind=Kind.CONTROL, pool=pool, detail=detail, task=task, run=run)

@@ -1,0 +1,57 @@
+"""Checks for options, shared by everything that is configured: at birth, and blamed by name."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from millpond.core.errors import ConfigError
+
+LONGEST_NAME = 128
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*\Z")
+
+
+def name(option: str, value: object) -> str:
+    """Return `value` if it can name a pool or bulkhead: short, plain, and never a path or SQL."""
+    if not isinstance(value, str):
+        raise ConfigError(option, value, "must be a string")
+    if not value or len(value) > LONGEST_NAME:
+        raise ConfigError(option, value, f"must have 1 to {LONGEST_NAME} characters")
+    if not _NAME.match(value) or ".." in value:
+        raise ConfigError(
+            option,
+            value,
+            "may hold only letters, digits and . _ : @ / + - (but no ..), a letter or digit first",
+        )
+    return value
+
+
+def whole(option: str, value: object, *, least: int = 0, most: int | None = None) -> int:
+    """Return `value` if it is a whole number within its bounds (bool is not a number here)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(option, value, "must be a whole number")
+    if value < least:
+        raise ConfigError(option, value, f"must be at least {least}")
+    if most is not None and value > most:
+        raise ConfigError(option, value, f"must be at most {most}")
+    return value
+
+
+def number(option: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
+    """Return `value` as a finite float of at least `least`, and greater than `above` if given."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(option, value, "must be a number")
+    if not math.isfinite(value):
+        raise ConfigError(option, value, "must be finite")
+    if above is not None and value <= above:
+        raise ConfigError(option, value, f"must be greater than {above:g}")
+    if above is None and value < least:
+        raise ConfigError(option, value, f"must be at least {least:g}")
+    return float(value)
+
+
+def one_of(option: str, value: object, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(option, value, f"must be one of {', '.join(choices)}")
+    return value

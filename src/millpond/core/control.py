@@ -1,0 +1,122 @@
+"""Orders: what operators, workers and the clock ask of a store besides moving tasks."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.core.spec import PoolSpec
+
+
+class Declare(msgspec.Struct, frozen=True, tag=True):
+    """This is the pool; a declaration that differs from the last makes a new revision."""
+
+    spec: PoolSpec
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Start nothing more, of the pool or of one lane or key; running work goes on."""
+
+    pool: str
+    unit: str | None = None
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Start work again."""
+
+    pool: str
+    unit: str | None = None
+
+
+class Resize(msgspec.Struct, frozen=True, tag=True):
+    """Change the limit; a lower one is reached by attrition. 0 = pause."""
+
+    pool: str
+    max_concurrent: int
+    revision: int | None = None
+    """What the caller believes to be in force; another is refused."""
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True):
+    """Start nothing of the pool, or of one lane or key, for `seconds`: a peer said slow down."""
+
+    pool: str
+    seconds: float
+    unit: str | None = None
+
+
+class Purge(msgspec.Struct, frozen=True, tag=True):
+    """Cancel what waits, of the pool or of one lane or key."""
+
+    pool: str
+    unit: str | None = None
+
+
+class CancelAll(msgspec.Struct, frozen=True, tag=True):
+    """Cancel every task submitted before a moment, waiting or running."""
+
+    pool: str
+    before: float | None = None
+    unit: str | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Cancel tasks: a waiting one at once, a running one is told and not retried."""
+
+    tasks: tuple[int, ...]
+
+
+class Redrive(msgspec.Struct, frozen=True, tag=True):
+    """Queue failed or cancelled tasks again: a new budget of attempts, at the tail."""
+
+    tasks: tuple[int, ...]
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """Take no more work from outside, for good."""
+
+    pool: str
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """A worker presents itself; it may hold leases as long as it renews."""
+
+    worker: str
+    lease: float
+    owner: str | None = None
+    functions: tuple[str, ...] | None = None
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """A worker goes; what it still holds is given back uncharged."""
+
+    worker: str
+
+
+class Bury(msgspec.Struct, frozen=True, tag=True):
+    """A worker is known to be dead: its leases are lost now, not when they expire."""
+
+    worker: str
+
+
+class Seal(msgspec.Struct, frozen=True, tag=True):
+    """A holder adds nothing more to a run."""
+
+    run: int
+    holder: str
+
+
+class Prune(msgspec.Struct, frozen=True, tag=True):
+    """Forget tasks that ended before these moments; their keys stay known."""
+
+    pool: str
+    completed_before: float
+    failed_before: float
+    limit: int = 1000
+
+
+PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune
+TaskOrder: TypeAlias = Cancel | Redrive
+WorkerOrder: TypeAlias = Join | Leave | Bury
+Order: TypeAlias = PoolOrder | TaskOrder | WorkerOrder | Seal

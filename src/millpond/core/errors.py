@@ -1,0 +1,188 @@
+"""Every error Millpond raises.
+
+MillpondError                code, docs
+├── ConfigError              option, value, reason
+├── BulkheadRejected         bulkhead, reason, capacity
+├── PoolFull                 pool, lane, depth, bound
+├── NoCapacity               pool, reason
+├── BatchTooLarge            pool, size, bound
+├── PoolClosed               pool
+├── IdempotencyConflict      pool, key, task_id
+├── UnknownPool              pool
+├── UnknownTask              task_id
+├── ConfigConflict           pool, field, stored, declared
+├── StaleRevision            name, given, current
+├── IllegalTransition        status, event
+└── StoreError
+    └── StoreClosed
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BatchTooLarge",
+    "BulkheadRejected",
+    "ConfigConflict",
+    "ConfigError",
+    "IdempotencyConflict",
+    "IllegalTransition",
+    "MillpondError",
+    "NoCapacity",
+    "PoolClosed",
+    "PoolFull",
+    "StaleRevision",
+    "StoreClosed",
+    "StoreError",
+    "UnknownPool",
+    "UnknownTask",
+]
+
+
+class MillpondError(Exception):
+    """The root: every error of this library has a stable code and says what it is about."""
+
+    code: ClassVar[str] = "MILL-000"
+
+    def __init__(self, message: str, /, **fields: object) -> None:
+        super().__init__(f"{self.code} {message}")
+        self.message = message
+        self.__dict__.update(fields)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An error must survive a trip between processes with its fields.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
+    @property
+    def docs(self) -> str:
+        """Where the documentation explains this error."""
+        return f"docs/reference/errors.md#{self.code.lower()}"
+
+
+class PoolFull(MillpondError):
+    """A bounded pool refused a submit: its queue holds as many tasks as it may."""
+
+    code = "MILL-001"
+    pool: str
+    lane: str | None
+    depth: int
+    bound: int
+
+
+class NoCapacity(MillpondError):
+    """A fail-fast pool refused a submit: nothing could start at once."""
+
+    code = "MILL-002"
+    pool: str
+    reason: str
+
+
+class ConfigError(MillpondError):
+    """An option has a value it cannot have; raised where it was given."""
+
+    code = "MILL-003"
+    option: str
+    value: object
+    reason: str
+
+    def __init__(self, option: str, value: object, reason: str) -> None:
+        super().__init__(
+            f"{option}={_shown(value)} {reason}", option=option, value=value, reason=reason
+        )
+
+
+class BulkheadRejected(MillpondError):
+    """A bulkhead refused a permit; `reason` says why, `capacity` how full it was then."""
+
+    code = "MILL-004"
+    bulkhead: str
+    reason: str
+    capacity: object
+
+
+class BatchTooLarge(MillpondError):
+    """A batch is larger than the pool's bound: it could never be taken whole."""
+
+    code = "MILL-005"
+    pool: str
+    size: int
+    bound: int
+
+
+class PoolClosed(MillpondError):
+    """The pool takes no more work."""
+
+    code = "MILL-006"
+    pool: str
+
+
+class IdempotencyConflict(MillpondError):
+    """A known idempotency key came back with another function or other arguments."""
+
+    code = "MILL-007"
+    pool: str
+    key: str
+    task_id: int
+
+
+class UnknownPool(MillpondError):
+    """No pool of that name was declared."""
+
+    code = "MILL-008"
+    pool: str
+
+
+class UnknownTask(MillpondError):
+    """No task has that id."""
+
+    code = "MILL-009"
+    task_id: int
+
+
+class ConfigConflict(MillpondError):
+    """A declaration changes what cannot change under a backlog; `field` names it."""
+
+    code = "MILL-010"
+    pool: str
+    field: str
+    stored: object
+    declared: object
+
+
+class StaleRevision(MillpondError):
+    """A change was based on an older revision than the one in force."""
+
+    code = "MILL-011"
+    name: str
+    given: int
+    current: int
+
+
+class IllegalTransition(MillpondError):
+    """A task was asked to take an arrow its lifecycle does not have: a bug of this library."""
+
+    code = "MILL-012"
+    status: str
+    event: str
+
+
+class StoreError(MillpondError):
+    """The store could not carry out a verb; nothing was changed."""
+
+    code = "MILL-020"
+
+
+class StoreClosed(StoreError):
+    """The store was asked for something before it was opened or after it was closed."""
+
+    code = "MILL-021"
+
+
+_LONGEST_SHOWN = 80
+
+
+def _shown(value: object) -> str:
+    """Return `value` as a short printable text: messages end in logs and terminals."""
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

@@ -1,0 +1,263 @@
+"""The invariants I1 to I13 as predicates over a trace.
+
+`Judge.see(step)` takes the steps of a history one by one and raises `Violated` at the first one
+that breaks a promise. Nothing here looks into a store: verbs, answers and audit records are all
+the evidence there is, so the same judge serves a simulation, a replayed log and a real fleet.
+
+I11 (never asleep with work due) and I12 (same history, same trace) need two witnesses and live
+with the simulation, as `never_asleep` and `same_story` there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.settle import Settled, Settlement
+from millpond.core.spec import OrderKind
+from millpond.core.task import CALLBACKS, Dedupe
+from millpond.core.witness import Fact, PoolFacts, Step, Witness
+
+if TYPE_CHECKING:
+    from millpond.core.audit import Record
+    from millpond.core.spec import PoolSpec
+
+_CLOSE = 1e-6
+"""Rounding allowed to sums of intervals; far below any interval a Rate can have."""
+
+
+class Violated(AssertionError):
+    """A promise was broken; `invariant` names it."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class Judge:
+    """Watches a history and objects."""
+
+    def __init__(self) -> None:
+        self.witness = Witness()
+        self.arrows: dict[tuple[Status | None, Event], int] = {}
+
+    def see(self, step: Step, known_workers: frozenset[str]) -> None:
+        """Check one step of a history against every promise, then remember it."""
+        settlements = fences(self.witness, step)
+        refusals(step)
+        self.witness.before(step)
+        for index, entry in enumerate(step.records):
+            self._see_record(entry, step, index, settlements)
+        self.witness.after(step, known_workers)
+        for facts in self.witness.pools.values():
+            bound(facts)
+        runs(self.witness)
+
+    def _see_record(
+        self, entry: Record, step: Step, index: int, settlements: dict[int, Settlement]
+    ) -> None:
+        if entry.event is not None:
+            arrow = (entry.before, entry.event)
+            self.arrows[arrow] = self.arrows.get(arrow, 0) + 1
+            continuity(self.witness, entry)
+        facts = self.witness.pools.get(entry.pool)
+        if entry.event is Event.LEASE and facts is not None:
+            fairness(self.witness, facts, entry, step.now)
+        if entry.event is Event.SUBMIT and facts is not None:
+            idempotency(self.witness, facts, entry)
+        fact = self.witness.apply(entry)
+        if fact is None:
+            return
+        if entry.event is Event.LEASE:
+            attempts(fact, entry)
+            if facts is not None:
+                limits(facts, fact, step.now)
+                lanes(facts, fact)
+                rates(facts, entry, step.now)
+        settlement = settlements.get(fact.id)
+        if entry.event is Event.RETRY and settlement is not None and not settlement.spend:
+            self.witness.uncharge(fact.id)
+        if fact.status.terminal and entry.callback:
+            callbacks(entry, step.records[index + 1 :])
+
+
+def limits(facts: PoolFacts, fact: Fact, now: float) -> None:
+    """I1: no lease takes a running count above the limit in force at that instant."""
+    spec = facts.spec
+    if len(facts.running) > spec.max_concurrent:
+        raise Violated("I1", f"{len(facts.running)} run in {spec.name}, of {spec.max_concurrent}")
+    limit = spec.unit_limit
+    if limit is not None and fact.unit is not None and facts.running_in(fact.unit) > limit:
+        raise Violated("I1", f"more than {limit} of {fact.unit!r} run in {spec.name}")
+    held = facts.held_until.get(None, 0.0) > now
+    if facts.paused or held or facts.stopped(fact.unit, now):
+        raise Violated("I1", f"task {fact.id} started while {spec.name} was paused or held")
+
+
+def continuity(witness: Witness, entry: Record) -> None:
+    """I2: every accepted task is queued, running or terminal; it takes no arrow but a real one."""
+    fact = witness.tasks.get(entry.task or 0)
+    before = fact.status if fact is not None else None
+    if entry.event in (Event.SUBMIT, Event.REFUSE):
+        if entry.event is Event.SUBMIT and before is not None:
+            raise Violated("I2", f"task {entry.task} was accepted twice")
+        return
+    if before != entry.before:
+        raise Violated("I2", f"task {entry.task} was {before}, its record says {entry.before}")
+    if entry.event is None or LIFECYCLE.get((entry.before, entry.event)) is not entry.after:
+        raise Violated("I2", f"{entry.before} --{entry.event}--> {entry.after} is no arrow")
+    if entry.event is Event.EVICT and fact is not None and not fact.fresh:
+        raise Violated("I6", f"task {entry.task} was evicted though it was claimed before")
+
+
+def fences(witness: Witness, step: Step) -> dict[int, Settlement]:
+    """I3: a settle is applied if and only if its fence is the current one."""
+    if step.verb != "settle":
+        return {}
+    applied: dict[int, Settlement] = {}
+    for settlement, answer in zip(step.asked[0], step.answer.settled, strict=True):
+        fence = settlement.fence
+        fact = witness.tasks.get(fence.task)
+        current = (
+            fact is not None
+            and fact.status is Status.RUNNING
+            and (fact.attempt, fact.token) == (fence.attempt, fence.token)
+            and fence.task not in applied
+        )
+        if current != (answer is Settled.APPLIED):
+            word = "current" if current else "stale"
+            raise Violated("I3", f"a {word} settle of task {fence.task} was {answer}")
+        if current:
+            applied[fence.task] = settlement
+    touched = {entry.task for entry in step.records if entry.before is Status.RUNNING}
+    if touched - set(applied):
+        raise Violated("I3", f"a settle touched {touched - set(applied)}, running without fence")
+    return applied
+
+
+def lanes(facts: PoolFacts, fact: Fact) -> None:
+    """I4: per lane at most one lease, and starts in sequence order."""
+    if not facts.spec.strict or fact.unit is None:
+        return
+    for other in facts.live.values():
+        if other.unit == fact.unit and other.sequence < fact.sequence:
+            raise Violated("I4", f"{fact.sequence} overtook {other.sequence} in {fact.unit!r}")
+
+
+def attempts(fact: Fact, entry: Record) -> None:
+    """I5: charged runs never exceed the attempts of the current budget."""
+    if fact.charged > fact.attempts:
+        raise Violated("I5", f"task {fact.id} runs for the {fact.charged}th of {fact.attempts}")
+    if entry.attempt != fact.charged:
+        raise Violated("I5", f"task {fact.id} says run {entry.attempt}, it is {fact.charged}")
+
+
+def bound(facts: PoolFacts) -> None:
+    """I6: outside tasks never yet claimed stay within the bound at every commit."""
+    policy = facts.spec.backpressure
+    if policy is None or policy.depth is None:
+        return
+    if len(facts.fresh) > policy.depth:
+        raise Violated("I6", f"{len(facts.fresh)} wait in {facts.spec.name}, of {policy.depth}")
+    if policy.per_key is None:
+        return
+    for fact in facts.fresh.values():
+        same = sum(1 for other in facts.fresh.values() if other.key == fact.key)
+        if same > policy.per_key:
+            raise Violated("I6", f"{same} of key {fact.key!r} wait in {facts.spec.name}")
+
+
+def refusals(step: Step) -> None:
+    """I6: a refusal has a reason and no side effect."""
+    if step.verb != "submit":
+        return
+    touched = {entry.task for entry in step.records}
+    for batch, answer in zip(step.asked, step.answer.batches, strict=True):
+        if answer.refusal is None:
+            continue
+        if not answer.refusal.reason or answer.admissions:
+            raise Violated("I6", "a refused batch has no reason, or was taken in part")
+        if touched & {new.id for new in batch.tasks} and len(step.asked) == 1:
+            raise Violated("I6", "a refused batch left a trace")
+
+
+def idempotency(witness: Witness, facts: PoolFacts, entry: Record) -> None:
+    """I7: one idempotency key, one lineage: a new task only where the last no longer answers."""
+    if entry.idempotency_key is None or entry.task is None:
+        return
+    name = (entry.idempotency_key, entry.run if entry.dedupe == Dedupe.RUN else None)
+    holder = witness.tasks.get(facts.lineage.get(name, 0))
+    facts.lineage[name] = entry.task
+    if holder is None or holder.status is Status.REJECTED:
+        return
+    over = holder.status.terminal
+    allowed = {
+        Dedupe.FOREVER: False,
+        Dedupe.RUN: False,
+        Dedupe.SUCCESS: over and holder.status is not Status.COMPLETED,
+        Dedupe.INFLIGHT: over,
+    }
+    if not allowed[Dedupe(entry.dedupe or "forever")]:
+        raise Violated(
+            "I7", f"key {entry.idempotency_key!r} has tasks {holder.id} and {entry.task}"
+        )
+
+
+def runs(witness: Witness) -> None:
+    """I8: a run is finished if and only if it is sealed and has nothing queued or running."""
+    for run, live in witness.run_live.items():
+        if run not in witness.run_holders:
+            continue
+        done = not live and not witness.run_holders[run]
+        if (run in witness.run_finished) != done:
+            word = "finished" if run in witness.run_finished else "not finished"
+            raise Violated("I8", f"run {run} is {word} with {len(live)} live tasks")
+
+
+def fairness(witness: Witness, facts: PoolFacts, entry: Record, now: float) -> None:
+    """I9: between two shares that both stayed in the ring, service differs by at most a turn.
+
+    By a turn of each, to be exact: turns in the ring lie between V and V + stride, so since any
+    moment at which both were in, their service (starts x stride) differs by no more than both
+    strides together. That is the bound of start-time fair queueing.
+    """
+    spec = facts.spec
+    if spec.order.kind is not OrderKind.FAIR or spec.rate_per_key is not None:
+        return
+    queued = list(witness.eligible(facts, now))
+    if not all(witness.reachable(fact, entry.worker) for fact in queued):
+        # Shares out of this worker's reach fall behind by right; the comparison starts anew.
+        facts.lags.clear()
+        return
+    ring = {_share(fact, spec) for fact in queued}
+    served = _share(witness.tasks[entry.task or 0], spec)
+    facts.lags = {pair: lag for pair, lag in facts.lags.items() if ring.issuperset(pair)}
+    for other in ring - {served}:
+        ahead = facts.lags.get((served, other), 0) + spec.order.stride(served)
+        facts.lags[served, other] = ahead
+        facts.lags[other, served] = -ahead
+        if ahead > spec.order.stride(served) + spec.order.stride(other):
+            raise Violated("I9", f"{served!r} is {ahead} ahead of {other!r} in {spec.name}")
+
+
+def _share(fact: Fact, spec: PoolSpec) -> str | None:
+    return fact.unit if spec.strict else fact.share
+
+
+def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
+    """I10: the end of a task and the callback it calls for are one step."""
+    wanted = (Event.SUBMIT, entry.pool + CALLBACKS, entry.task)
+    if not any((r.event, r.pool, r.cause) == wanted for r in rest):
+        raise Violated("I10", f"task {entry.task} ended without its callback")
+
+
+def rates(facts: PoolFacts, entry: Record, now: float) -> None:
+    """I13: over any time t at most burst + t*n/per starts, as a bucket that is never overdrawn."""
+    buckets = []
+    for rate, (at, tokens) in zip(facts.spec.rates, facts.tokens, strict=True):
+        left = min(float(rate.depth), tokens + (now - at) / rate.interval)
+        left -= rate.cost(entry.weight)
+        if left < -_CLOSE:
+            raise Violated("I13", f"{facts.spec.name} starts faster than {rate.n} per {rate.per} s")
+        buckets.append((now, left))
+    facts.tokens = buckets

@@ -1,0 +1,74 @@
+"""Leases: the right to run one attempt of one task, and the fence that proves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.task import Call, Fence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MASK = (1 << 64) - 1
+
+STARVED_FOR = 1.0
+"""Seconds for which a worker that asked and got nothing makes the others share."""
+
+
+class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker asks one pool for up to `want` tasks."""
+
+    pool: str
+    worker: str
+    want: int
+
+
+class Leased(msgspec.Struct, frozen=True, kw_only=True):
+    """One task to run, with all its runner needs to know."""
+
+    fence: Fence
+    pool: str
+    call: Call
+    key: str | None
+    lane: str | None
+    sequence: int
+    max_attempts: int
+    timeout: float | None
+    run: int | None
+    weight: int
+    submitted_at: float
+    labels: dict[str, str]
+    options: bytes
+
+
+class Worker(msgspec.Struct, kw_only=True):
+    """Whoever leases: its one row is all that renewal touches, however many tasks it runs."""
+
+    id: str
+    owner: str | None
+    expires_at: float
+    functions: frozenset[str] | None = None
+    """The functions it knows; None = all."""
+    holding: dict[int, str] = {}
+    """Task id -> pool of what it runs."""
+
+
+def tokens(entropy: int) -> Iterator[int]:
+    """Yield 63-bit numbers drawn from `entropy` (SplitMix64: Steele, Lea and Flood, 2014)."""
+    state = entropy & _MASK
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        yield (mixed ^ (mixed >> 31)) >> 1
+
+
+def may_hold(limit: int, workers: int, *, starved: bool) -> int:
+    """Return how many leases of a pool one worker may hold.
+
+    All of them, unless another live worker asked and got none: then no more than an even share,
+    so that slots come free for it as work ends.
+    """
+    return -(-limit // max(workers, 1)) if starved else limit

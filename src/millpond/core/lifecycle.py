@@ -1,0 +1,97 @@
+"""The lifecycle of a task: one table. Every arrow a task can take is a row here, and only here.
+
+Rule: no code changes a task's status except through `advance`. The table draws its own diagram
+(`diagram()`), so the picture in the documentation cannot disagree with the program.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from millpond.core.errors import IllegalTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Status(StrEnum):
+    """Where a task is. *Scheduled* and *parked* are views of queued, not states of their own."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the task has ended (an operator's redrive may start it again)."""
+        return self is not Status.QUEUED and self is not Status.RUNNING
+
+
+class Event(StrEnum):
+    """What can happen to a task."""
+
+    SUBMIT = "submit"
+    REFUSE = "refuse"
+    LEASE = "lease"
+    EVICT = "evict"
+    EXPIRE = "expire"
+    STALE = "stale"
+    CORRUPT = "corrupt"
+    UNKNOWN = "unknown"
+    CANCEL = "cancel"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RETRY = "retry"
+    RELEASE = "release"
+    LOSE = "lose"
+    EXHAUST = "exhaust"
+    REDRIVE = "redrive"
+
+
+LIFECYCLE: Mapping[tuple[Status | None, Event], Status] = {
+    (None, Event.SUBMIT): Status.QUEUED,
+    (None, Event.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
+    (Status.QUEUED, Event.LEASE): Status.RUNNING,
+    (Status.QUEUED, Event.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
+    (Status.QUEUED, Event.EVICT): Status.REJECTED,  # only if never claimed
+    (Status.QUEUED, Event.EXPIRE): Status.FAILED,
+    (Status.QUEUED, Event.STALE): Status.FAILED,  # a closure whose process is gone
+    (Status.QUEUED, Event.CORRUPT): Status.FAILED,
+    (Status.QUEUED, Event.UNKNOWN): Status.FAILED,  # parked for a day, nobody knew the function
+    (Status.RUNNING, Event.COMPLETE): Status.COMPLETED,
+    (Status.RUNNING, Event.FAIL): Status.FAILED,
+    (Status.RUNNING, Event.CANCEL): Status.CANCELLED,
+    (Status.RUNNING, Event.RETRY): Status.QUEUED,
+    (Status.RUNNING, Event.RELEASE): Status.QUEUED,  # given back, not charged
+    (Status.RUNNING, Event.LOSE): Status.QUEUED,  # lease lost, attempts left
+    (Status.RUNNING, Event.EXHAUST): Status.FAILED,  # lease lost, none left
+    (Status.RUNNING, Event.STALE): Status.FAILED,  # a closure is never silently run again
+    (Status.FAILED, Event.REDRIVE): Status.QUEUED,
+    (Status.CANCELLED, Event.REDRIVE): Status.QUEUED,
+}
+
+
+def advance(status: Status | None, event: Event) -> Status:
+    """Return the status after `event`, or raise IllegalTransition; touches nothing."""
+    try:
+        return LIFECYCLE[status, event]
+    except KeyError:
+        message = f"a {status or 'new'} task cannot take the arrow {event!s}"
+        raise IllegalTransition(message, status=status, event=event) from None
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (before, event), after in LIFECYCLE.items():
+        arrows.setdefault((before or "[*]", after), []).append(event)
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {a} --> {b}: {' | '.join(events)}" for (a, b), events in arrows.items()]
+    lines += [
+        f"    {s} --> [*]" for s in Status if s.terminal and (s, Event.REDRIVE) not in LIFECYCLE
+    ]
+    return "\n".join(lines) + "\n"

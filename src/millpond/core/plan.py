@@ -1,0 +1,66 @@
+"""The loop's plan: work now, or idle until a moment. It cannot spin and cannot oversleep."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """A pool may have something to start at `at`; answered by the verbs that make it so."""
+
+    pool: str
+    at: float
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Ask the pool for up to `want` tasks now."""
+
+    want: int
+
+
+class IdleUntil(msgspec.Struct, frozen=True):
+    """Sleep until `moment`, or until woken; None = only until woken."""
+
+    moment: float | None
+
+
+Plan: TypeAlias = Work | IdleUntil
+
+
+class Watch:
+    """What a worker knows of one pool between two claims: when it is worth asking again.
+
+    `seen` takes in the answer of a claim, `woken` a wake-up; `plan` decides. A claim that came
+    back short says when time alone will help; a wake-up only ever moves that moment forward.
+    """
+
+    __slots__ = ("_ask_at",)
+
+    def __init__(self) -> None:
+        self._ask_at: float | None = 0.0
+
+    def seen(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
+        """Take in the answer to a claim: a full one means there may be more."""
+        self._ask_at = now if got >= asked else next_at
+
+    def woken(self, wake: Wake) -> None:
+        """Take in a wake-up."""
+        if self._ask_at is None or wake.at < self._ask_at:
+            self._ask_at = wake.at
+
+    def plan(self, *, free: int, now: float) -> Plan:
+        """Decide what a worker with `free` slots does about this pool."""
+        if free < 1:
+            return IdleUntil(None)
+        if self._ask_at is not None and self._ask_at <= now:
+            return Work(free)
+        return IdleUntil(self._ask_at)
+
+
+def sooner(first: float | None, second: float | None) -> float | None:
+    """Return the earlier of two moments; None is never."""
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)

@@ -1,0 +1,67 @@
+"""Rates as GCRA: one number of state, exact over any window.
+
+`Rate(n, per, burst)` promises: over any time t at most burst + t*n/per starts. The state is the
+*theoretical arrival time* (TAT) of the generic cell rate algorithm (ITU-T I.371): the moment at
+which the bucket would be full again. Taking a cost moves it forward by cost*per/n; returning an
+unstarted claim moves it back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.errors import ConfigError
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `n` starts (or weight units) `per` seconds, saving up to `burst` while idle."""
+
+    n: int
+    per: float = 1.0
+    burst: int | None = None
+    of: Literal["starts", "weight"] = "starts"
+
+    def __post_init__(self) -> None:
+        check.whole("rate.n", self.n, least=1)
+        check.number("rate.per", self.per, above=0.0)
+        if self.burst is not None:
+            check.whole("rate.burst", self.burst, least=1)
+        if self.of not in ("starts", "weight"):
+            raise ConfigError("rate.of", self.of, 'must be "starts" or "weight"')
+
+    @property
+    def interval(self) -> float:
+        """Seconds that one unit costs."""
+        return self.per / self.n
+
+    @property
+    def depth(self) -> int:
+        """How many units may be taken at once after a rest; `n` unless `burst` says otherwise."""
+        return self.n if self.burst is None else self.burst
+
+    def cost(self, weight: int) -> int:
+        """Return what a start of `weight` takes from the bucket."""
+        return weight if self.of == "weight" else 1
+
+
+def ready_at(rate: Rate, tat: float, cost: int, now: float) -> float:
+    """Return when `cost` (at most `rate.depth`) may be taken: `now` or later.
+
+    The moment is a function of the state alone, so asking again at that very moment succeeds: a
+    loop that sleeps until then cannot spin on a rounding error.
+    """
+    moment = tat + (cost - rate.depth) * rate.interval
+    return max(now, moment)
+
+
+def take(rate: Rate, tat: float, cost: int, now: float) -> float:
+    """Return the state after taking `cost` at `now`; the caller has asked `ready_at` first."""
+    return max(tat, now) + cost * rate.interval
+
+
+def give_back(rate: Rate, tat: float, cost: int) -> float:
+    """Return the state after an unstarted claim gave its cost back."""
+    return tat - cost * rate.interval

@@ -1,0 +1,120 @@
+"""The fair ring: who is served next when keys share a pool.
+
+Every share (the partition of a fair pool) with something to start has a turn number. Served is
+the lowest (turn, join order); then its turn moves on by its stride, 2**20 / weight. V is the turn
+last served. A share that joins, or comes back, starts at max(V, its own last turn): a newcomer is
+served in the round under way, and one that was out has saved up nothing. One that comes back
+before V has passed its last turn keeps its join order too: it is where it would have been.
+This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with unit costs, so every step is
+O(log shares).
+
+A task may be reserved for one owner (a closure runs only where its code is). Each audience, an
+owner or everybody (None), has its own heap of shares; the turns are common to all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from millpond.core.heap import LazyHeap
+
+if TYPE_CHECKING:
+    from millpond.core.spec import Order
+
+Share: TypeAlias = str | None
+Owner: TypeAlias = str | None
+
+
+class Ring:
+    """The shares that have something to start, in the order of their turns."""
+
+    __slots__ = ("_audiences", "_in", "_joined", "_joins", "_order", "_resting", "_turns", "served")
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._audiences: dict[Owner, LazyHeap[Share]] = {}
+        self._in: dict[Share, set[Owner]] = {}
+        self._turns: dict[Share, int] = {}
+        self._joined: dict[Share, int] = {}
+        self._joins = 0
+        self._resting: LazyHeap[Share] = LazyHeap()
+        self.served = 0
+        """V: the turn last served."""
+
+    def __contains__(self, share: Share) -> bool:
+        return share in self._in
+
+    def enter(self, share: Share, owner: Owner) -> None:
+        """Let `share` take part for `owner`'s claims; joining the ring if it was out of it."""
+        present = self._in.get(share)
+        if present is None:
+            present = self._in[share] = set()
+            self._join(share)
+        if owner not in present:
+            present.add(owner)
+            self._audience(owner).set(share, self._place(share))
+
+    def leave(self, share: Share, owner: Owner) -> None:
+        """Take `share` out of `owner`'s claims; out of the ring once no audience is left."""
+        present = self._in.get(share)
+        if present is None or owner not in present:
+            return
+        present.discard(owner)
+        self._drop(share, owner)
+        if not present:
+            del self._in[share]
+            self._rest(share)
+
+    def peek(self, owner: Owner) -> Share | None:
+        """Return the share whose turn it is among those with something for `owner`, wrapped."""
+        audience = self._audiences.get(owner)
+        return None if audience is None else audience.peek()
+
+    def turn_of(self, owner: Owner) -> tuple[float, ...] | None:
+        """Return the lowest (turn, join order) of an audience, or None if it has no share."""
+        audience = self._audiences.get(owner)
+        return None if audience is None else audience.lowest()
+
+    def serve(self, share: Share) -> None:
+        """Count one start for `share`: its next turn comes one stride later."""
+        # A share reserved for an owner who did not ask may lag behind V; it saves up nothing.
+        self.served = max(self.served, self._turns[share])
+        self._turns[share] = self.served + self._order.stride(share)
+        for owner in self._in[share]:
+            self._audience(owner).set(share, self._place(share))
+        self._forget_rested()
+
+    def _join(self, share: Share) -> None:
+        if share in self._turns:
+            self._resting.discard(share)
+            return
+        self._turns[share] = self.served
+        self._joins += 1
+        self._joined[share] = self._joins
+
+    def _rest(self, share: Share) -> None:
+        """Remember the place of a share that is out only until V has passed its turn."""
+        self._resting.set(share, (self._turns[share],))
+        self._forget_rested()
+
+    def _forget_rested(self) -> None:
+        resting = self._resting
+        while (lowest := resting.lowest()) is not None and lowest[0] < self.served:
+            share = resting.peek()
+            resting.discard(share)
+            del self._turns[share], self._joined[share]
+
+    def _place(self, share: Share) -> tuple[float, ...]:
+        return (self._turns[share], self._joined[share])
+
+    def _audience(self, owner: Owner) -> LazyHeap[Share]:
+        audience = self._audiences.get(owner)
+        if audience is None:
+            audience = self._audiences[owner] = LazyHeap()
+        return audience
+
+    def _drop(self, share: Share, owner: Owner) -> None:
+        audience = self._audiences[owner]
+        audience.discard(share)
+        if not audience:
+            del self._audiences[owner]

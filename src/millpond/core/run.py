@@ -1,0 +1,109 @@
+"""Runs: a seed of tasks and everything they submit, watched to its end.
+
+A run ends when it is sealed and none of its tasks is queued or running. Its counts change in the
+same step as its tasks: the follow-ups of a completed attempt are counted *before* the attempt is
+taken off, so a run is never seen empty while it is still growing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from millpond.core.lifecycle import Status
+
+
+class OnError(StrEnum):
+    """What a failed task means for its run."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to open, or to take up again under its name."""
+
+    id: int
+    pool: str
+    name: str | None = None
+    on_error: OnError = OnError.SKIP
+    max_tasks: int | None = None
+    holder: str | None = None
+    """The worker or process that keeps it open for more; None = sealed by its seed."""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A run as a store keeps it."""
+
+    new: NewRun
+    opened_at: float
+    holders: set[str] = set()
+    live: int = 0
+    total: int = 0
+    ended: dict[str, int] = {}
+    failed_task: int | None = None
+    finished_at: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended for good."""
+        return self.finished_at is not None
+
+    def room(self) -> int | None:
+        """Return how many tasks more its budget allows, or None."""
+        return None if self.new.max_tasks is None else self.new.max_tasks - self.total
+
+    def joined(self, *, counted: bool) -> None:
+        """Wait for one task more; a callback is waited for but not counted."""
+        self.live += 1
+        self.total += counted
+
+    def revived(self, status: Status, *, counted: bool) -> None:
+        """Take a redriven task on again; the run is open again."""
+        self.live += 1
+        if counted:
+            self.ended[status] -= 1
+        self.finished_at = None
+
+    def left(self, status: Status, *, counted: bool) -> None:
+        """Take off a task that ended."""
+        self.live -= 1
+        if counted:
+            self.ended[status] = self.ended.get(status, 0) + 1
+
+    def close_if_done(self, now: float) -> bool:
+        """End it if nothing of it is left and nobody holds it open; tell whether it ended now."""
+        if self.finished or self.live or self.holders:
+            return False
+        self.finished_at = now
+        return True
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store tells of a run."""
+
+    id: int
+    pool: str
+    name: str | None
+    live: int
+    total: int
+    ended: dict[str, int]
+    failed_task: int | None
+    finished: bool
+    resumed: bool = False
+
+
+def view(run: Run, *, resumed: bool = False) -> RunView:
+    """Return what is told of a run."""
+    return RunView(
+        id=run.new.id,
+        pool=run.new.pool,
+        name=run.new.name,
+        live=run.live,
+        total=run.total,
+        ended=dict(run.ended),
+        failed_task=run.failed_task,
+        finished=run.finished,
+        resumed=resumed,
+    )

@@ -1,0 +1,163 @@
+"""Settling: how an attempt ends, and what that makes of its task."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from millpond.core.backoff import Retry, delay
+from millpond.core.lifecycle import Event
+from millpond.core.task import CALLBACKS, Call, Fence, NewTask
+
+if TYPE_CHECKING:
+    from millpond.core.lease import Leased
+    from millpond.core.task import Task
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The handler returned."""
+
+    result: bytes | None = None
+    follow_ups: tuple[NewTask, ...] = ()
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The handler raised or ran out of time."""
+
+    error: bytes = b""
+    final: bool = False
+    """GiveUp, a type that is never retried, an unstorable result."""
+    retry_in: float | None = None
+    """RetryLater or Throttled named the delay itself."""
+    spend: bool = True
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """The worker stopped: the attempt is given back and costs nothing."""
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The handler ended because it was cancelled."""
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """This worker cannot run it: it does not know the function, or cannot read the record."""
+
+    corrupt: bool
+
+
+Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to become of one leased task. Says nothing about how it is stored."""
+
+    fence: Fence
+    event: Event
+    spend: bool = True
+    delay: float = 0.0
+    result: bytes | None = None
+    error: bytes | None = None
+    parked: bool = False
+    follow_ups: tuple[NewTask, ...] = ()
+
+
+class Settled(StrEnum):
+    """What a store answers to a settlement."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    """Another attempt owns the task now, or none: nothing was changed."""
+
+
+def settle(lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float) -> Settlement:
+    """Decide how an attempt ends; `jitter` is in [0, 1)."""
+    fence = lease.fence
+    match outcome:
+        case Succeeded(result, follow_ups):
+            return Settlement(
+                fence=fence, event=Event.COMPLETE, result=result, follow_ups=follow_ups
+            )
+        case Raised():
+            return _after_error(lease, outcome, policy, jitter)
+        case Interrupted():
+            return Settlement(fence=fence, event=Event.RELEASE, spend=False)
+        case Stopped():
+            return Settlement(fence=fence, event=Event.CANCEL)
+        case Unfit(corrupt=True):
+            return Settlement(fence=fence, event=Event.CORRUPT, spend=False)
+        case Unfit():
+            return Settlement(fence=fence, event=Event.RELEASE, spend=False, parked=True)
+
+
+def _after_error(lease: Leased, raised: Raised, policy: Retry, jitter: float) -> Settlement:
+    attempt = lease.fence.attempt
+    exhausted = raised.spend and attempt >= lease.max_attempts
+    if raised.final or exhausted:
+        return Settlement(fence=lease.fence, event=Event.FAIL, error=raised.error)
+    wait = raised.retry_in
+    if wait is None:
+        wait = delay(policy, attempt, jitter=jitter)
+    return Settlement(
+        fence=lease.fence, event=Event.RETRY, spend=raised.spend, delay=wait, error=raised.error
+    )
+
+
+def event_in_force(task: Task, settlement: Settlement) -> Event:
+    """Return the event a settlement means for the task as the store knows it.
+
+    A cancelled task is not retried, but one that still returned is completed; a budget of
+    attempts that is used up turns a retry into a failure, whoever decided on it.
+    """
+    event = settlement.event
+    if task.cancel_requested and event in (Event.RETRY, Event.RELEASE):
+        return Event.CANCEL
+    if event is Event.RETRY and settlement.spend and task.attempt >= task.new.attempts:
+        return Event.FAIL
+    return event
+
+
+def event_of_loss(task: Task) -> Event:
+    """Return what a lost lease means: charged at claim, so a budget used up is the end."""
+    if task.new.owner is not None:
+        return Event.STALE
+    if task.cancel_requested:
+        return Event.CANCEL
+    return Event.LOSE if task.attempt < task.new.attempts else Event.EXHAUST
+
+
+CALLBACK_ATTEMPTS = 25
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task ended, as its on_complete callback is told."""
+
+    task: int
+    status: str
+    reason: str | None
+    attempt: int
+    result: bytes | None
+    error: bytes | None
+
+
+def callback(task: Task, identifier: int) -> NewTask:
+    """Return the callback task that the end of `task` calls for."""
+    ending = Ending(
+        task=task.new.id,
+        status=task.status,
+        reason=task.reason,
+        attempt=task.attempt,
+        result=task.result,
+        error=task.error,
+    )
+    return NewTask(
+        id=identifier,
+        pool=task.new.pool + CALLBACKS,
+        call=task.new.on_complete or Call(""),
+        attempts=CALLBACK_ATTEMPTS,
+        run=task.new.run,
+        submitted_by=f"task:{task.new.id}",
+        options=msgspec.msgpack.encode(ending),
+    )

@@ -1,0 +1,177 @@
+"""What a pool is told to be: frozen values, checked at birth, blamed by name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.errors import ConfigError
+from millpond.core.rate import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ONE_TURN = 1 << 20
+"""The stride of a key of weight 1 in the fair ring; integers keep every store exact."""
+
+HEAVIEST = ONE_TURN
+LONGEST_KEY = 512
+
+
+class OrderKind(StrEnum):
+    """The four ways to order a queue."""
+
+    PRIORITY = "priority"
+    FIFO = "fifo"
+    LIFO = "lifo"
+    FAIR = "fair_round_robin"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Which queued task is next. Build it with `priority()`, `fifo()`, `lifo()` and so on."""
+
+    kind: OrderKind
+    aging: float | None = None
+    key: str = "key"
+    weights: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        if self.aging is not None:
+            check.number("aging", self.aging, above=0.0)
+        if self.kind is OrderKind.FAIR:
+            check.name("fair_round_robin.key", self.key)
+        for key, weight in self.weights.items():
+            check.number(f"weights[{key!r}]", weight, above=0.0)
+            if not 1 / HEAVIEST <= weight <= HEAVIEST:
+                raise ConfigError(f"weights[{key!r}]", weight, "is out of range")
+
+    def stride(self, share: str | None) -> int:
+        """Return how far one start moves `share` on in the ring."""
+        return round(ONE_TURN / self.weights.get(share or "", 1.0))
+
+
+def priority(aging: float | None = None) -> Order:
+    """Highest priority first, first come first among equals.
+
+    With `aging`, every `aging` seconds of waiting count as much as one step of priority.
+    """
+    return Order(kind=OrderKind.PRIORITY, aging=aging)
+
+
+def fifo() -> Order:
+    """First come, first served; priority is recorded and ignored."""
+    return Order(kind=OrderKind.FIFO)
+
+
+def lifo() -> Order:
+    """Newest first."""
+    return Order(kind=OrderKind.LIFO)
+
+
+def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = None) -> Order:
+    """One task per key and turn, first come first served within a key."""
+    return Order(kind=OrderKind.FAIR, key=key, weights=dict(weights or {}))
+
+
+class OnFull(StrEnum):
+    """What a full pool does with one task more."""
+
+    BLOCK_SUBMITTER = "block_submitter"
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEWEST = "drop_newest"
+    FAIL_SUBMITTER = "fail_submitter"
+    FAIL_FAST = "fail_fast"
+    RING_BUFFER = "ring_buffer"
+
+
+class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound on tasks from outside that were never claimed, and what happens beyond it."""
+
+    on_full: OnFull
+    depth: int | None = None
+    per_key: int | None = None
+
+
+def bounded(
+    depth: int, on_full: str = OnFull.BLOCK_SUBMITTER, per_key: int | None = None
+) -> Backpressure:
+    """Keep at most `depth` waiting tasks, and at most `per_key` of one key."""
+    choices = ("block_submitter", "drop_oldest", "drop_newest", "fail_submitter")
+    check.whole("depth", depth, least=1)
+    if per_key is not None:
+        check.whole("per_key", per_key, least=1)
+    policy = OnFull(check.one_of("on_full", on_full, choices))
+    return Backpressure(on_full=policy, depth=depth, per_key=per_key)
+
+
+def fail_fast() -> Backpressure:
+    """Refuse whatever cannot start at once."""
+    return Backpressure(on_full=OnFull.FAIL_FAST)
+
+
+def ring_buffer(capacity: int) -> Backpressure:
+    """Keep the newest `capacity` waiting tasks; the oldest makes room."""
+    check.whole("capacity", capacity, least=1)
+    return Backpressure(on_full=OnFull.RING_BUFFER, depth=capacity)
+
+
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a store must know about a pool. The same value on every store."""
+
+    name: str
+    max_concurrent: int = 1
+    order: Order = Order(kind=OrderKind.PRIORITY)
+    backpressure: Backpressure | None = None
+    max_per_key: int | None = None
+    rates: tuple[Rate, ...] = ()
+    rate_per_key: Rate | None = None
+    lanes: int | None = None
+    ordered: bool = False
+    max_callbacks: int = 16
+    """How many on_complete callbacks of the pool may run at once, outside max_concurrent."""
+
+    def __post_init__(self) -> None:
+        check.name("name", self.name)
+        check.whole("max_concurrent", self.max_concurrent, least=0)
+        check.whole("max_callbacks", self.max_callbacks, least=1)
+        if self.max_per_key is not None:
+            check.whole("max_per_key", self.max_per_key, least=1)
+        if self.lanes is not None:
+            check.whole("lanes", self.lanes, least=1)
+        if self.strict:
+            self._check_strict()
+
+    @property
+    def strict(self) -> bool:
+        """Whether lanes run one task at a time, in sequence, retries included."""
+        return self.ordered or self.lanes is not None
+
+    @property
+    def unit_limit(self) -> int | None:
+        """How many tasks of one lane (strict pools) or key may run at once."""
+        return 1 if self.strict else self.max_per_key
+
+    def _check_strict(self) -> None:
+        if self.ordered and self.lanes is not None:
+            raise ConfigError("ordered", True, "and lanes exclude each other")
+        if self.order.kind not in (OrderKind.FIFO, OrderKind.FAIR):
+            raise ConfigError("queue", str(self.order.kind), "cannot be had with lanes or ordered")
+        if self.max_per_key is not None:
+            raise ConfigError("max_per_key", self.max_per_key, "is always 1 with lanes or ordered")
+        if self.lanes is not None and self.max_concurrent > self.lanes:
+            raise ConfigError(
+                "max_concurrent", self.max_concurrent, f"cannot exceed lanes={self.lanes}"
+            )
+
+
+def changed_fixed_field(old: PoolSpec, new: PoolSpec) -> tuple[str, object, object] | None:
+    """Return what differs that cannot change while tasks wait: their place came from it."""
+    pairs = (
+        ("queue", str(old.order.kind), str(new.order.kind)),
+        ("lanes", old.lanes, new.lanes),
+        ("ordered", old.ordered, new.ordered),
+    )
+    return next((pair for pair in pairs if pair[1] != pair[2]), None)

@@ -1,0 +1,128 @@
+"""The nouns: a task as submitted, a task as kept, and the fence that guards its running."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.core.lifecycle import Status
+
+TaskId: TypeAlias = int
+"""63 bits, made by the submitter: a submit whose answer was lost can be repeated safely."""
+
+
+CALLBACKS = "~callbacks"
+"""The suffix of the queue that holds a pool's on_complete callbacks; no pool name may have ~."""
+
+
+class Dedupe(StrEnum):
+    """How long an idempotency key answers with its task."""
+
+    FOREVER = "forever"
+    SUCCESS = "success"
+    INFLIGHT = "inflight"
+    RUN = "run"
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """The right to write for one attempt of one task. Every claim makes a new one."""
+
+    task: TaskId
+    attempt: int
+    token: int
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A registered function's name and its encoded arguments."""
+
+    function: str
+    payload: bytes = b""
+
+
+class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as its submitter describes it; nothing here ever changes."""
+
+    id: TaskId
+    pool: str
+    call: Call
+    key: str | None = None
+    share: str | None = None
+    """The partition in a fair pool; None is the shared default."""
+    labels: dict[str, str] = {}
+    priority: int = 0
+    weight: int = 1
+    delay: float = 0.0
+    run_at: float | None = None
+    """Not before this moment of the store's clock; wins over delay."""
+    expires_in: float | None = None
+    timeout: float | None = None
+    attempts: int = 3
+    idempotency_key: str | None = None
+    dedupe: Dedupe = Dedupe.FOREVER
+    fingerprint: int = 0
+    """Of function and arguments: the same key with another one is a conflict."""
+    on_complete: Call | None = None
+    owner: str | None = None
+    """The process that holds the code of a closure; only its workers may run it."""
+    run: int | None = None
+    submitted_by: str = "user"
+    options: bytes = b""
+    """What only the runtime reads (retry policy and the like)."""
+
+    @property
+    def is_callback(self) -> bool:
+        """Whether it is an on_complete callback, in its pool's own queue for those."""
+        return self.pool.endswith(CALLBACKS)
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """A task as a store keeps it."""
+
+    new: NewTask
+    status: Status
+    seq: int
+    """Its place in the pool: commit order; a retry keeps it, a redrive gets a new one."""
+    rank: float
+    """Its order within a key, lowest first, before seq; fixed at submit."""
+    lane: str | None
+    sequence: int
+    """Gap-free per lane in a pool with lanes, else the pool's seq."""
+    submitted_at: float
+    due: float
+    attempt: int = 0
+    runs: int = 0
+    fresh: bool = True
+    """From outside and never claimed: what a bound counts and an eviction may take."""
+    token: int = 0
+    worker: str | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    cancel_requested: bool = False
+    parked: bool = False
+    reason: str | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+
+    @property
+    def fence(self) -> Fence:
+        """The fence in force while the task runs."""
+        return Fence(self.new.id, self.attempt, self.token)
+
+    @property
+    def unit(self) -> str | None:
+        """What its concurrency is limited by: its lane where lanes are strict, else its key."""
+        return self.lane if self.lane is not None else self.new.key
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it is too late to start, or None."""
+        if self.new.expires_in is None:
+            return None
+        return self.submitted_at + self.new.expires_in
+
+
+def key_of(new: NewTask) -> tuple[str, int | None]:
+    """Return the name under which an idempotency key is kept: per run where it counts per run."""
+    return new.idempotency_key or "", new.run if new.dedupe is Dedupe.RUN else None

@@ -1,0 +1,249 @@
+"""A witness: what an onlooker knows who has seen every verb, its answer and the audit.
+
+It keeps plain facts in plain dicts, by code that shares nothing with the queues it watches. The
+invariants (invariants.py) are predicates over it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core import control as orders
+from millpond.core.audit import Record
+from millpond.core.lifecycle import Event, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millpond.core.spec import PoolSpec
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One verb of a history: what was asked, what was answered, what was recorded."""
+
+    verb: str
+    asked: Any
+    answer: Any
+    records: tuple[Record, ...]
+    now: float
+
+
+class Fact(msgspec.Struct, kw_only=True):
+    """What the audit says of one task."""
+
+    id: int
+    pool: str
+    status: Status
+    unit: str | None
+    key: str | None
+    share: str | None
+    sequence: int
+    due: float
+    attempts: int
+    fresh: bool
+    run: int | None
+    owner: str | None
+    function: str = ""
+    idempotency_key: str | None = None
+    dedupe: str = "forever"
+    attempt: int = 0
+    token: int = 0
+    charged: int = 0
+    worker: str | None = None
+
+
+class PoolFacts:
+    """What is known of one pool."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.spec = spec
+        self.paused = False
+        self.paused_units: set[str] = set()
+        self.live: dict[int, Fact] = {}
+        self.running: dict[int, Fact] = {}
+        self.fresh: dict[int, Fact] = {}
+        self.lineage: dict[tuple[str, int | None], int] = {}
+        self.lags: dict[tuple[str | None, str | None], int] = {}
+        self.tokens: list[tuple[float, float]] = [(0.0, float(r.depth)) for r in spec.rates]
+        self.held_until: dict[str | None, float] = {}
+
+    def stopped(self, unit: str | None, now: float) -> bool:
+        """Return whether a lane or key is paused or held back."""
+        return unit in self.paused_units or self.held_until.get(unit, 0.0) > now
+
+    def lets_start(self, fact: Fact) -> bool:
+        """Return whether the limit of a lane or key leaves room for one of its tasks."""
+        if self.spec.strict:
+            mates = (other for other in self.live.values() if other.unit == fact.unit)
+            return all(other.sequence >= fact.sequence for other in mates)
+        limit = self.spec.unit_limit
+        return limit is None or self.running_in(fact.unit) < limit
+
+    def running_in(self, unit: str | None) -> int:
+        """Return how many tasks of a lane or key run."""
+        return sum(1 for fact in self.running.values() if fact.unit == unit)
+
+
+class Witness:
+    """Everything seen so far."""
+
+    def __init__(self) -> None:
+        self.pools: dict[str, PoolFacts] = {}
+        self.tasks: dict[int, Fact] = {}
+        self.prunable: set[int] = set()
+        self.workers: dict[str, orders.Join] = {}
+        self.run_live: dict[int, set[int]] = {}
+        self.run_holders: dict[int, set[str]] = {}
+        self.run_finished: set[int] = set()
+
+    def before(self, step: Step) -> None:
+        """Take in what a verb announces before its records are looked at."""
+        if step.verb == "submit":
+            for batch, answer in zip(step.asked, step.answer.batches, strict=True):
+                if answer.run is not None and not answer.run.resumed:
+                    holder = batch.run.holder
+                    self.run_holders[answer.run.id] = {holder} if holder else set()
+                    self.run_live.setdefault(answer.run.id, set())
+        elif step.verb == "control":
+            self._order(step.asked, step.now)
+
+    def _order(self, order: orders.Order, now: float) -> None:
+        match order:
+            case orders.Declare(spec):
+                if spec.name not in self.pools:
+                    self.pools[spec.name] = PoolFacts(spec)
+            case orders.Resize(pool, limit):
+                facts = self.pools[pool]
+                facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=limit)
+            case orders.Pause(pool, unit) | orders.Resume(pool, unit):
+                self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
+            case orders.Hold(pool, seconds, unit):
+                held = self.pools[pool].held_until
+                held[unit] = max(held.get(unit, 0.0), now + seconds)
+            case orders.Join(worker):
+                self.workers.setdefault(worker, order)
+            case orders.Leave(worker) | orders.Bury(worker):
+                self._gone(worker)
+            case orders.Seal(run, holder):
+                self.run_holders.get(run, set()).discard(holder)
+            case _:
+                pass
+
+    def _pause(self, facts: PoolFacts, unit: str | None, *, paused: bool) -> None:
+        if unit is None:
+            facts.paused = paused
+        elif paused:
+            facts.paused_units.add(unit)
+        else:
+            facts.paused_units.discard(unit)
+
+    def _gone(self, worker: str) -> None:
+        gone = self.workers.pop(worker, None)
+        owner = gone.owner if gone else None
+        if owner is None or any(w.owner == owner for w in self.workers.values()):
+            return
+        for holders in self.run_holders.values():
+            holders.discard(owner)
+
+    def after(self, step: Step, known_workers: frozenset[str]) -> None:
+        """Take in what a verb did that its records do not say: forgotten tasks, lost workers."""
+        for worker in set(self.workers) - known_workers:
+            self._gone(worker)
+        if step.verb == "control" and isinstance(step.asked, orders.Prune):
+            pruned = step.asked.pool
+            self.prunable |= {i for i, f in self.tasks.items() if f.pool == pruned}
+
+    def apply(self, entry: Record) -> Fact | None:
+        """Take in one record; return the task it is about, after it."""
+        if entry.event is None or entry.task is None:
+            if entry.run is not None and entry.detail == "run finished":
+                self.run_finished.add(entry.run)
+            return None
+        if entry.event is Event.REFUSE:
+            return None
+        fact = self.tasks.get(entry.task)
+        if fact is None or entry.event is Event.SUBMIT:
+            fact = self.tasks[entry.task] = _new_fact(entry)
+        self._charge(fact, entry)
+        fact.status = entry.after or Status.QUEUED
+        fact.due = entry.due
+        fact.attempt = entry.attempt
+        fact.token = entry.token
+        fact.worker = entry.worker
+        fact.fresh = entry.fresh and fact.status is Status.QUEUED
+        fact.unit = entry.lane if entry.lane is not None else entry.key
+        fact.sequence = entry.sequence
+        self._index(fact)
+        return fact
+
+    def _charge(self, fact: Fact, entry: Record) -> None:
+        """Count charged runs independently of what the record claims."""
+        if entry.event is Event.LEASE:
+            fact.charged += 1
+        elif entry.event is Event.REDRIVE:
+            fact.charged = 0
+        elif entry.event is Event.RELEASE:
+            fact.charged -= 1
+
+    def uncharge(self, task: int) -> None:
+        """Take back the charge of a retry that asked not to spend an attempt."""
+        self.tasks[task].charged -= 1
+
+    def _index(self, fact: Fact) -> None:
+        facts = self.pools.get(fact.pool)
+        if facts is not None:
+            _put(facts.live, fact, present=not fact.status.terminal)
+            _put(facts.running, fact, present=fact.status is Status.RUNNING)
+            _put(facts.fresh, fact, present=fact.fresh)
+        if fact.run is not None:
+            live = self.run_live.setdefault(fact.run, set())
+            if fact.status.terminal:
+                live.discard(fact.id)
+            else:
+                live.add(fact.id)
+                self.run_finished.discard(fact.run)
+
+    def eligible(self, facts: PoolFacts, now: float) -> Iterator[Fact]:
+        """Yield the queued tasks that some worker could have started at `now`."""
+        for fact in facts.live.values():
+            if fact.status is not Status.QUEUED or fact.due > now or facts.stopped(fact.unit, now):
+                continue
+            if fact.unit is None or facts.lets_start(fact):
+                yield fact
+
+    def reachable(self, fact: Fact, worker: str | None) -> bool:
+        """Return whether this very worker could start a task: its code is there and known."""
+        joined = self.workers.get(worker or "")
+        if joined is None:
+            return False
+        known = joined.functions is None or fact.function in joined.functions
+        return known and fact.owner in (None, joined.owner)
+
+
+def _put(index: dict[int, Fact], fact: Fact, *, present: bool) -> None:
+    if present:
+        index[fact.id] = fact
+    else:
+        index.pop(fact.id, None)
+
+
+def _new_fact(entry: Record) -> Fact:
+    return Fact(
+        id=entry.task or 0,
+        pool=entry.pool,
+        status=Status.QUEUED,
+        unit=entry.lane if entry.lane is not None else entry.key,
+        key=entry.key,
+        share=entry.share,
+        sequence=entry.sequence,
+        due=entry.due,
+        attempts=entry.attempts,
+        fresh=entry.fresh,
+        run=entry.run,
+        owner=entry.owner,
+        function=entry.function,
+        idempotency_key=entry.idempotency_key,
+        dedupe=entry.dedupe or "forever",
+    )
