@@ -1,0 +1,288 @@
+"""Control: orders from operators, workers and the clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.control import (
+    Bury,
+    Cancel,
+    CancelAll,
+    Close,
+    Declare,
+    Hold,
+    Join,
+    Leave,
+    Order,
+    Pause,
+    PoolOrder,
+    Prune,
+    Purge,
+    Redrive,
+    Resize,
+    Resume,
+    Seal,
+    WorkerOrder,
+)
+from millpond.core.errors import ConfigConflict, StaleRevision, UnknownPool
+from millpond.core.lease import Worker
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
+from millpond.core.task import CALLBACKS, Task, key_of
+from millpond.store.memory.recover import bury
+from millpond.store.memory.tables import PoolTable, Tables
+
+if TYPE_CHECKING:
+    from collections import OrderedDict
+    from collections.abc import Iterable
+
+
+def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
+    """Carry out an order; return how much it touched and the revision in force."""
+    match order:
+        case Declare(spec):
+            return _declare(tables, spec, now)
+        case Join() | Leave() | Bury():
+            return _worker_order(tables, order, now), 0
+        case Cancel(tasks):
+            known = [tables.tasks[i] for i in tasks if i in tables.tasks]
+            return sum(cancel(tables, task, now) for task in known), 0
+        case Redrive(tasks):
+            return sum(_redrive(tables, i, now) for i in tasks), 0
+        case Seal(run, holder):
+            return _seal(tables, run, holder), 0
+        case _:
+            pool = pool_named(tables, order.pool)
+            return _pool_order(tables, pool, order, now), pool.revision
+
+
+def pool_named(tables: Tables, name: str) -> PoolTable:
+    """Return a pool, or say which one is unknown."""
+    try:
+        return tables.pools[name]
+    except KeyError:
+        message = f"no pool named {name!r} was declared; declare it first"
+        raise UnknownPool(message, pool=name) from None
+
+
+# Pools
+
+
+def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -> int:
+    match order:
+        case Pause(unit=unit) | Resume(unit=unit):
+            return _set_paused(tables, pool, unit, now, paused=isinstance(order, Pause))
+        case Resize(max_concurrent=limit, revision=revision):
+            return _resize(tables, pool, limit, revision, now)
+        case Hold(seconds=seconds, unit=unit):
+            return _hold(tables, pool, unit, now + seconds, now)
+        case Purge(unit=unit):
+            return _cancel_waiting(tables, _of_unit(tables, pool, unit), "purged", now)
+        case CancelAll(before=before, unit=unit):
+            return _cancel_all(tables, pool, unit, before, now)
+        case Close():
+            pool.closed = True
+            tables.order(pool.spec.name, "close", now)
+            return 1
+        case Prune():
+            return _prune(tables, pool, order)
+        case Declare():
+            return 0
+        case _:
+            assert_never(order)
+
+
+def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
+    """Create a pool, or take over a declaration that differs from the last one."""
+    pool = tables.pools.get(spec.name)
+    if pool is None:
+        tables.pools[spec.name] = PoolTable(spec)
+        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec))
+        tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
+        return 1, 1
+    if pool.declared == spec:
+        return 0, pool.revision
+    changed = changed_fixed_field(pool.declared, spec)
+    if changed is not None and (pool.queued or pool.running):
+        field, stored, declared = changed
+        message = f"{field} of pool {spec.name!r} cannot change while tasks wait or run"
+        raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
+    resized = pool.spec.max_concurrent != pool.declared.max_concurrent
+    kept = pool.spec.max_concurrent if resized else spec.max_concurrent
+    pool.declared = spec
+    _respec(tables, pool, msgspec.structs.replace(spec, max_concurrent=kept), now)
+    tables.order(spec.name, f"declare max_concurrent={kept}", now)
+    return 1, pool.revision
+
+
+def _callback_spec(spec: PoolSpec) -> PoolSpec:
+    # Built around the check: the suffix is what keeps it apart from every name a user can give.
+    callbacks = PoolSpec(name=spec.name, max_concurrent=spec.max_callbacks, order=fifo())
+    msgspec.structs.force_setattr(callbacks, "name", spec.name + CALLBACKS)
+    return callbacks
+
+
+def _respec(tables: Tables, pool: PoolTable, spec: PoolSpec, now: float) -> None:
+    if len(spec.rates) != len(pool.tats):
+        pool.tats = [now] * len(spec.rates)
+    pool.spec = spec
+    pool.revision += 1
+    if changed_fixed_field(pool.backlog.spec, spec) is not None:
+        pool.backlog = type(pool.backlog)(spec)
+    pool.backlog.respec(spec, now)
+    tables.wake(spec.name, now)
+
+
+def _resize(tables: Tables, pool: PoolTable, limit: int, revision: int | None, now: float) -> int:
+    check.whole("max_concurrent", limit, least=0)
+    if revision is not None and revision != pool.revision:
+        message = (
+            f"pool {pool.spec.name!r} is at revision {pool.revision}, not {revision}: "
+            "read its settings again and decide anew"
+        )
+        raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
+    _respec(tables, pool, msgspec.structs.replace(pool.spec, max_concurrent=limit), now)
+    tables.order(pool.spec.name, f"resize max_concurrent={limit}", now)
+    return 1
+
+
+def _set_paused(
+    tables: Tables, pool: PoolTable, unit: str | None, now: float, *, paused: bool
+) -> int:
+    if unit is None:
+        pool.paused = paused
+    else:
+        pool.backlog.pause(unit, now, paused=paused)
+    word = "pause" if paused else "resume"
+    tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
+    if not paused:
+        tables.wake(pool.spec.name, now)
+    return 1
+
+
+def _hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: float) -> int:
+    if unit is None:
+        pool.not_before = max(pool.not_before, until)
+    else:
+        pool.backlog.hold(unit, until, now)
+    tables.order(pool.spec.name, f"hold {unit or 'pool'}", now)
+    tables.wake(pool.spec.name, until)
+    return 1
+
+
+def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
+    """Forget ended tasks, oldest first; their idempotency keys stay known."""
+    gone = _forget(tables, pool.succeeded, order.completed_before, order.limit)
+    return gone + _forget(tables, pool.unsuccessful, order.failed_before, order.limit - gone)
+
+
+def _forget(tables: Tables, ended: OrderedDict[int, None], before: float, limit: int) -> int:
+    gone = 0
+    while ended and gone < limit:
+        identifier = next(iter(ended))
+        if (tables.tasks[identifier].finished_at or 0.0) >= before:
+            break
+        del ended[identifier]
+        del tables.tasks[identifier]
+        gone += 1
+    return gone
+
+
+# Tasks
+
+
+def cancel(tables: Tables, task: Task, now: float, reason: str = "cancelled") -> int:
+    """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
+    match task.status:
+        case Status.QUEUED:
+            return _cancel_waiting(tables, [task], reason, now)
+        case Status.RUNNING if not task.cancel_requested:
+            task.cancel_requested = True
+            tables.order(task.new.pool, "cancel requested", now, task=task.new.id)
+            return 1
+        case _:
+            return 0
+
+
+def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: str, now: float) -> int:
+    waiting = [task for task in tasks if task.status is Status.QUEUED]
+    for task in waiting:
+        task.reason = reason
+        tables.move(task, Event.CANCEL, now)
+    return len(waiting)
+
+
+def _cancel_all(
+    tables: Tables, pool: PoolTable, unit: str | None, before: float | None, now: float
+) -> int:
+    chosen = [
+        task
+        for task in _of_unit(tables, pool, unit)
+        if before is None or task.submitted_at < before
+    ]
+    return sum(cancel(tables, task, now) for task in chosen)
+
+
+def _of_unit(tables: Tables, pool: PoolTable, unit: str | None) -> list[Task]:
+    """Return the live tasks of a pool, or of one lane or key of it, oldest first."""
+    units = list(pool.live) if unit is None else [unit]
+    chosen = (tables.tasks[i] for one in units for i in pool.live.get(one, ()))
+    return sorted(chosen, key=_by_seq)
+
+
+def _by_seq(task: Task) -> int:
+    return task.seq
+
+
+def _redrive(tables: Tables, identifier: int, now: float) -> int:
+    """Queue an ended task again, unless its code is gone or its key has passed to another."""
+    task = tables.tasks.get(identifier)
+    if task is None or (task.status, Event.REDRIVE) not in LIFECYCLE or task.new.owner is not None:
+        return 0
+    holder = tables.pools[task.new.pool].keys.get(key_of(task.new))
+    if task.new.idempotency_key is not None and holder is not None and holder.task != identifier:
+        return 0
+    tables.redrive(task, now)
+    return 1
+
+
+# Workers and runs
+
+
+def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
+    if isinstance(order, Join):
+        return _join(tables, order, now)
+    worker = tables.workers.get(order.worker)
+    if worker is None:
+        return 0
+    if isinstance(order, Bury):
+        return bury(tables, worker, now)
+    for identifier in list(worker.holding):
+        tables.release(tables.tasks[identifier], now)
+    return bury(tables, worker, now)
+
+
+def _join(tables: Tables, order: Join, now: float) -> int:
+    if order.worker in tables.workers:
+        return 0
+    known = None if order.functions is None else frozenset(order.functions)
+    tables.workers[order.worker] = Worker(
+        id=order.worker, owner=order.owner, expires_at=now + order.lease, functions=known
+    )
+    tables.expiring_workers.set(order.worker, (now + order.lease,))
+    for name, pool in tables.pools.items():
+        if pool.parked:
+            tables.wake(name, now)
+    return 1
+
+
+def _seal(tables: Tables, identifier: int, holder: str) -> int:
+    run = tables.runs.get(identifier)
+    if run is None or holder not in run.holders:
+        return 0
+    run.holders.discard(holder)
+    tables.touch_run(run)
+    return 1

@@ -1,0 +1,204 @@
+"""The memory store behind the store protocol: each verb is one uninterrupted step."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.errors import StoreClosed
+from millpond.core.run import RunView
+from millpond.core.run import view as run_view
+from millpond.store.memory.control import control, pool_named
+from millpond.store.memory.lease import could_lease, lease
+from millpond.store.memory.recover import recover
+from millpond.store.memory.settle import settle
+from millpond.store.memory.submit import submit
+from millpond.store.memory.tables import Tables
+from millpond.store.protocol import (
+    ControlAnswer,
+    LeaseAnswer,
+    PoolView,
+    RecoverAnswer,
+    RenewAnswer,
+    SettleAnswer,
+    SubmitAnswer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.core.audit import Record
+    from millpond.core.control import Order
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.core.task import Task
+    from millpond.store.protocol import Batch, View
+
+AUDIT_KEPT = 10_000
+
+
+class MemoryStore:
+    """Everything in this process, for as long as it lives.
+
+    No verb awaits anything, so on one event loop each is atomic by construction.
+    """
+
+    def __init__(self, *, audit_limit: int | None = AUDIT_KEPT) -> None:
+        self._tables = Tables(audit_limit=audit_limit)
+        self._dice = random.SystemRandom()
+        self._closed = False
+
+    @property
+    def view(self) -> View:
+        """The reading side."""
+        return MemoryView(self._tables)
+
+    def _begin(self, now: float | None, entropy: int | None) -> float:
+        if self._closed:
+            message = "the store is closed; open a new one"
+            raise StoreClosed(message)
+        self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
+        return time.time() if now is None else now
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        """Take in batches, each whole or not at all where its pool's policy says so."""
+        now = self._begin(now, entropy)
+        answers = tuple(submit(self._tables, batch, now) for batch in batches)
+        self._tables.end(now)
+        return SubmitAnswer(batches=answers, wakes=self._tables.wakes())
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        """Give a worker the next tasks of a pool, within every limit in force."""
+        now = self._begin(now, entropy)
+        pool_named(self._tables, ask.pool)
+        answer = lease(self._tables, ask, now)
+        self._tables.end(now)
+        return msgspec.structs.replace(answer, wakes=self._tables.wakes())
+
+    async def renew(
+        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
+    ) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        now = self._begin(now, entropy)
+        row = self._tables.workers.get(worker)
+        if row is None:
+            return RenewAnswer(alive=False)
+        row.expires_at = now + lease
+        self._tables.expiring_workers.set(worker, (row.expires_at,))
+        told = (t for t in row.holding if self._tables.tasks[t].cancel_requested)
+        return RenewAnswer(alive=True, cancelled=tuple(told))
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        """End attempts, each only with its current fence, and lease the next if asked."""
+        now = self._begin(now, entropy)
+        # Before anything is changed: a verb happens wholly or not at all.
+        for new in (new for one in settlements for new in one.follow_ups):
+            pool_named(self._tables, new.pool)
+        if then is not None:
+            pool_named(self._tables, then.pool)
+        settled = tuple(settle(self._tables, one, now) for one in settlements)
+        leased = lease(self._tables, then, now) if then is not None else None
+        self._tables.end(now)
+        return SettleAnswer(
+            settled=settled,
+            lease=leased,
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+        )
+
+    async def recover(
+        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+    ) -> RecoverAnswer:
+        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        now = self._begin(now, entropy)
+        moved = recover(self._tables, limit, now)
+        self._tables.end(now)
+        return RecoverAnswer(
+            moved=moved,
+            more=moved >= limit,
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+        )
+
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order."""
+        now = self._begin(now, entropy)
+        count, revision = control(self._tables, order, now)
+        self._tables.end(now)
+        return ControlAnswer(
+            count=count,
+            revision=revision,
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+        )
+
+    async def close(self) -> None:
+        """Forget everything; safe twice."""
+        self._closed = True
+
+
+class MemoryView:
+    """Reads of the memory store: copies, so that nobody can change a task by reading it."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def task(self, task: int) -> Task | None:
+        """Return a copy of a task, or None if it is unknown or forgotten."""
+        found = self._tables.tasks.get(task)
+        return None if found is None else msgspec.structs.replace(found)
+
+    async def pool(self, name: str) -> PoolView | None:
+        """Return a pool's counts and settings, or None if it was never declared."""
+        pool = self._tables.pools.get(name)
+        if pool is None:
+            return None
+        return PoolView(
+            spec=pool.spec,
+            revision=pool.revision,
+            paused=pool.paused,
+            closed=pool.closed,
+            queued=pool.queued,
+            fresh=len(pool.fresh),
+            running=pool.running,
+            parked=sum(map(len, pool.parked.values())),
+            totals=dict(pool.totals),
+            stale_settles=pool.stale_settles,
+        )
+
+    async def run(self, run: int) -> RunView | None:
+        """Return a run, or None."""
+        found = self._tables.runs.get(run)
+        return None if found is None else run_view(found)
+
+    async def workers(self) -> frozenset[str]:
+        """Return the workers that may hold leases."""
+        return frozenset(self._tables.workers)
+
+    async def ready(self, pool: str, worker: str, *, now: float) -> bool:
+        """Return whether a lease at `now` would give this worker something."""
+        table, row = self._tables.pools[pool], self._tables.workers.get(worker)
+        if row is None:
+            return False
+        return could_lease(table, row, now)
+
+    async def audit(self, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        """Return audit records from position `after` on, oldest first."""
+        start = max(after - self._tables.records_dropped, 0)
+        return self._tables.records[start : start + limit]

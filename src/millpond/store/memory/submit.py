@@ -1,0 +1,284 @@
+"""Submit: admission, idempotency and the insert as one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millpond.core import rate as gcra
+from millpond.core.admit import (
+    Depth,
+    Drop,
+    Evict,
+    Full,
+    Known,
+    Reason,
+    Refusal,
+    admit,
+    answers_for,
+    conflicts,
+    known_by,
+    too_heavy,
+    too_large,
+)
+from millpond.core.lifecycle import Event, Status
+from millpond.core.run import NewRun, Run
+from millpond.core.run import view as run_view
+from millpond.core.spec import Backpressure, OnFull, OrderKind
+from millpond.core.task import NewTask, Task, key_of
+from millpond.store.memory.tables import PoolTable, Tables
+from millpond.store.protocol import Admission, BatchAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.store.protocol import Batch
+
+WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
+"""The policies under which a batch is taken whole or not at all."""
+
+
+def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
+    """Take in one batch, or refuse it whole with nothing changed."""
+    known = {new.id: _known(tables, new) for new in batch.tasks}
+    refusal = _conflict(batch.tasks, known)
+    run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
+    if run is not None:
+        # A run taken up again is not seeded a second time.
+        return BatchAnswer(run=run_view(run, resumed=True))
+    fresh = _without_known(batch.tasks, known)
+    refusal = refusal or _refused(tables, fresh, batch.run, now)
+    if refusal is not None:
+        return BatchAnswer(refusal=refusal)
+    opened = _open_run(tables, batch.run, now) if batch.run else None
+    admissions = tuple(_take(tables, new, now) for new in batch.tasks)
+    if opened is not None:
+        tables.touch_run(opened)
+    return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
+
+
+# Known keys
+
+
+def _known(tables: Tables, new: NewTask) -> Known | None:
+    """Return the task that answers for `new`: itself, sent again, or the holder of its key."""
+    again = tables.tasks.get(new.id)
+    if again is not None:
+        return known_by(again.new, again.status)
+    pool = tables.pools.get(new.pool)
+    if pool is None or new.idempotency_key is None:
+        return None
+    return holder_of_key(pool, new)
+
+
+def holder_of_key(pool: PoolTable, new: NewTask) -> Known | None:
+    """Return what an idempotency key stands for, if it still answers under the asked mode."""
+    known = pool.keys.get(key_of(new))
+    if known is None or not answers_for(new.dedupe, known.status):
+        return None
+    return known
+
+
+def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refusal | None:
+    seen: dict[tuple[str, int | None], NewTask] = {}
+    for new in tasks:
+        if new.idempotency_key is None:
+            continue
+        holder = known[new.id]
+        other = seen.setdefault(key_of(new), new)
+        standing = holder or known_by(other, Status.QUEUED)
+        if conflicts(standing, new):
+            return Refusal(reason=Reason.CONFLICT, pool=new.pool, task=standing.task)
+    return None
+
+
+def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> list[NewTask]:
+    """Return what is really new: known keys and repeats within the batch are not counted."""
+    fresh: dict[object, NewTask] = {}
+    for new in tasks:
+        if known[new.id] is None:
+            fresh.setdefault(key_of(new) if new.idempotency_key else new.id, new)
+    return list(fresh.values())
+
+
+# Refusals
+
+
+def _refused(
+    tables: Tables, fresh: Sequence[NewTask], run: NewRun | None, now: float
+) -> Refusal | None:
+    """Return why a batch cannot be taken, or None."""
+    if not fresh:
+        return None
+    name = fresh[0].pool
+    pool = tables.pools.get(name)
+    if pool is None:
+        return Refusal(reason=Reason.UNKNOWN_POOL, pool=name)
+    if pool.closed:
+        return Refusal(reason=Reason.CLOSED, pool=name)
+    heavy = next((b for new in fresh if (b := too_heavy(pool.spec, new)) is not None), None)
+    if heavy is not None:
+        return Refusal(reason=Reason.WEIGHT_LIMIT, pool=name, bound=heavy)
+    if any(new.owner is not None and not tables.lives(new.owner) for new in fresh):
+        # A closure whose process holds no lease any more could never run.
+        return Refusal(reason=Reason.OWNER_GONE, pool=name)
+    shut = _run_refuses(tables, fresh, run)
+    if shut is not None:
+        return Refusal(reason=shut, pool=name)
+    policy = pool.spec.backpressure
+    if policy is None or policy.on_full not in WHOLE:
+        return None
+    if policy.on_full is OnFull.FAIL_FAST:
+        return _no_capacity(pool, fresh, now)
+    return _full(pool, fresh)
+
+
+def _run_refuses(tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None) -> Reason | None:
+    """Return why a run takes no more: it has ended, or its budget is used up."""
+    for identifier, count in Counter(new.run for new in fresh if new.run is not None).items():
+        if opening is not None and opening.id == identifier:
+            room = opening.max_tasks
+        else:
+            run = tables.runs.get(identifier)
+            if run is None or run.finished:
+                return Reason.RUN_NOT_OPEN
+            room = run.room()
+        if room is not None and count > room:
+            return Reason.OVER_BUDGET
+    return None
+
+
+def _full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
+    """Return why a bounded pool has no room for a whole batch, or None."""
+    name = pool.spec.name
+    per_key = Counter(new.key for new in fresh)
+    bound = too_large(pool.spec, len(fresh), max(per_key.values()))
+    if bound is not None:
+        return Refusal(reason=Reason.BATCH_TOO_LARGE, pool=name, bound=bound, depth=len(fresh))
+    for key, count in per_key.items():
+        counted = depth(pool, key)
+        after = Depth(counted.pool + len(fresh) - 1, counted.key + count - 1)
+        verdict = admit(pool.spec, after)
+        if isinstance(verdict, Full):
+            return _queue_full(pool, counted, key if verdict.of_key else None)
+    return None
+
+
+def _queue_full(pool: PoolTable, counted: Depth, key: str | None) -> Refusal:
+    policy = pool.spec.backpressure or Backpressure(on_full=OnFull.FAIL_SUBMITTER)
+    of_key = key is not None
+    return Refusal(
+        reason=Reason.QUEUE_FULL,
+        pool=pool.spec.name,
+        lane=key,
+        depth=counted.key if of_key else counted.pool,
+        bound=policy.per_key if of_key else policy.depth,
+        may_wait=policy.on_full is OnFull.BLOCK_SUBMITTER,
+    )
+
+
+def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refusal | None:
+    """Return why not every task of a batch could start now in a fail-fast pool, or None."""
+    busy = pool.running + pool.queued
+    limit = pool.spec.unit_limit
+    per_key = Counter(new.key for new in fresh)
+    free = (
+        not pool.paused
+        and pool.not_before <= now
+        and busy + len(fresh) <= pool.spec.max_concurrent
+        and all(
+            pool.backlog.may_start_now(key, now)
+            and (key is None or limit is None or pool.backlog.running_in(key) + n <= limit)
+            for key, n in per_key.items()
+        )
+        and all(
+            sum(rate.cost(new.weight) for new in fresh) <= rate.depth
+            and gcra.ready_at(rate, tat, sum(rate.cost(new.weight) for new in fresh), now) <= now
+            for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
+        )
+    )
+    if free:
+        return None
+    return Refusal(
+        reason=Reason.NO_CAPACITY, pool=pool.spec.name, depth=busy, bound=pool.spec.max_concurrent
+    )
+
+
+def depth(pool: PoolTable, key: str | None) -> Depth:
+    """Count what a bound looks at."""
+    same_key = pool.fresh_by_key.get(key)
+    return Depth(len(pool.fresh), len(same_key) if same_key else 0)
+
+
+# Taking
+
+
+def _take(tables: Tables, new: NewTask, now: float) -> Admission:
+    """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
+    known = _known(tables, new)
+    if known is not None:
+        task = tables.tasks.get(known.task)
+        if task is None:
+            return Admission(task=known.task, status=known.status, duplicate=True)
+        return _admission(task, duplicate=known.task != new.id)
+    pool = tables.pools[new.pool]
+    verdict = admit(pool.spec, depth(pool, new.key))
+    if isinstance(verdict, Drop):
+        tables.refuse(new, verdict.reason, now)
+        return Admission(task=new.id, status=Status.REJECTED, reason=verdict.reason)
+    if isinstance(verdict, Evict):
+        _evict(tables, pool, new, verdict, now)
+    ahead = pool.queued if pool.spec.order.kind is OrderKind.FIFO else None
+    return _admission(store(tables, new, now, outside=True), position=ahead)
+
+
+def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
+    """Insert a task and let it hold its idempotency key."""
+    task = tables.insert(new, now, outside=outside)
+    if new.idempotency_key is not None:
+        tables.pools[new.pool].keys[key_of(new)] = known_by(new, task.status)
+    return task
+
+
+def follow_up(tables: Tables, new: NewTask, now: float) -> None:
+    """Store what a completed attempt submitted: never refused, not counted by a bound."""
+    if _known(tables, new) is None:
+        store(tables, new, now, outside=False)
+
+
+def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
+    """Let the oldest never-claimed task make room."""
+    waiting = pool.fresh_by_key[new.key] if verdict.of_key else pool.fresh
+    oldest = tables.tasks[next(iter(waiting))]
+    oldest.reason = verdict.reason
+    tables.move(oldest, Event.EVICT, now, cause=new.id)
+
+
+def _admission(task: Task, *, duplicate: bool = False, position: int | None = None) -> Admission:
+    return Admission(
+        task=task.new.id,
+        status=task.status,
+        duplicate=duplicate,
+        lane=task.lane,
+        sequence=task.sequence,
+        position=position,
+        reason=task.reason,
+    )
+
+
+# Runs
+
+
+def _named_run(tables: Tables, new: NewRun) -> int:
+    """Return the id under which a run is kept: that of its name, where it has one."""
+    if new.id in tables.runs or new.name is None:
+        return new.id
+    return tables.runs_by_name.get((new.pool, new.name), new.id)
+
+
+def _open_run(tables: Tables, new: NewRun, now: float) -> Run:
+    run = Run(new=new, opened_at=now, holders={new.holder} if new.holder else set())
+    tables.runs[new.id] = run
+    if new.name is not None:
+        tables.runs_by_name[new.pool, new.name] = new.id
+    return run
