@@ -1,0 +1,1 @@
+"""The public test kit: virtual time, simulation, and the suite every store must pass."""

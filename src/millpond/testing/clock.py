@@ -1,0 +1,75 @@
+"""Virtual time: a loop whose clock jumps to the next timer instead of waiting for it.
+
+A test that sleeps an hour takes a millisecond and always the same one. When every task waits and
+no timer is set, nothing can ever happen again: that is reported as `Deadlock`, not as a hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, no timer is set and no thread can wake the loop."""
+
+
+class VirtualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        """Return the virtual time in seconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move on by `seconds`; time never goes back."""
+        if seconds < 0:
+            message = f"a clock cannot move back ({seconds} s)"
+            raise ValueError(message)
+        self._now += seconds
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Where the loop would block until its next timer, the clock jumps there instead."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            message = "every task waits and no timer is set"
+            raise Deadlock(message)
+        self._clock.advance(max(timeout, 0.0))
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on virtual time. It knows no other threads: use a real loop with those."""
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        self.clock = clock or VirtualClock()
+        super().__init__(_JumpingSelector(self.clock))
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""
+        return self.clock.now()
+
+
+def run_virtual(main: Coroutine[Any, Any, T], *, clock: VirtualClock | None = None) -> T:
+    """Run `main` to its end on a fresh virtual loop, as `asyncio.run` would on a real one."""
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+        return runner.run(main)

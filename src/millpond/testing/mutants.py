@@ -1,0 +1,260 @@
+"""`make mutants`: break the code on purpose, one promise at a time; the simulation must notice.
+
+Each mutant is a mistake that a real library made, or nearly. No scenario is written for any of
+them: the general simulation finds them, or it is not good enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import msgspec
+
+from millpond.core.admit import Depth
+from millpond.core.gate import Gate, Turn
+from millpond.core.lifecycle import Event, Status
+from millpond.core.ring import Ring
+from millpond.store.memory import lease, recover, settle, submit
+from millpond.store.memory.tables import Tables
+from millpond.testing.crowd import Crowd
+from millpond.testing.simulation import Broken, kind_of, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.core.gate import Ticket
+    from millpond.core.lease import Worker
+    from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask, Task
+    from millpond.store.memory.tables import PoolTable
+
+MOST_HISTORIES = 5_000
+
+
+@contextmanager
+def no_capacity_check() -> Iterator[None]:
+    """A worker gets what it asks for, however many run already."""
+
+    def slots(pool: PoolTable, _worker: Worker, now: float) -> int:
+        return 0 if pool.paused or pool.not_before > now else 1
+
+    with patch.object(lease, "slots", slots):
+        yield
+
+
+@contextmanager
+def grant_at_wake_up() -> Iterator[None]:
+    """A freed slot is taken when the waiter wakes up, not when it is freed."""
+
+    def grant(gate: Gate[Ticket]) -> list[Ticket]:
+        free = gate._ceiling - gate.in_flight
+        granted = [t for t in list(gate._waiting)[: max(free, 0)] if gate._has_room(t.weight)]
+        for ticket in granted:
+            del gate._waiting[ticket]
+            ticket.outcome = Turn.ADMITTED
+        return granted
+
+    def wake(crowd: Crowd, caller: Ticket) -> None:
+        crowd.gate.in_flight += 1
+        crowd.gate.weight_in_flight += caller.weight
+        crowd.inside.append(caller)
+
+    # The gate cannot count a permit that is not taken yet, so neither does the onlooker.
+    def judge(crowd: Crowd, before: int, limit: int) -> None:
+        granted, crowd.granted = crowd.granted, []
+        inside = max(before - len(granted), 0)
+        try:
+            real_judge(crowd, min(inside, len(crowd.inside) - 1), limit)
+        finally:
+            crowd.granted = granted
+
+    real_judge = Crowd.judge
+    with (
+        patch.object(Gate, "_grant", grant),
+        patch.object(Crowd, "wake", wake),
+        patch.object(Crowd, "judge", judge),
+    ):
+        yield
+
+
+@contextmanager
+def no_fence() -> Iterator[None]:
+    """A settle is applied to whatever task it names."""
+    with patch.object(settle, "is_current", lambda _task, _fence: True):
+        yield
+
+
+@contextmanager
+def fence_by_state_only() -> Iterator[None]:
+    """A settle is applied to a task that runs, whoever runs it."""
+    with patch.object(settle, "is_current", lambda task, _: task.status is Status.RUNNING):
+        yield
+
+
+@contextmanager
+def ring_reset_when_a_key_drains() -> Iterator[None]:
+    """When a key has nothing left, the turns start over from the first key."""
+    leave = Ring.leave
+
+    def leave_and_reset(ring: Ring, share: str | None, owner: str | None) -> None:
+        leave(ring, share, owner)
+        if share in ring._in:
+            return
+        for other, owners in ring._in.items():
+            ring._turns[other] = ring.served
+            for one in owners:
+                ring._audience(one).set(other, ring._place(other))
+
+    with patch.object(Ring, "leave", leave_and_reset):
+        yield
+
+
+@contextmanager
+def depth_check_outside_the_lock() -> Iterator[None]:
+    """The depth is read before the transaction that inserts: it may be that of a moment ago."""
+    count = submit.depth
+    before: dict[tuple[int, str | None], Depth] = {}
+
+    def stale_depth(pool: PoolTable, key: str | None) -> Depth:
+        seen = count(pool, key)
+        return before.setdefault((id(pool), key), seen) if seen.pool else seen
+
+    def forget(tables: Tables, entropy: int) -> None:
+        if entropy % 2:
+            before.clear()
+        begin(tables, entropy)
+
+    begin = Tables.begin
+    with patch.object(submit, "depth", stale_depth), patch.object(Tables, "begin", forget):
+        yield
+
+
+@contextmanager
+def idempotency_checked_once_before_a_wait() -> Iterator[None]:
+    """A submitter that had to wait inserts without looking at its key again."""
+    find, refuse = submit.holder_of_key, submit._full
+    waited: set[int] = set()
+
+    def find_once(pool: PoolTable, new: NewTask) -> Any:  # noqa: ANN401 - as the original
+        return None if new.id in waited else find(pool, new)
+
+    def refuse_and_note(pool: PoolTable, fresh: Any) -> Any:  # noqa: ANN401 - as the original
+        refusal = refuse(pool, fresh)
+        if refusal is not None:
+            waited.update(new.id for new in fresh)
+        return refusal
+
+    with (
+        patch.object(submit, "holder_of_key", find_once),
+        patch.object(submit, "_full", refuse_and_note),
+    ):
+        yield
+
+
+@contextmanager
+def lost_wake_up_on_retry() -> Iterator[None]:
+    """A retry goes back to the queue without a word to the workers."""
+    move = Tables.move
+
+    def move_quietly(
+        tables: Tables, task: Task, event: Event, now: float, *, cause: int | None = None
+    ) -> None:
+        said = dict(tables._wakes)
+        move(tables, task, event, now, cause=cause)
+        if event is Event.RETRY:
+            tables._wakes = said
+
+    with patch.object(Tables, "move", move_quietly):
+        yield
+
+
+@contextmanager
+def attempts_counted_at_settle() -> Iterator[None]:
+    """An attempt is charged when it is settled: one that never is costs nothing."""
+    lose = recover.lose
+
+    def lose_for_free(tables: Tables, task: Task, now: float) -> None:
+        task.attempt -= 1
+        lose(tables, task, now)
+
+    with patch.object(recover, "lose", lose_for_free):
+        yield
+
+
+@contextmanager
+def run_ended_on_a_transient_empty() -> Iterator[None]:
+    """A run is over as soon as it is seen empty, though a handler's follow-ups are on their way."""
+    apply, touch = settle._apply, Tables.touch_run
+
+    def apply_late(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
+        apply(tables, task, msgspec.structs.replace(settlement, follow_ups=()), now)
+        tables.end(now)
+        if settlement.event is Event.COMPLETE:
+            for new in settlement.follow_ups:
+                submit.follow_up(tables, new, now)
+
+    with patch.object(settle, "_apply", apply_late), patch.object(Tables, "touch_run", touch):
+        yield
+
+
+MUTANTS: tuple[Callable[[], Any], ...] = (
+    no_capacity_check,
+    grant_at_wake_up,
+    no_fence,
+    fence_by_state_only,
+    ring_reset_when_a_key_drains,
+    depth_check_outside_the_lock,
+    idempotency_checked_once_before_a_wait,
+    lost_wake_up_on_retry,
+    attempts_counted_at_settle,
+    run_ended_on_a_transient_empty,
+)
+
+
+class Hunt(msgspec.Struct):
+    """How long a mutant lived."""
+
+    mutant: str
+    histories: int
+    found: str | None
+
+
+def hunt(name: str, first: int = 0, most: int = MOST_HISTORIES) -> Hunt:
+    """Simulate with a mutant in place until a promise breaks."""
+    mutant = next(one for one in MUTANTS if one.__name__ == name)
+    with ExitStack() as stack:
+        stack.enter_context(mutant())
+        for tried in range(most):
+            try:
+                simulate(first + tried)
+            except Broken as broken:
+                found = f"{kind_of(broken.cause)} at seed {broken.seed}"
+                return Hunt(name, tried + 1, found)
+    return Hunt(name, most, None)
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--only", help="hunt just this one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    names = [m.__name__ for m in MUTANTS if given.only in (None, m.__name__)]
+    survivors = 0
+    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+        for result in pool.imap(hunt, names):
+            fate = f"found by {result.found}" if result.found else "SURVIVED"
+            print(f"{result.mutant:42}{result.histories:>6} histories   {fate}", flush=True)
+            survivors += result.found is None
+    print(f"{len(names) - survivors} of {len(names)} mutants found")
+    return 1 if survivors or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""`make simulate`: live through thousands of seeded histories and say how much they covered.
+
+It fails when a promise breaks, and also when the histories did not try hard enough: a simulation
+that never takes an arrow proves nothing about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.invariants import Violated
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.testing.simulation import (
+    Broken,
+    Lived,
+    memory_store,
+    same_story,
+    shrink,
+    simulate,
+)
+from millpond.testing.world import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENOUGH_HISTORIES = 10_000
+ENOUGH_VERBS = 200
+ENOUGH_ACTORS = 3
+ENOUGH_ARROWS = 100
+ENOUGH_FAULTS = 0.05
+RETOLD_EVERY = 20
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """One history as the table counts it, or what broke in it."""
+
+    seed: int
+    verbs: int = 0
+    workers: int = 0
+    producers: int = 0
+    faults: frozenset[str] = frozenset()
+    arrows: dict[tuple[Status | None, Event], int] = {}
+    broken: str | None = None
+
+
+def live(seed: int) -> Report:
+    """Live through one history; retell every so-manieth on a second store (I12)."""
+    try:
+        lived = simulate(seed)
+        if seed % RETOLD_EVERY == 0:
+            asyncio.run(same_story(lived.history, memory_store(), memory_store()))
+    except Broken as broken:
+        return Report(seed=seed, broken=str(broken))
+    except Violated as violated:
+        return Report(seed=seed, broken=f"seed {seed}: {violated}")
+    return counted(lived)
+
+
+def counted(lived: Lived) -> Report:
+    """Return what the table needs of a history."""
+    return Report(
+        seed=lived.seed,
+        verbs=lived.verbs,
+        workers=lived.workers,
+        producers=lived.producers,
+        faults=lived.faults,
+        arrows=lived.arrows,
+    )
+
+
+def live_all(first: int, count: int, processes: int) -> Iterator[Report]:
+    """Live through `count` histories in several processes."""
+    seeds = range(first, first + count)
+    if processes < 2:
+        yield from map(live, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(live, seeds, chunksize=25)
+
+
+class Table:
+    """What all histories together covered."""
+
+    def __init__(self) -> None:
+        self.verbs: list[int] = []
+        self.workers: list[int] = []
+        self.producers: list[int] = []
+        self.faults: Counter[str] = Counter()
+        self.arrows: Counter[tuple[Status | None, Event]] = Counter()
+        self.broken: list[Report] = []
+
+    def add(self, report: Report) -> None:
+        """Count one history."""
+        if report.broken is not None:
+            self.broken.append(report)
+            return
+        self.verbs.append(report.verbs)
+        self.workers.append(report.workers)
+        self.producers.append(report.producers)
+        self.faults.update(report.faults)
+        self.arrows.update(report.arrows)
+
+    def rows(self) -> Iterator[tuple[str, str, str, bool]]:
+        """Yield each line of the table: what, how much, how much is enough, whether it is."""
+        histories = len(self.verbs)
+        median = statistics.median(self.verbs) if self.verbs else 0
+        yield "histories", f"{histories:,}", f"{ENOUGH_HISTORIES:,}", histories >= ENOUGH_HISTORIES
+        yield "verbs, median", f"{median:g}", f"{ENOUGH_VERBS}", median >= ENOUGH_VERBS
+        yield "verbs, total", f"{sum(self.verbs):,}", "", True
+        for name, counts in (("workers", self.workers), ("producers", self.producers)):
+            least = min(counts, default=0)
+            yield f"{name}, at least", f"{least}", f"{ENOUGH_ACTORS}", least >= ENOUGH_ACTORS
+        for before, event in LIFECYCLE:
+            count = self.arrows[before, event]
+            name = f"arrow {before or 'new'} --{event}-->"
+            yield name, f"{count:,}", f"{ENOUGH_ARROWS}", count >= ENOUGH_ARROWS
+        for kind in FAULTS:
+            part = self.faults[kind] / histories if histories else 0.0
+            enough = part >= ENOUGH_FAULTS
+            yield f"fault {kind}, in", f"{part:.1%}", f"{ENOUGH_FAULTS:.0%}", enough
+        yield "broken promises", f"{len(self.broken)}", "0", not self.broken
+
+
+def show(table: Table, seconds: float) -> bool:
+    """Print the table; return whether all of it is enough."""
+    fine = True
+    for what, seen, enough, met in table.rows():
+        mark = "" if met else "   <- not enough"
+        print(f"{what:38}{seen:>12}{enough and f'   of {enough}'}{mark}")
+        fine = fine and met
+    print(f"{'seconds':38}{seconds:>12.0f}")
+    for report in table.broken[:5]:
+        print(f"\nBROKEN  {report.broken}\n        make simulate ARGS='--seed {report.seed}'")
+    return fine
+
+
+def replay_one(seed: int) -> int:
+    """Live through one history and, if it breaks a promise, print the shortest part that does."""
+    try:
+        lived = simulate(seed)
+    except Broken as broken:
+        print(broken)
+        for verb in shrink(broken.history):
+            print(f"  at {verb.now:<12.6g} {verb.name:8} {verb.asked}")
+        return 1
+    print(f"seed {seed}: {lived.verbs} verbs, faults: {', '.join(sorted(lived.faults))}")
+    return 0
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, help="live through this one history and explain it")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--histories", type=int, default=ENOUGH_HISTORIES)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    if given.seed is not None:
+        return replay_one(given.seed)
+    started = time.monotonic()
+    table = Table()
+    for report in live_all(given.first, given.histories, given.processes):
+        table.add(report)
+    return 0 if show(table, time.monotonic() - started) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Simulated workers: they keep to the rules of the real ones, and break as those break.
+
+Plan, lease, renew, settle, as the core decides; and crash, freeze past their leases, lose
+answers, leave, and come back as zombies with settlements nobody waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.core import control as orders
+from millpond.core.backoff import Retry
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.plan import Watch, Work
+from millpond.core.settle import (
+    Interrupted,
+    Outcome,
+    Raised,
+    Settlement,
+    Stopped,
+    Succeeded,
+    Unfit,
+    settle,
+)
+
+if TYPE_CHECKING:
+    from millpond.core.task import NewTask
+    from millpond.store.protocol import LeaseAnswer
+    from millpond.testing.world import World
+
+LEASE = 6.0
+FUNCTIONS = ("fetch", "parse", "store", "rare")
+
+
+class SimWorker:
+    """Plans, leases, runs, renews and settles as a real worker does, and breaks as they break."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.slots = world.dice.randint(1, 4)
+        self.id = ""
+        self.owner = ""
+        self.joined = False
+        self.calm = False
+        self.frozen_until = 0.0
+        self.renew_at = 0.0
+        self.running: dict[int, tuple[Leased, float]] = {}
+        self.told: set[int] = set()
+        self.unanswered: list[Settlement] = []
+        self.watches: dict[str, Watch] = {}
+        self.functions = FUNCTIONS[:3] if number % 2 or world.nobody_knows_rare else None
+
+    @property
+    def free(self) -> int:
+        """How many tasks more it could run."""
+        return self.slots - len(self.running)
+
+    def awake_to_wakes(self) -> bool:
+        """Whether a wake-up would reach it: alive, and not frozen."""
+        return self.joined and self.frozen_until <= self.world.now
+
+    async def could_start(self, pool: str) -> bool:
+        """Return whether a lease would give it something now."""
+        if not self.awake_to_wakes():
+            return False
+        return await self.world.stage.store.view.ready(pool, self.id, now=self.world.now)
+
+    def watching(self, pool: str) -> bool:
+        """Return whether it means to ask a pool now."""
+        return isinstance(self.watches[pool].plan(free=self.free, now=self.world.now), Work)
+
+    async def join(self) -> None:
+        """Present itself under a new name; a process is new each time."""
+        world = self.world
+        self.id = f"worker-{self.number}-{world.serial()}"
+        self.owner = f"process-{self.id}"
+        functions = None if self.functions is None else (*self.functions, "notify")
+        order = orders.Join(self.id, LEASE, self.owner, functions)
+        await world.do("control", order)
+        self.joined = True
+        self.running = {}
+        self.unanswered = []
+        self.frozen_until = 0.0
+        self.renew_at = world.now + LEASE / 3
+        self.watches = {name: Watch() for name in world.stage_pools()}
+
+    async def calm_down(self) -> None:
+        """Start anew, knowing every function, and break no more."""
+        if self.joined:
+            await self.world.do("control", orders.Leave(self.id))
+        self.calm = True
+        self.functions = None
+        await self.join()
+
+    async def act(self) -> None:
+        """Do one thing: break, come back, renew, settle or lease."""
+        world = self.world
+        if not self.joined:
+            if self.calm or world.chance(0.5):
+                await self.join()
+            return
+        if self.frozen_until > world.now and not self.calm:
+            return
+        if not self.calm and await self.break_down():
+            return
+        if world.now >= self.renew_at:
+            await self.renew()
+        elif self.unanswered or self.finished():
+            await self.settle()
+        else:
+            await self.lease()
+
+    async def break_down(self) -> bool:
+        """Crash, freeze or leave, now and then."""
+        world = self.world
+        draw = world.dice.random()
+        if draw < 0.006:
+            world.fault("crash")
+            self.joined = False
+            if world.chance(0.3):
+                world.fault("buried")
+                await world.do("control", orders.Bury(self.id))
+        elif draw < 0.014:
+            world.fault("freeze")
+            self.frozen_until = world.now + world.dice.choice((1.0, LEASE, 3 * LEASE))
+        elif draw < 0.018:
+            world.fault("leave")
+            await world.do("control", orders.Leave(self.id))
+            self.joined = False
+        else:
+            return False
+        return True
+
+    async def renew(self) -> None:
+        """Keep the leases, or find them lost and start anew."""
+        world = self.world
+        answer = await world.do("renew", (self.id, LEASE))
+        self.renew_at = world.now + LEASE / 3
+        if not answer.alive:
+            world.fault("lease lost")
+            self.joined = False
+            return
+        self.told.update(answer.cancelled)
+
+    def finished(self) -> list[int]:
+        """Return what has run long enough."""
+        return [task for task, (_, end) in self.running.items() if end <= self.world.now]
+
+    async def settle(self) -> None:
+        """Settle what has finished, perhaps leasing more in the same step."""
+        world = self.world
+        batch = list(self.unanswered)
+        self.unanswered = []
+        for task in self.finished():
+            leased, _ = self.running.pop(task)
+            batch.append(self.decide(leased))
+        then = self.ask(world.dice.choice(list(self.watches))) if world.chance(0.5) else None
+        answer = await world.do("settle", (tuple(batch), then))
+        if world.chance(0.03):
+            world.fault("lost answer")
+            self.unanswered = batch
+        if then is not None:
+            self.take_in(then, answer.lease)
+
+    def decide(self, leased: Leased) -> Settlement:
+        """Let the core decide what an outcome means."""
+        policy = Retry(initial=0.5, max_delay=4.0)
+        return settle(leased, self.outcome(leased), policy, jitter=self.world.dice.random())
+
+    def outcome(self, leased: Leased) -> Outcome:
+        """Make up how a handler ended."""
+        world = self.world
+        if leased.fence.task in self.told and world.chance(0.7):
+            return Stopped()
+        draw = world.dice.random()
+        if draw < 0.60 or self.calm:
+            return Succeeded(b"ok", self.follow_ups(leased))
+        if draw < 0.88:
+            return Raised(b"no", spend=draw > 0.66, retry_in=0.2 if draw < 0.66 else None)
+        if draw < 0.92:
+            return Raised(b"never", final=True)
+        if draw < 0.96:
+            return Interrupted()
+        return Unfit(corrupt=draw < 0.99)
+
+    def follow_ups(self, leased: Leased) -> tuple[NewTask, ...]:
+        """Submit more from inside a handler, of the same run."""
+        world = self.world
+        depth = leased.call.payload[0] if leased.call.payload else 9
+        if self.calm or depth > 2 or not world.chance(0.35):
+            return ()
+        pool = world.dice.choice(list(world.specs))
+        count = world.dice.randint(1, 2)
+        return tuple(world.new_task(pool, leased.run, depth + 1) for _ in range(count))
+
+    async def lease(self) -> None:
+        """Ask where the plan says there is something to ask for."""
+        world = self.world
+        for pool, watch in self.watches.items():
+            if isinstance(watch.plan(free=self.free, now=world.now), Work):
+                ask = self.ask(pool)
+                if ask is not None:
+                    self.take_in(ask, await world.do("lease", ask))
+                return
+
+    def ask(self, pool: str) -> LeaseAsk | None:
+        """Ask a pool for what there is room for."""
+        if self.free < 1:
+            return None
+        return LeaseAsk(pool=pool, worker=self.id, want=self.world.dice.randint(1, self.free))
+
+    def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+        """Start what was leased, and remember when to ask again."""
+        world = self.world
+        if answer.fenced:
+            world.fault("lease lost")
+            self.joined = False
+            return
+        for leased in answer.leased:
+            duration = world.dice.choice((0.0, 0.1, 0.5, 2.0, 2 * LEASE))
+            self.running[leased.fence.task] = (leased, world.now + (0 if self.calm else duration))
+        self.watches[ask.pool].seen(
+            asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
+        )

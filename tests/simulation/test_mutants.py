@@ -1,0 +1,19 @@
+"""The simulation is good enough: it finds known mistakes that nobody wrote a scenario for."""
+
+import pytest
+
+from millpond.testing.mutants import MUTANTS, hunt
+from millpond.testing.simulation import simulate
+
+
+@pytest.mark.parametrize("name", [mutant.__name__ for mutant in MUTANTS])
+def test_the_simulation_finds_the_mutant(name: str) -> None:
+    """A mistake that another library made is found within a few histories."""
+    assert hunt(name, most=200).found is not None
+
+
+@pytest.mark.parametrize("name", [mutant.__name__ for mutant in MUTANTS])
+def test_a_mutant_leaves_nothing_behind(name: str) -> None:
+    """After the hunt the code is whole again."""
+    hunt(name, most=1)
+    assert simulate(0).verbs > 0

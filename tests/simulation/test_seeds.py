@@ -1,0 +1,86 @@
+"""Seeded histories: a fixed few in every run, and those that once found a bug for good."""
+
+from pathlib import Path
+
+import pytest
+
+from millpond.core.invariants import Violated
+from millpond.core.lifecycle import LIFECYCLE
+from millpond.testing.history import load, replay, save, trace
+from millpond.testing.simulation import (
+    Broken,
+    breaks,
+    memory_store,
+    same_story,
+    shrink,
+    simulate,
+    simulate_on,
+)
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("first", range(0, 80, 10))
+def test_a_few_histories_break_no_promise(first: int) -> None:
+    """Every invariant holds after every step of seeded histories with all kinds of trouble."""
+    for seed in range(first, first + 10):
+        assert simulate(seed).verbs > 0
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_mended(found: Path) -> None:
+    """A history that once broke a promise breaks none any more."""
+    assert breaks(load(found.read_bytes())) is None
+
+
+def test_there_are_found_histories() -> None:
+    """The folder of found histories is looked at, not silently empty."""
+    assert len(FOUND) >= 3
+
+
+async def test_the_same_seed_lives_the_same_history() -> None:
+    """One number makes a whole history, verb for verb, and makes it again."""
+    once = await simulate_on(7, memory_store())
+    again = await simulate_on(7, memory_store())
+    assert once.history == again.history
+
+
+async def test_the_same_history_gives_the_same_trace() -> None:
+    """I12: two stores of one kind tell the same story of one history."""
+    lived = await simulate_on(11, memory_store())
+    await same_story(lived.history, memory_store(), memory_store())
+
+
+async def test_two_stories_that_differ_are_told_apart() -> None:
+    """I12 is not vacuous: a history that lost a verb gives another trace."""
+    lived = await simulate_on(11, memory_store())
+    whole = trace(await replay(memory_store(), lived.history, judged=False))
+    shorter = lived.history[:20] + lived.history[21:]
+    part = trace(await replay(memory_store(), shorter, judged=False))
+    assert whole != part
+
+
+async def test_a_saved_history_is_the_same_history() -> None:
+    """Found histories survive being written to a file and read again."""
+    lived = await simulate_on(3, memory_store())
+    assert lived.history == load(save(lived.history))
+
+
+def test_shrinking_keeps_the_promise_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest part of a breaking history breaks the same promise with far fewer verbs."""
+    from millpond.store.memory import lease
+
+    monkeypatch.setattr(lease, "slots", lambda *_: 1)
+    with pytest.raises(Broken) as broken:
+        for seed in range(50):
+            simulate(seed)
+    assert isinstance(broken.value.cause, Violated)
+    shortest = shrink(broken.value.history)
+    assert broken.value.cause.invariant == breaks(shortest)
+    assert len(shortest) <= 10 < len(broken.value.history)
+
+
+def test_few_histories_take_most_arrows() -> None:
+    """The worlds are rich: forty histories already take nearly every arrow of the lifecycle."""
+    taken = {arrow for seed in range(40) for arrow in simulate(seed).arrows}
+    assert len(set(LIFECYCLE) - taken) <= 3
