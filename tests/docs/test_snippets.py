@@ -1,0 +1,56 @@
+"""Code and links in the pages are real."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from millpond import errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/examples/*.py"))]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def bare(code: str) -> str:
+    """The code without indentation and without empty lines at its ends."""
+    return "\n".join(line.strip() for line in code.strip().splitlines())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_python_in_a_page_is_part_of_an_example_that_runs(page: Path) -> None:
+    """Every Python block stands, line for line, in a file of docs/examples."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    strays = [block for block in blocks if not any(bare(block) in bare(e) for e in EXAMPLES)]
+    assert [] == strays
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """A relative link points at a file or folder of this repository."""
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    assert [] == [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_the_readme_shows_code_before_line_twelve() -> None:
+    """A visitor sees code first, then what is guaranteed, then what it is not."""
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    marks = ["```python", "## What is guaranteed", "## What it is not"]
+    places = [lines.index(mark) for mark in marks]
+    assert places[0] < 12
+    assert all(first < second for first, second in pairwise(places))
+    assert places[-1] < 60
+
+
+def test_every_error_has_its_own_code_and_its_section() -> None:
+    """The place an error's `docs` names exists."""
+    kinds = [getattr(errors, each) for each in errors.__all__]
+    codes = [kind.code for kind in kinds if issubclass(kind, errors.MillpondError)]
+    headings = (ROOT / "docs/reference/errors.md").read_text("utf-8")
+    assert len(codes) == len(set(codes))
+    assert [] == [code for code in codes if f"\n## {code}\n" not in headings]
