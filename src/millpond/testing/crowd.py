@@ -86,20 +86,26 @@ class Crowd:
                 self.granted.append(caller)
 
     def judge(self, before: int, limit: int) -> None:
-        """I1 for permits: nobody is let in above the limit, and no slot is lost."""
+        """I1 for permits: nobody is let in above a limit, no slot is lost, and the count is true."""
         gate = self.gate
         held = len(self.inside) + len(self.granted)
+        weight = sum(caller.weight for caller in self.inside + self.granted)
         if held > before and held > max(limit, gate.max_concurrent):
             raise Violated("I1", f"{held} callers inside, of {gate.max_concurrent}")
-        if gate.in_flight != held:
-            raise Violated("I1", f"the gate counts {gate.in_flight} inside, there are {held}")
-        heavy = (
-            gate.max_weight is not None
-            and self.waiting
-            and (gate.weight_in_flight + self.waiting[0].weight > gate.max_weight)
-        )
-        if self.waiting and held < gate.max_concurrent and not heavy:
-            raise Violated("I1", "a caller waits before a free slot")
-        weight = sum(caller.weight for caller in self.inside + self.granted)
-        if gate.max_weight is not None and held > before and weight > gate.max_weight:
+        if held > before and gate.max_weight is not None and weight > gate.max_weight:
             raise Violated("I1", f"{weight} inside, of {gate.max_weight}")
+        self.nobody_waits_in_vain(held, weight)
+        self.count_is_true(held)
+
+    def nobody_waits_in_vain(self, held: int, weight: int) -> None:
+        """Object if the first in line waits before room that is free."""
+        gate = self.gate
+        if not self.waiting or held >= gate.max_concurrent:
+            return
+        if gate.max_weight is None or weight + self.waiting[0].weight <= gate.max_weight:
+            raise Violated("I1", "a caller waits before a free slot")
+
+    def count_is_true(self, held: int) -> None:
+        """Object if the gate counts more or fewer callers inside than there are."""
+        if self.gate.in_flight != held:
+            raise Violated("I1", f"the gate counts {self.gate.in_flight} inside, not {held}")

@@ -56,15 +56,10 @@ class SimWorker:
         """How many tasks more it could run."""
         return self.slots - len(self.running)
 
-    def awake_to_wakes(self) -> bool:
-        """Whether a wake-up would reach it: alive, and not frozen."""
-        return self.joined and self.frozen_until <= self.world.now
-
-    async def could_start(self, pool: str) -> bool:
-        """Return whether a lease would give it something now."""
-        if not self.awake_to_wakes():
-            return False
-        return await self.world.stage.store.view.ready(pool, self.id, now=self.world.now)
+    def could_hear(self, pool: str) -> bool:
+        """Whether a wake-up could make it start something: alive, not frozen, with a free slot."""
+        alive = self.joined and self.frozen_until <= self.world.now
+        return alive and self.free > 0 and pool in self.watches
 
     def watching(self, pool: str) -> bool:
         """Return whether it means to ask a pool now."""

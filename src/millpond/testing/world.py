@@ -119,9 +119,20 @@ class World:
     async def never_asleep(self) -> None:
         """I11: with work due, not everybody who could start it has gone to sleep."""
         for pool in self.stage_pools():
-            able = [w for w in self.workers if w.free > 0 and await w.could_start(pool)]
-            if able and not any(worker.watching(pool) for worker in able):
-                raise Violated("I11", f"{[w.id for w in able]} sleep with work due in {pool}")
+            ready = [worker for worker in self.workers if worker.could_hear(pool)]
+            watching = [worker for worker in ready if worker.watching(pool)]
+            if not await self.any_could_start(watching, pool):
+                sleeping = [worker for worker in ready if worker not in watching]
+                if await self.any_could_start(sleeping, pool):
+                    raise Violated("I11", f"everybody sleeps with work due in {pool}")
+
+    async def any_could_start(self, workers: list[SimWorker], pool: str) -> bool:
+        """Return whether a lease would give one of these workers something now."""
+        view = self.stage.store.view
+        for worker in workers:
+            if await view.ready(pool, worker.id, now=self.now):
+                return True
+        return False
 
     async def settle_down(self, most: int = 400) -> None:
         """Stop all trouble and let the workers finish: whatever was accepted must end."""

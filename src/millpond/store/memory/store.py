@@ -48,13 +48,14 @@ class MemoryStore:
 
     def __init__(self, *, audit_limit: int | None = AUDIT_KEPT) -> None:
         self._tables = Tables(audit_limit=audit_limit)
+        self._view = MemoryView(self._tables)
         self._dice = random.SystemRandom()
         self._closed = False
 
     @property
     def view(self) -> View:
         """The reading side."""
-        return MemoryView(self._tables)
+        return self._view
 
     def _begin(self, now: float | None, entropy: int | None) -> float:
         if self._closed:
