@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
+    from contextvars import Context
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_TICK = 1e-6
 
 
 class Deadlock(RuntimeError):
@@ -67,6 +71,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""
         return self.clock.now()
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Wait for at least a microsecond where any wait is asked for.
+
+        Real time moves on by itself; here a wait too small for a float to hold would stand still,
+        and whoever waits again for the rest of it would wait for ever.
+        """
+        shortest = _TICK if delay > 0 else delay
+        return super().call_later(max(delay, shortest), callback, *args, context=context)
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, clock: VirtualClock | None = None) -> T:

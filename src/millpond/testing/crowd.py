@@ -86,7 +86,7 @@ class Crowd:
                 self.granted.append(caller)
 
     def judge(self, before: int, limit: int) -> None:
-        """I1 for permits: nobody is let in above a limit, no slot is lost, and the count is true."""
+        """I1 for permits: nobody is let in above a limit, no slot is lost, the count is true."""
         gate = self.gate
         held = len(self.inside) + len(self.granted)
         weight = sum(caller.weight for caller in self.inside + self.granted)

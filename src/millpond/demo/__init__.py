@@ -1,0 +1,1 @@
+"""`make demo`: a bulkhead and a fair pool at work, each promise checked while it is shown."""
