@@ -9,6 +9,9 @@ A pool's queue has three levels, each a heap, each holding only what could start
 A group at its limit, paused or held back is not in its share's heap, and a share without groups
 is not in the ring, so nothing that is blocked is ever looked at. What only time will make ready
 stands in one heap of timers.
+
+Changes are noted first and take their place together (`flush`), groups in the order of their first
+mention: what a store does in one step has one net effect, whether it goes task by task or by sets.
 """
 
 from __future__ import annotations
@@ -27,25 +30,29 @@ if TYPE_CHECKING:
     from millpond.core.spec import Order, PoolSpec
     from millpond.core.task import Task, TaskId
 
+PROMOTED_AT_ONCE = 1000
+"""How many due tasks one claim takes over at most; the same on every store."""
+
 Unit: TypeAlias = str | None
 """A lane in a pool with lanes, else a key; None is everything that has neither."""
 
 
-def rank(order: Order, priority: int, submitted_at: float, seq: int) -> float:
+def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
     """Return the place of a task among those of its group: lowest first, then by seq.
 
     It never changes, so one index serves every order. Aging too: a task that gains one priority
     per `aging` seconds overtakes exactly those submitted less than priority * aging before it.
+    It is a whole number (of microseconds, with aging), so that every store compares it alike.
     """
     match order.kind:
         case OrderKind.FIFO | OrderKind.FAIR:
-            return 0.0
+            return 0
         case OrderKind.LIFO:
-            return float(-seq)
+            return -seq
         case OrderKind.PRIORITY if order.aging is None:
-            return float(-priority)
+            return -priority
         case OrderKind.PRIORITY:
-            return submitted_at - priority * order.aging
+            return round(submitted_at * 1e6) - priority * round(order.aging * 1e6)
 
 
 def lane_of(key: str, lanes: int) -> str:
@@ -78,10 +85,15 @@ class _UnitState:
         self.not_before = 0.0
         self.tat = 0.0
 
-    def forgettable(self, now: float) -> bool:
-        """Whether nothing would be lost by forgetting this unit."""
-        idle = not (self.groups or self.running or self.paused or self.blocked)
-        return idle and self.not_before <= now and self.tat <= now
+    @property
+    def idle(self) -> bool:
+        """Whether only time could be a reason to remember this unit."""
+        return not (self.groups or self.running or self.paused or self.blocked)
+
+    @property
+    def matters_until(self) -> float:
+        """When its rate and its hold no longer make a difference."""
+        return max(self.not_before, self.tat)
 
 
 class Backlog:
@@ -95,6 +107,10 @@ class Backlog:
         self._ring = Ring(spec.order)
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
         self._unit_timers: LazyHeap[Unit] = LazyHeap()
+        self._touched: dict[_Group, None] = {}
+        self._touched_units: dict[Unit, None] = {}
+        self._fading: LazyHeap[Unit] = LazyHeap()
+        """Idle units by when they may be forgotten."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -102,7 +118,7 @@ class Backlog:
     # What is asked
 
     def peek(self, owner: Owner) -> Task | None:
-        """Return the task that is next for a worker of `owner`, or None if none may start."""
+        """Return the task that is next for a worker of `owner`, or None; `flush` comes first."""
         group = self._next_group(owner)
         if group is None:
             return None
@@ -147,9 +163,9 @@ class Backlog:
         if task.due > now and not self.strict(task.unit):
             self._task_timers.set(task.new.id, (task.due, task.seq))
         else:
-            self._insert(task, now)
+            self._insert(task)
 
-    def discard(self, task: Task, now: float) -> None:
+    def discard(self, task: Task) -> None:
         """Take a queued task out, wherever it stands."""
         del self._tasks[task.new.id]
         self._task_timers.discard(task.new.id)
@@ -157,7 +173,8 @@ class Backlog:
         group = state.groups.get((self._share(task), task.new.owner)) if state else None
         if group is not None:
             group.tasks.discard(task.new.id)
-            self._place(group, now)
+            self._touched[group] = None
+            self._touched_units[task.unit] = None
 
     def start(self, task: Task, now: float) -> None:
         """Move the task that `peek` named from queued to running."""
@@ -166,49 +183,75 @@ class Backlog:
         state = self._units[task.unit]
         state.running += 1
         self._charge_rate(task.unit, state, now)
-        self.discard(task, now)
-        self._refresh(task.unit, now)
+        self.discard(task)
+        self._touch(task.unit, state)
+        self.flush(now)
 
-    def finish(self, unit: Unit, now: float) -> None:
+    def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""
-        self._units[unit].running -= 1
-        self._refresh(unit, now)
+        state = self._units[unit]
+        state.running -= 1
+        self._touch(unit, state)
 
     def promote(self, now: float) -> None:
-        """Make ready what has become due by `now`."""
-        while (due := self._task_timers.lowest()) is not None and due[0] <= now:
-            identifier = self._task_timers.peek()
-            if identifier is None:
-                return
+        """Make ready what has become due by `now`, in the order in which it did."""
+        for _ in range(PROMOTED_AT_ONCE):
+            due, identifier = self._task_timers.lowest(), self._task_timers.peek()
+            if due is None or identifier is None or due[0] > now:
+                break
             self._task_timers.discard(identifier)
-            self._insert(self._tasks[identifier], now)
+            self._insert(self._tasks[identifier])
         while (due := self._unit_timers.lowest()) is not None and due[0] <= now:
             unit = self._unit_timers.peek()
             self._unit_timers.discard(unit)
-            self._refresh(unit, now)
+            self._touch(unit, self._units[unit])
+        self.flush(now)
 
-    def pause(self, unit: Unit, now: float, *, paused: bool) -> None:
+    def pause(self, unit: Unit, *, paused: bool) -> None:
         """Stop or start again the claims of one lane or key."""
-        self._unit(unit).paused = paused
-        self._refresh(unit, now)
+        state = self._unit(unit)
+        state.paused = paused
+        self._touch(unit, state)
 
-    def block(self, unit: Unit, now: float, *, blocked: bool) -> None:
+    def block(self, unit: Unit, *, blocked: bool) -> None:
         """Keep a strict lane out while its head waits for a worker that knows it."""
-        self._unit(unit).blocked = blocked
-        self._refresh(unit, now)
+        state = self._unit(unit)
+        state.blocked = blocked
+        self._touch(unit, state)
 
-    def hold(self, unit: Unit, until: float, now: float) -> None:
+    def hold(self, unit: Unit, until: float) -> None:
         """Start nothing of one lane or key before `until`."""
         state = self._unit(unit)
         state.not_before = max(state.not_before, until)
-        self._refresh(unit, now)
+        self._touch(unit, state)
 
-    def respec(self, spec: PoolSpec, now: float) -> None:
+    def respec(self, spec: PoolSpec) -> None:
         """Take over new limits: O(1), or O(keys) when the limit of each key changes."""
         changed = spec.unit_limit != self.spec.unit_limit
         self.spec = spec
-        for unit in list(self._units) if changed else ():
-            self._refresh(unit, now)
+        for unit, state in self._units.items() if changed else ():
+            self._touch(unit, state)
+
+    def flush(self, now: float) -> None:
+        """Let everything that was touched take its place, in the order of first mention."""
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            self._place(group, now)
+        units, self._touched_units = self._touched_units, {}
+        for unit in units:
+            state = self._units.get(unit)
+            if state is not None and state.idle:
+                self._fading.set(unit, (state.matters_until,))
+        self._forget_faded(now)
+
+    def _forget_faded(self, now: float) -> None:
+        """Forget idle units, so that a key seen once is not remembered for ever."""
+        while (soonest := self._fading.lowest()) is not None and soonest[0] <= now:
+            unit = self._fading.peek()
+            self._fading.discard(unit)
+            if self._units[unit].idle:
+                del self._units[unit]
+                self._unit_timers.discard(unit)
 
     # How it is kept
 
@@ -228,14 +271,19 @@ class Backlog:
             state = self._units[unit] = _UnitState()
         return state
 
-    def _insert(self, task: Task, now: float) -> None:
+    def _touch(self, unit: Unit, state: _UnitState) -> None:
+        self._touched_units[unit] = None
+        for group in state.groups.values():
+            self._touched[group] = None
+
+    def _insert(self, task: Task) -> None:
         state = self._unit(task.unit)
         address = (self._share(task), task.new.owner)
         group = state.groups.get(address)
         if group is None:
             group = state.groups[address] = _Group(address[0], task.unit, address[1])
         group.tasks.set(task.new.id, (task.rank, task.seq))
-        self._place(group, now)
+        self._touched[group] = None
 
     def _open(self, unit: Unit, state: _UnitState, now: float) -> bool:
         """Return whether the limits of a unit let one more of its tasks start."""
@@ -246,15 +294,6 @@ class Backlog:
         limit = self.spec.unit_limit
         return limit is None or state.running < limit
 
-    def _refresh(self, unit: Unit, now: float) -> None:
-        state = self._units.get(unit)
-        if state is None:
-            return
-        for group in list(state.groups.values()):
-            self._place(group, now)
-        if state.forgettable(now):
-            self._units.pop(unit, None)
-
     def _place(self, group: _Group, now: float) -> None:
         """Put a group into or out of its share, and its share into or out of the ring."""
         state = self._units[group.unit]
@@ -262,21 +301,20 @@ class Backlog:
         head = group.tasks.peek()
         if head is None:
             del state.groups[address]
-            if state.forgettable(now):
-                del self._units[group.unit]
         due = now if head is None else self._tasks[head].due
         ready = head is not None and due <= now and self._open(group.unit, state, now)
         self._enlist(group, address, ready=ready)
-        self._set_timer(group.unit, state, due, now)
+        self._set_timer(group, state, due, now)
 
-    def _set_timer(self, unit: Unit, state: _UnitState, due: float, now: float) -> None:
+    def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
         """Arm the timer of a unit that only time keeps from starting its next task.
 
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
         """
+        unit, place = group.unit, group.tasks.lowest()
         moment = max(state.not_before, due)
-        if moment > now and state.groups and self._open(unit, state, moment):
-            self._unit_timers.set(unit, (moment,))
+        if place is not None and moment > now and self._open(unit, state, moment):
+            self._unit_timers.set(unit, (moment, *place))
         elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
             self._unit_timers.discard(unit)

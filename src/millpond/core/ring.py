@@ -4,9 +4,8 @@ Every share (the partition of a fair pool) with something to start has a turn nu
 the lowest (turn, join order); then its turn moves on by its stride, 2**20 / weight. V is the turn
 last served. A share that joins, or comes back, starts at max(V, its own last turn): a newcomer is
 served in the round under way, and one that was out has saved up nothing. One that comes back
-before V has passed its last turn keeps its join order too: it is where it would have been.
-This is start-time fair queueing (Goyal, Vin and Cheng, 1996) with unit costs, so every step is
-O(log shares).
+before it was passed keeps its join order too: it is where it would have been. This is start-time
+fair queueing (Goyal, Vin and Cheng, 1996) with unit costs, so every step is O(log shares).
 
 A task may be reserved for one owner (a closure runs only where its code is). Each audience, an
 owner or everybody (None), has its own heap of shares; the turns are common to all.
@@ -28,7 +27,7 @@ Owner: TypeAlias = str | None
 class Ring:
     """The shares that have something to start, in the order of their turns."""
 
-    __slots__ = ("_audiences", "_in", "_joined", "_joins", "_order", "_resting", "_turns", "served")
+    __slots__ = ("_audiences", "_in", "_joined", "_joins", "_order", "_resting", "_turns", "passed")
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -38,8 +37,8 @@ class Ring:
         self._joined: dict[Share, int] = {}
         self._joins = 0
         self._resting: LazyHeap[Share] = LazyHeap()
-        self.served = 0
-        """V: the turn last served."""
+        self.passed: tuple[float, ...] = (0, 0)
+        """The place last served, (V, join order): every share in reach stands behind it."""
 
     def __contains__(self, share: Share) -> bool:
         return share in self._in
@@ -77,29 +76,30 @@ class Ring:
 
     def serve(self, share: Share) -> None:
         """Count one start for `share`: its next turn comes one stride later."""
+        self.passed = max(self.passed, self._place(share))
         # A share reserved for an owner who did not ask may lag behind V; it saves up nothing.
-        self.served = max(self.served, self._turns[share])
-        self._turns[share] = self.served + self._order.stride(share)
+        turn = max(int(self.passed[0]), self._turns[share])
+        self._turns[share] = turn + self._order.stride(share)
         for owner in self._in[share]:
             self._audience(owner).set(share, self._place(share))
-        self._forget_rested()
+        self._forget_passed()
 
     def _join(self, share: Share) -> None:
         if share in self._turns:
             self._resting.discard(share)
             return
-        self._turns[share] = self.served
+        self._turns[share] = int(self.passed[0])
         self._joins += 1
         self._joined[share] = self._joins
 
     def _rest(self, share: Share) -> None:
-        """Remember the place of a share that is out only until V has passed its turn."""
-        self._resting.set(share, (self._turns[share],))
-        self._forget_rested()
+        """Remember the place of a share that is out only until it is passed."""
+        self._resting.set(share, self._place(share))
+        self._forget_passed()
 
-    def _forget_rested(self) -> None:
+    def _forget_passed(self) -> None:
         resting = self._resting
-        while (lowest := resting.lowest()) is not None and lowest[0] < self.served:
+        while (lowest := resting.lowest()) is not None and lowest <= self.passed:
             share = resting.peek()
             resting.discard(share)
             del self._turns[share], self._joined[share]

@@ -84,7 +84,7 @@ class Task(msgspec.Struct, kw_only=True):
     status: Status
     seq: int
     """Its place in the pool: commit order; a retry keeps it, a redrive gets a new one."""
-    rank: float
+    rank: int
     """Its order within a key, lowest first, before seq; fixed at submit."""
     lane: str | None
     sequence: int

@@ -103,7 +103,7 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
         if share in ring._in:
             return
         for other, owners in ring._in.items():
-            ring._turns[other] = ring.served
+            ring._turns[other] = int(ring.passed[0])
             for one in owners:
                 ring._audience(one).set(other, ring._place(other))
 

@@ -57,10 +57,13 @@ class Broken(Exception):
     """A seed found a broken promise."""
 
     def __init__(self, seed: int, cause: BaseException, history: list[Verb]) -> None:
-        super().__init__(f"seed {seed}, verb {len(history)}: {cause}")
+        super().__init__(seed, cause, history)
         self.seed = seed
         self.cause = cause
         self.history = history
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, verb {len(self.history)}: {self.cause}"
 
 
 def memory_store() -> Store:

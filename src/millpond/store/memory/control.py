@@ -132,7 +132,8 @@ def _respec(tables: Tables, pool: PoolTable, spec: PoolSpec, now: float) -> None
     pool.revision += 1
     if changed_fixed_field(pool.backlog.spec, spec) is not None:
         pool.backlog = type(pool.backlog)(spec)
-    pool.backlog.respec(spec, now)
+    pool.backlog.respec(spec)
+    tables.touch(pool)
     tables.wake(spec.name, now)
 
 
@@ -155,7 +156,8 @@ def _set_paused(
     if unit is None:
         pool.paused = paused
     else:
-        pool.backlog.pause(unit, now, paused=paused)
+        pool.backlog.pause(unit, paused=paused)
+        tables.touch(pool)
     word = "pause" if paused else "resume"
     tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
     if not paused:
@@ -167,7 +169,8 @@ def _hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: 
     if unit is None:
         pool.not_before = max(pool.not_before, until)
     else:
-        pool.backlog.hold(unit, until, now)
+        pool.backlog.hold(unit, until)
+        tables.touch(pool)
     tables.order(pool.spec.name, f"hold {unit or 'pool'}", now)
     tables.wake(pool.spec.name, until)
     return 1

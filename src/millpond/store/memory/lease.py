@@ -21,15 +21,18 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     if worker is None:
         return LeaseAnswer(fenced=True)
     pool = tables.pools[ask.pool]
+    # What this verb settled takes its place before what time made due, and that before the claim.
+    pool.backlog.flush(now)
     pool.backlog.promote(now)
     _unpark(tables, pool, worker, ask.want, now)
     leased: list[Leased] = []
+    token = tables.token()
     while len(leased) < ask.want and slots(pool, worker, now) > 0:
         task = _next(tables, pool, worker, now)
         if task is None:
             break
         _charge_rates(pool, task, now)
-        tables.start(task, worker, now)
+        tables.start(task, worker, token, now)
         leased.append(_leased(task))
     _note_starved(pool, worker, now, got=len(leased))
     return LeaseAnswer(leased=tuple(leased), next_at=next_moment(pool, worker, now))
@@ -91,8 +94,10 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = "expired"
             tables.move(task, Event.EXPIRE, now)
+            pool.backlog.flush(now)
         elif worker.functions is not None and task.new.call.function not in worker.functions:
             tables.park(pool, task, now)
+            pool.backlog.flush(now)
         elif _rate_moment(pool, task, now) > now:
             return None
         else:
@@ -105,6 +110,7 @@ def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: flo
     for function in [f for f in pool.parked if worker.functions is None or f in worker.functions]:
         for identifier in list(pool.parked[function])[:want]:
             tables.unpark(pool, tables.tasks[identifier], now)
+    pool.backlog.flush(now)
 
 
 def _rate_moment(pool: PoolTable, task: Task, now: float) -> float:

@@ -79,6 +79,7 @@ class Tables:
         self._wakes: dict[str, float] = {}
         self._finished_runs: list[int] = []
         self._touched_runs: dict[int, Run] = {}
+        self._touched_pools: dict[str, PoolTable] = {}
         self._tokens: Iterator[int] = iter(())
 
     # One verb
@@ -88,10 +89,13 @@ class Tables:
         self._wakes = {}
         self._finished_runs = []
         self._touched_runs = {}
+        self._touched_pools = {}
         self._tokens = tokens(entropy)
 
     def end(self, now: float) -> None:
-        """End a verb: only now, when all of it has happened, is it seen which runs are over."""
+        """End a verb: only now, when all of it has happened, does it take its place and effect."""
+        for pool in self._touched_pools.values():
+            pool.backlog.flush(now)
         for run in self._touched_runs.values():
             if run.close_if_done(now):
                 self._finished_runs.append(run.new.id)
@@ -109,6 +113,10 @@ class Tables:
         """Return the runs that ended with this verb."""
         return tuple(self._finished_runs)
 
+    def touch(self, pool: PoolTable) -> None:
+        """Note that the queue of a pool was changed by this verb."""
+        self._touched_pools[pool.spec.name] = pool
+
     def wake(self, pool: str, at: float) -> None:
         """Note that a pool may have something to start at `at`."""
         before = self._wakes.get(pool)
@@ -123,6 +131,7 @@ class Tables:
     def insert(self, new: NewTask, now: float, *, outside: bool, cause: int | None = None) -> Task:
         """Store a new task as queued."""
         pool = self.pools[new.pool]
+        self.touch(pool)
         pool.next_seq += 1
         seq = pool.next_seq
         lane, sequence = self._lane(pool, new, seq)
@@ -153,7 +162,7 @@ class Tables:
             new=new,
             status=advance(None, Event.REFUSE),
             seq=0,
-            rank=0.0,
+            rank=0,
             lane=None,
             sequence=0,
             submitted_at=now,
@@ -165,6 +174,7 @@ class Tables:
     def move(self, task: Task, event: Event, now: float, *, cause: int | None = None) -> None:
         """Take one arrow of the lifecycle, with everything that hangs on it."""
         pool = self.pools[task.new.pool]
+        self.touch(pool)
         before = task.status
         task.status = advance(before, event)
         if before is Status.QUEUED and event is not Event.LEASE:
@@ -179,7 +189,7 @@ class Tables:
         if before is Status.RUNNING:
             task.worker = None
 
-    def start(self, task: Task, worker: Worker, now: float) -> None:
+    def start(self, task: Task, worker: Worker, token: int, now: float) -> None:
         """Take the arrow from queued to running: charge the attempt and make a new fence."""
         pool = self.pools[task.new.pool]
         self._forget_waiting(pool, task)
@@ -190,7 +200,7 @@ class Tables:
         task.attempt += 1
         task.runs += 1
         task.fresh = False
-        task.token = self.token()
+        task.token = token
         task.worker = worker.id
         task.started_at = now
         self.move(task, Event.LEASE, now)
@@ -224,9 +234,9 @@ class Tables:
         self.parked_since.set(task.new.id, (now, task.seq))
         task.parked = True
         if pool.backlog.strict(task.unit):
-            pool.backlog.block(task.unit, now, blocked=True)
+            pool.backlog.block(task.unit, blocked=True)
         else:
-            pool.backlog.discard(task, now)
+            pool.backlog.discard(task)
             pool.parked_apart += 1
 
     def unpark(self, pool: PoolTable, task: Task, now: float) -> None:
@@ -235,7 +245,7 @@ class Tables:
         self.parked_since.discard(task.new.id)
         task.parked = False
         if pool.backlog.strict(task.unit):
-            pool.backlog.block(task.unit, now, blocked=False)
+            pool.backlog.block(task.unit, blocked=False)
         else:
             pool.parked_apart -= 1
             pool.backlog.add(task, now)
@@ -278,7 +288,7 @@ class Tables:
         self._forget_waiting(pool, task)
         if task.parked:
             self.unpark(pool, task, now)
-        pool.backlog.discard(task, now)
+        pool.backlog.discard(task)
         # Cancelling the head of a lane lets the next one start.
         self.wake(task.new.pool, now)
 
@@ -296,7 +306,7 @@ class Tables:
 
     def _stop_running(self, pool: PoolTable, task: Task, now: float) -> None:
         pool.running -= 1
-        pool.backlog.finish(task.unit, now)
+        pool.backlog.finish(task.unit)
         worker = self.workers.get(task.worker or "")
         if worker is not None:
             worker.holding.pop(task.new.id, None)
