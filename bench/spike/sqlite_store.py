@@ -52,8 +52,9 @@ def create(path: str, spec: PoolSpec) -> None:
     """A fresh file with one pool, number 1."""
     db = connect(path, "OFF")
     db.executescript((HERE / "schema.sql").read_text())
-    columns = "id, pool, name, state, o1, o2, stride"
-    db.execute(f"INSERT INTO grp ({columns}) VALUES (1, 0, '', 0, 0, 0, 0)")
+    db.execute(
+        "INSERT INTO grp (id, pool, name, state, o1, o2, stride) VALUES (1, 0, '', 0, 0, 0, 0)"
+    )
     db.execute(
         "INSERT INTO pool (id, name, fair, grouped, ordered, cap, per_key, bound, root)"
         " VALUES (1, ?, ?, ?, ?, ?, ?, ?, 1)",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -75,8 +75,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Wait for at least a microsecond where any wait is asked for.
