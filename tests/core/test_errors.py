@@ -1,0 +1,75 @@
+"""Errors: one root, codes that never collide, fields that travel."""
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+import millpond.errors
+from millpond.core import errors
+from millpond.core.errors import ConfigError, MillpondError
+
+ROOT = Path(__file__).parents[2]
+
+
+def tree(root: type[MillpondError]) -> list[type[MillpondError]]:
+    """An error type and everything below it."""
+    return [root, *(one for child in root.__subclasses__() for one in tree(child))]
+
+
+ERRORS = [one for one in tree(MillpondError) if one.__module__ == "millpond.core.errors"]
+
+
+def made(kind: type[MillpondError]) -> MillpondError:
+    """An error of a kind with every field it declares."""
+    if issubclass(kind, ConfigError):
+        return kind("limit", -1, "must be at least 0")
+    fields = {name: f"a {name}" for name in kind.__annotations__ if name != "code"}
+    return kind("something happened", **fields)
+
+
+def test_the_public_list_is_the_whole_tree() -> None:
+    """`__all__` names every error, sorted, and the public module has the same list."""
+    assert sorted(one.__name__ for one in ERRORS) == errors.__all__
+    assert errors.__all__ == millpond.errors.__all__
+
+
+def test_codes_are_unique_and_well_formed() -> None:
+    """A code means one error for ever."""
+    codes = [one.code for one in ERRORS]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"MILL-\d{3}", code) for code in codes)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_survives_the_trip_between_processes(kind: type[MillpondError]) -> None:
+    """Pickled and back, an error has its type, text and fields, and the notes added to it."""
+    sent = made(kind)
+    sent.add_note("while submitting")
+    received = pickle.loads(pickle.dumps(sent))  # noqa: S301 - our own bytes
+    assert (kind, str(sent), vars(sent)) == (type(received), str(received), vars(received))
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_names_its_code_and_its_page(kind: type[MillpondError]) -> None:
+    """The text starts with the code, and the anchor it points at exists."""
+    error = made(kind)
+    page, _, anchor = error.docs.partition("#")
+    assert str(error).startswith(f"{kind.code} ")
+    assert anchor == kind.code.lower()
+    assert f"## {kind.code}\n" in (ROOT / page).read_text("utf-8")
+
+
+def test_the_tree_drawn_on_top_names_every_error() -> None:
+    """The drawing in the module's docstring is complete."""
+    drawn = re.findall(r"[A-Z]\w+", errors.__doc__ or "")
+    assert {one.__name__ for one in ERRORS} <= set(drawn)
+
+
+def test_a_message_is_short_and_plain_whatever_was_given() -> None:
+    """A huge or unprintable value cannot flood or garble a log."""
+    text = str(ConfigError("name", "\x1b[31m\n" + "x" * 10_000, "is not a name"))
+    assert len(text) < 150
+    assert text.isprintable()
+    assert text.isascii()

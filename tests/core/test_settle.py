@@ -1,0 +1,139 @@
+"""Settling: outcome, attempts and policy make the event."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.core.making import leased, new_task, queued
+
+from millpond.core.backoff import Retry
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.settle import (
+    CALLBACK_ATTEMPTS,
+    Ending,
+    Interrupted,
+    Outcome,
+    Raised,
+    Settlement,
+    Stopped,
+    Succeeded,
+    Unfit,
+    callback,
+    event_in_force,
+    event_of_loss,
+    settle,
+)
+from millpond.core.spec import PoolSpec
+from millpond.core.task import Call, Fence, Task
+
+STEADY = Retry(attempts=3, jitter=0.0)
+
+CASES: list[tuple[Outcome, int, Event, bool, float]] = [
+    (Succeeded(b"r"), 1, Event.COMPLETE, True, 0.0),
+    (Succeeded(b"r"), 3, Event.COMPLETE, True, 0.0),
+    (Raised(b"e"), 1, Event.RETRY, True, 1.0),
+    (Raised(b"e"), 2, Event.RETRY, True, 2.0),
+    (Raised(b"e"), 3, Event.FAIL, True, 0.0),
+    (Raised(b"e", final=True), 1, Event.FAIL, True, 0.0),
+    (Raised(b"e", retry_in=9.0), 1, Event.RETRY, True, 9.0),
+    (Raised(b"e", retry_in=9.0), 3, Event.FAIL, True, 0.0),
+    (Raised(b"e", retry_in=9.0, spend=False), 3, Event.RETRY, False, 9.0),
+    (Raised(b"e", retry_in=0.0), 1, Event.RETRY, True, 0.0),
+    (Raised(b"e", final=True, retry_in=9.0, spend=False), 1, Event.FAIL, True, 0.0),
+    (Interrupted(), 3, Event.RELEASE, False, 0.0),
+    (Stopped(), 1, Event.CANCEL, True, 0.0),
+    (Unfit(corrupt=True), 1, Event.CORRUPT, False, 0.0),
+    (Unfit(corrupt=False), 3, Event.RELEASE, False, 0.0),
+]
+
+
+@pytest.mark.parametrize(("outcome", "attempt", "event", "spend", "wait"), CASES)
+def test_an_outcome_becomes_an_event(
+    outcome: Outcome, attempt: int, event: Event, spend: bool, wait: float
+) -> None:
+    """The table of outcomes by attempt, of three: event, charge and delay."""
+    got = settle(leased(attempt), outcome, STEADY, jitter=0.5)
+    assert (event, spend, wait) == (got.event, got.spend, got.delay)
+    assert Fence(1, attempt, 77) == got.fence
+
+
+def test_a_settlement_carries_what_the_handler_left() -> None:
+    """A result with its follow-ups, or an error; a task nobody here knows is parked."""
+    child = new_task(2)
+    done = settle(leased(), Succeeded(b"r", (child,)), STEADY, jitter=0.0)
+    assert (b"r", (child,), None) == (done.result, done.follow_ups, done.error)
+    failed = settle(leased(), Raised(b"e"), STEADY, jitter=0.0)
+    assert (None, (), b"e") == (failed.result, failed.follow_ups, failed.error)
+    assert settle(leased(), Unfit(corrupt=False), STEADY, jitter=0.0).parked
+    assert not settle(leased(), Interrupted(), STEADY, jitter=0.0).parked
+
+
+def test_one_attempt_means_at_most_once() -> None:
+    """With attempts=1 the first error is the end."""
+    got = settle(leased(1, max_attempts=1), Raised(b"e"), Retry.never(), jitter=0.0)
+    assert Event.FAIL == got.event
+
+
+def running(attempt: int, *, cancelled: bool = False, **fields: Any) -> Task:
+    """A running task of three attempts."""
+    task = queued(PoolSpec(name="p"), 1, **fields)
+    task.status, task.attempt, task.cancel_requested = Status.RUNNING, attempt, cancelled
+    return task
+
+
+IN_FORCE = [
+    (Event.COMPLETE, True, 1, False, Event.COMPLETE),
+    (Event.COMPLETE, True, 3, True, Event.COMPLETE),
+    (Event.RETRY, True, 1, False, Event.RETRY),
+    (Event.RETRY, True, 3, False, Event.FAIL),
+    (Event.RETRY, False, 3, False, Event.RETRY),
+    (Event.RETRY, True, 1, True, Event.CANCEL),
+    (Event.RETRY, False, 1, True, Event.CANCEL),
+    (Event.RELEASE, False, 1, True, Event.CANCEL),
+    (Event.RELEASE, False, 1, False, Event.RELEASE),
+    (Event.FAIL, True, 1, True, Event.FAIL),
+    (Event.CANCEL, True, 1, False, Event.CANCEL),
+]
+
+
+@pytest.mark.parametrize(("asked", "spend", "attempt", "cancelled", "event"), IN_FORCE)
+def test_the_store_has_the_last_word(
+    asked: Event, spend: bool, attempt: int, cancelled: bool, event: Event
+) -> None:
+    """A cancelled task is not run again, a budget used up is a failure, a result is a result."""
+    settlement = Settlement(fence=Fence(1, attempt, 0), event=asked, spend=spend)
+    assert event is event_in_force(running(attempt, cancelled=cancelled), settlement)
+
+
+LOST = [
+    (1, False, None, Event.LOSE),
+    (2, False, None, Event.LOSE),
+    (3, False, None, Event.EXHAUST),
+    (1, True, None, Event.CANCEL),
+    (3, True, None, Event.CANCEL),
+    (1, False, "process", Event.STALE),
+    (1, True, "process", Event.STALE),
+]
+
+
+@pytest.mark.parametrize(("attempt", "cancelled", "owner", "event"), LOST)
+def test_a_lost_lease_is_charged(
+    attempt: int, cancelled: bool, owner: str | None, event: Event
+) -> None:
+    """Attempts left: again. None left: failed. Cancelled: cancelled. A closure: stale."""
+    lost = event_of_loss(running(attempt, cancelled=cancelled, owner=owner))
+    assert event is lost
+    assert (Status.RUNNING, lost) in LIFECYCLE
+
+
+def test_a_callback_tells_how_the_task_ended() -> None:
+    """It stands in the pool's own callback queue, belongs to the run and carries the ending."""
+    task = running(2, on_complete=Call("notify", b"args"), run=5, key="acme")
+    task.status, task.result, task.reason = Status.COMPLETED, b"r", None
+    told = callback(task, 99)
+    assert (99, "p~callbacks", Call("notify", b"args")) == (told.id, told.pool, told.call)
+    assert (CALLBACK_ATTEMPTS, 5, "task:1") == (told.attempts, told.run, told.submitted_by)
+    assert told.is_callback
+    assert told.on_complete is None
+    ending = Ending(task=1, status="completed", reason=None, attempt=2, result=b"r", error=None)
+    assert ending == msgspec.msgpack.decode(told.options, type=Ending)
