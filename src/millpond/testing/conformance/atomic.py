@@ -1,0 +1,135 @@
+"""Atomic: many at once, and still one after another; each verb with its own moment and chance."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import asyncio
+
+from millpond.core import control as orders
+from millpond.core.admit import Reason
+from millpond.core.lease import LeaseAsk
+from millpond.core.lifecycle import Status
+from millpond.core.settle import Settled
+from millpond.core.spec import bounded
+from millpond.store.protocol import Batch
+from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, failed
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class AtomicConformance(StoreSuite):
+    """Every verb is one step, whoever else is in the middle of one."""
+
+    @mark.rows("DP-08")
+    @scenario
+    async def test_claims_at_once_never_exceed_the_limit(self, lab: Lab) -> None:
+        """Ten claims race for three slots: three tasks start, each once."""
+        await lab.declare(max_concurrent=3)
+        for _ in range(10):
+            await lab.put()
+        claims = await asyncio.gather(*(lab.lease(1) for _ in range(10)))
+        started = [leased.fence.task for claim in claims for leased in claim]
+        assert (3, 3) == (len(started), len(set(started)))
+        assert (3, 7) == ((await lab.pool()).running, (await lab.pool()).queued)
+
+    @scenario
+    async def test_submits_at_once_never_exceed_the_bound(self, lab: Lab) -> None:
+        """Ten submits race for four places: four are taken, six are told that it is full."""
+        await lab.declare(backpressure=bounded(4, "fail_submitter"))
+        answers = await asyncio.gather(*(lab.submit(lab.new()) for _ in range(10)))
+        refused = [answer.refusal.reason for answer in answers if answer.refusal is not None]
+        assert [Reason.QUEUE_FULL] * 6 == refused
+        assert 4 == (await lab.pool()).queued
+
+    @scenario
+    async def test_submits_of_one_key_at_once_make_one_task(self, lab: Lab) -> None:
+        """Whoever comes first makes the task, all the others are answered with it."""
+        await lab.declare()
+        answers = await asyncio.gather(
+            *(lab.submit(lab.new(idempotency_key="k")) for _ in range(10))
+        )
+        told = [answer.admissions[0] for answer in answers]
+        assert 1 == len({admission.task for admission in told})
+        assert 9 == sum(admission.duplicate for admission in told)
+        assert 1 == (await lab.pool()).queued
+
+    @scenario
+    async def test_submits_at_once_are_numbered_without_gaps(self, lab: Lab) -> None:
+        """A lane's numbers have neither gap nor double, however many write to it."""
+        await lab.declare(ordered=True)
+        answers = await asyncio.gather(*(lab.submit(lab.new(key="A")) for _ in range(10)))
+        assert list(range(1, 11)) == sorted(a.admissions[0].sequence for a in answers)
+
+    @scenario
+    async def test_of_settles_at_once_exactly_one_counts(self, lab: Lab) -> None:
+        """One fence is used up once."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        answers = await asyncio.gather(*(lab.settle(completed(leased)) for _ in range(5)))
+        assert 1 == answers.count([Settled.APPLIED])
+        assert 4 == (await lab.pool()).stale_settles
+        assert Status.COMPLETED == await lab.status(task)
+
+    @scenario
+    async def test_a_settle_and_a_burial_at_once_agree(self, lab: Lab) -> None:
+        """Either the task was settled before its worker was lost, or the settle is stale."""
+        await lab.declare()
+        await lab.join("w2")
+        task = await lab.put()
+        leased = await lab.one(worker="w2")
+        settled, _ = await asyncio.gather(
+            lab.settle(failed(leased)), lab.control(orders.Bury("w2"))
+        )
+        expected = Status.FAILED if settled == [Settled.APPLIED] else Status.QUEUED
+        assert expected == await lab.status(task)
+        assert 0 == (await lab.pool()).running
+
+    # Moments and chance
+
+    @scenario
+    async def test_the_given_moment_is_used_and_no_other(self, lab: Lab) -> None:
+        """A verb acts at the moment it is given, be it long past."""
+        await lab.declare()
+        lab.now = 5.0
+        task = await lab.put(delay=2.0)
+        told = await lab.task(task)
+        assert (5.0, 7.0) == (told.submitted_at, told.due)
+        assert 5.0 == (await lab.records(task))[0].at
+
+    @scenario
+    async def test_the_given_entropy_makes_the_fence(self, lab: Lab) -> None:
+        """The same entropy gives the same token, another gives another."""
+        await lab.declare()
+        tokens = []
+        for entropy in (7, 7, 8):
+            await lab.put()
+            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            answer = await lab.store.lease(ask, now=lab.now, entropy=entropy)
+            tokens.append(answer.leased[0].fence.token)
+        assert tokens[0] == tokens[1] != tokens[2]
+
+    @scenario
+    async def test_without_a_moment_the_stores_clock_rules(self, lab: Lab) -> None:
+        """Its time never runs backwards, and what is due by it can start."""
+        await lab.declare()
+        first, second = lab.new(), lab.new()
+        for new in (first, second):
+            await lab.store.submit([Batch(tasks=(new,))])
+        moments = [(await lab.task(new.id)).submitted_at for new in (first, second)]
+        assert sorted(moments) == moments
+        await lab.store.control(orders.Join("w2", 60.0))
+        answer = await lab.store.lease(LeaseAsk(pool=POOL, worker="w2", want=2))
+        assert 2 == len(answer.leased)
+
+    @scenario
+    async def test_without_entropy_the_stores_dice_differ(self, lab: Lab) -> None:
+        """Two claims without given entropy never share a token."""
+        await lab.declare()
+        tokens = set()
+        for _ in range(4):
+            await lab.put()
+            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            answer = await lab.store.lease(ask, now=lab.now)
+            tokens.add(answer.leased[0].fence.token)
+        assert 4 == len(tokens)

@@ -1,0 +1,202 @@
+"""Audit: one record for each arrow, in order, and nothing unrecorded."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.audit import Kind
+from millpond.core.lifecycle import Event, Status
+from millpond.core.run import NewRun
+from millpond.core.spec import bounded
+from millpond.testing.conformance.lab import (
+    POOL,
+    Lab,
+    completed,
+    corrupt,
+    failed,
+    released,
+    retried,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class AuditConformance(StoreSuite):
+    """What can be read of what happened."""
+
+    async def _kinds(self, lab: Lab, task: int) -> list[str]:
+        return [each.kind for each in await lab.records(task)]
+
+    @scenario
+    async def test_each_arrow_has_one_record(self, lab: Lab) -> None:
+        """A life with a retry, a release and a completion reads as it was lived."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(retried(await lab.one()))
+        await lab.applied(released(await lab.one()))
+        await lab.applied(completed(await lab.one()))
+        queued, running = Status.QUEUED, Status.RUNNING
+        assert [
+            (None, Event.SUBMIT, queued),
+            (queued, Event.LEASE, running),
+            (running, Event.RETRY, queued),
+            (queued, Event.LEASE, running),
+            (running, Event.RELEASE, queued),
+            (queued, Event.LEASE, running),
+            (running, Event.COMPLETE, Status.COMPLETED),
+        ] == [(each.before, each.event, each.after) for each in await lab.records(task)]
+
+    @scenario
+    async def test_the_kinds_of_an_ordinary_life(self, lab: Lab) -> None:
+        """Submit, dequeue, retry, dequeue, settle."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(retried(await lab.one()))
+        await lab.applied(failed(await lab.one()))
+        assert [
+            Kind.SUBMIT,
+            Kind.DEQUEUE,
+            Kind.RETRY,
+            Kind.DEQUEUE,
+            Kind.SETTLE,
+        ] == await self._kinds(lab, task)
+
+    @scenario
+    async def test_a_drop_is_of_its_own_kind(self, lab: Lab) -> None:
+        """An eviction and a refusal at the door are drops, each with its reason."""
+        await lab.declare("oldest", backpressure=bounded(1, "drop_oldest"))
+        await lab.declare("newest", backpressure=bounded(1, "drop_newest"))
+        evicted = await lab.put(pool="oldest")
+        await lab.put(pool="oldest")
+        await lab.put(pool="newest")
+        refused = lab.new(pool="newest")
+        await lab.submit(refused)
+        assert [Kind.SUBMIT, Kind.DROP] == await self._kinds(lab, evicted)
+        assert [Kind.DROP] == await self._kinds(lab, refused.id)
+        assert "drop_newest_queue_full" == (await lab.records(refused.id))[0].reason
+
+    @mark.rows("CX-T67")
+    @scenario
+    async def test_a_lost_lease_is_of_its_own_kind(self, lab: Lab) -> None:
+        """Both the loss and the exhaustion say that a lease expired, and whose."""
+        await lab.declare()
+        task = await lab.put(attempts=2)
+        for _ in range(2):
+            await lab.join("w2")
+            await lab.one(worker="w2")
+            await lab.control(orders.Bury("w2"))
+        lost, exhausted = [
+            each for each in await lab.records(task) if each.kind is Kind.LEASE_EXPIRED
+        ]
+        assert (Event.LOSE, Event.EXHAUST) == (lost.event, exhausted.event)
+        assert ("w2", "w2") == (lost.worker, exhausted.worker)
+        assert "lease_lost" == exhausted.reason
+
+    @scenario
+    async def test_a_cancel_is_of_its_own_kind(self, lab: Lab) -> None:
+        """A waiting task that was cancelled says so."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.control(orders.Cancel((task,)))
+        assert [Kind.SUBMIT, Kind.CANCEL] == await self._kinds(lab, task)
+
+    @scenario
+    async def test_a_request_to_cancel_is_recorded_before_it_takes_effect(self, lab: Lab) -> None:
+        """A running task's record tells of the request and then of the end."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(retried(leased))
+        assert [Kind.SUBMIT, Kind.DEQUEUE, Kind.CONTROL, Kind.CANCEL] == await self._kinds(
+            lab, task
+        )
+
+    @scenario
+    async def test_a_corrupt_task_is_given_back_and_set_aside(self, lab: Lab) -> None:
+        """The attempt is released and the task is failed: two arrows, two records."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(corrupt(await lab.one()))
+        assert [Event.SUBMIT, Event.LEASE, Event.RELEASE, Event.CORRUPT] == await lab.events(task)
+
+    @pytest.mark.parametrize(
+        "order",
+        [
+            orders.Pause(POOL),
+            orders.Resume(POOL),
+            orders.Pause(POOL, "A"),
+            orders.Resize(POOL, 3),
+            orders.Hold(POOL, 1.0),
+            orders.Hold(POOL, 1.0, "A"),
+            orders.Close(POOL),
+        ],
+        ids=lambda order: type(order).__name__.lower(),
+    )
+    @scenario
+    async def test_an_order_is_recorded(self, lab: Lab, order: orders.Order) -> None:
+        """What an operator did to a pool stands in its audit, once."""
+        await lab.declare()
+        before = len(await lab.records())
+        await lab.control(order)
+        (entry,) = (await lab.records())[before:]
+        assert (Kind.CONTROL, POOL, lab.now) == (entry.kind, entry.pool, entry.at)
+        assert type(order).__name__.lower() in (entry.detail or "")
+        assert (getattr(order, "unit", None) or "") in (entry.detail or "")
+
+    @scenario
+    async def test_a_declaration_is_recorded_when_it_changes_something(self, lab: Lab) -> None:
+        """The first and each different one, and none for the same again."""
+        await lab.declare(max_concurrent=1)
+        await lab.declare(max_concurrent=2)
+        await lab.declare(max_concurrent=2)
+        assert ["declare max_concurrent=1", "declare max_concurrent=2"] == [
+            each.detail for each in await lab.records()
+        ]
+
+    @scenario
+    async def test_the_end_of_a_run_is_recorded_once(self, lab: Lab) -> None:
+        """After the arrow that ended it, in the same step."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        await lab.submit(lab.new(run=run.id), run=run)
+        await lab.run_one()
+        assert [("run finished", run.id)] == [
+            (each.detail, each.run) for each in await lab.records() if each.event is None
+        ][1:]
+        assert run.id == (await lab.records())[-1].run
+
+    @scenario
+    async def test_a_record_tells_who_and_when(self, lab: Lab) -> None:
+        """Moment, worker, attempt and fence are those of the arrow itself."""
+        await lab.declare()
+        task = await lab.put(key="acme")
+        lab.later(2.0)
+        leased = await lab.one()
+        entry = (await lab.records(task))[-1]
+        assert (lab.now, "worker", "acme") == (entry.at, entry.worker, entry.key)
+        assert (leased.fence.attempt, leased.fence.token) == (entry.attempt, entry.token)
+
+    @scenario
+    async def test_a_follow_ups_record_comes_before_its_cause_ends(self, lab: Lab) -> None:
+        """So no reader sees a run empty that is still growing."""
+        await lab.declare()
+        task = await lab.put()
+        follow_up = lab.new()
+        await lab.applied(completed(await lab.one(), follow_up))
+        added, ended = (await lab.records())[-2:]
+        assert (follow_up.id, Event.SUBMIT) == (added.task, added.event)
+        assert (task, Event.COMPLETE) == (ended.task, ended.event)
+
+    @scenario
+    async def test_the_audit_is_read_in_pages(self, lab: Lab) -> None:
+        """Positions are stable: page after page gives the whole, without gap or overlap."""
+        await lab.declare()
+        for _ in range(5):
+            await lab.put()
+        whole = list(await lab.view.audit(limit=1000))
+        pages = [list(await lab.view.audit(after=start, limit=2)) for start in (0, 2, 4, 6)]
+        assert whole == [entry for page in pages for entry in page]
+        assert 6 == len(whole)

@@ -1,0 +1,171 @@
+"""Callbacks: the end of a task and the call it asks for are one step."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.lifecycle import Status
+from millpond.core.settle import Ending, Settled
+from millpond.core.spec import bounded
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    CALLBACKS,
+    POOL,
+    Lab,
+    completed,
+    failed,
+    retried,
+    stopped,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+NOTIFY = Call("notify", b"ops")
+
+
+class CallbacksConformance(StoreSuite):
+    """on_complete: stored with the end of its task, in its pool's own queue."""
+
+    async def _told(self, lab: Lab) -> Ending:
+        """Lease the one callback there is; return what it is told."""
+        leased = await lab.one(pool=CALLBACKS)
+        assert NOTIFY == leased.call
+        return msgspec.msgpack.decode(leased.options, type=Ending)
+
+    @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+    @scenario
+    async def test_the_end_of_a_task_stores_its_callback(self, lab: Lab, end: str) -> None:
+        """However an attempt ends its task, the callback is there in the same step."""
+        await lab.declare()
+        task = await lab.put(on_complete=NOTIFY)
+        leased = await lab.one()
+        ways = {"completed": completed, "failed": failed, "cancelled": stopped}
+        await lab.applied(ways[end](leased))
+        assert lab.now == lab.wakes.get(CALLBACKS)
+        ending = await self._told(lab)
+        assert (task, end, 1) == (ending.task, ending.status, ending.attempt)
+
+    @scenario
+    async def test_the_callback_is_given_the_outcome(self, lab: Lab) -> None:
+        """It is told the result as the handler returned it."""
+        await lab.declare()
+        await lab.put(on_complete=NOTIFY)
+        await lab.applied(completed(await lab.one(), result=b"\x00out"))
+        assert b"\x00out" == (await self._told(lab)).result
+
+    @scenario
+    async def test_a_waiting_task_that_is_cancelled_calls_back(self, lab: Lab) -> None:
+        """A cancel before the start is an end like any other."""
+        await lab.declare()
+        task = await lab.put(on_complete=NOTIFY)
+        await lab.control(orders.Cancel((task,)))
+        ending = await self._told(lab)
+        assert (task, "cancelled", 0) == (ending.task, ending.status, ending.attempt)
+
+    @scenario
+    async def test_an_evicted_task_calls_back(self, lab: Lab) -> None:
+        """Rejected after it was accepted is an end, and its reason is told."""
+        await lab.declare(backpressure=bounded(1, "drop_oldest"))
+        task = await lab.put(on_complete=NOTIFY)
+        await lab.put()
+        ending = await self._told(lab)
+        assert (task, "rejected", "drop_oldest_queue_full") == (
+            ending.task,
+            ending.status,
+            ending.reason,
+        )
+
+    @scenario
+    async def test_a_task_refused_at_the_door_does_not_call_back(self, lab: Lab) -> None:
+        """What was never accepted has no end."""
+        await lab.declare(backpressure=bounded(1, "drop_newest"))
+        await lab.put()
+        await lab.submit(lab.new(on_complete=NOTIFY))
+        assert 0 == (await lab.pool(CALLBACKS)).queued
+
+    @scenario
+    async def test_an_expired_task_calls_back(self, lab: Lab) -> None:
+        """What time alone ends calls back too."""
+        await lab.declare()
+        await lab.put(on_complete=NOTIFY, expires_in=5.0)
+        lab.later(5.0)
+        await lab.recover()
+        assert ("failed", "expired") == (
+            (ending := await self._told(lab)).status,
+            ending.reason,
+        )
+
+    @scenario
+    async def test_an_exhausted_task_calls_back(self, lab: Lab) -> None:
+        """A task that died with its worker for the last time is told as failed."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.put(on_complete=NOTIFY, attempts=1)
+        await lab.one(worker="w2")
+        await lab.control(orders.Bury("w2"))
+        assert "lease_lost" == (await self._told(lab)).reason
+
+    @scenario
+    async def test_a_retry_is_no_end(self, lab: Lab) -> None:
+        """Only the terminal outcome calls back."""
+        await lab.declare()
+        await lab.put(on_complete=NOTIFY)
+        await lab.applied(retried(await lab.one()))
+        assert 0 == (await lab.pool(CALLBACKS)).queued
+
+    @scenario
+    async def test_a_stale_settle_calls_nobody(self, lab: Lab) -> None:
+        """A late settle of a completed task stores no second callback."""
+        await lab.declare()
+        await lab.put(on_complete=NOTIFY)
+        leased = await lab.one()
+        await lab.applied(completed(leased))
+        assert [Settled.STALE] == await lab.settle(completed(leased))
+        assert 1 == (await lab.pool(CALLBACKS)).queued
+
+    @scenario
+    async def test_each_end_of_a_redriven_task_calls_back(self, lab: Lab) -> None:
+        """A second end is a second outcome."""
+        await lab.declare()
+        task = await lab.put(on_complete=NOTIFY)
+        await lab.applied(failed(await lab.one()))
+        await lab.control(orders.Redrive((task,)))
+        await lab.run_one()
+        assert 2 == (await lab.pool(CALLBACKS)).queued
+
+    @scenario
+    async def test_callbacks_run_outside_pause_limit_and_bound(self, lab: Lab) -> None:
+        """A paused, full and saturated pool still calls back."""
+        await lab.declare(max_concurrent=1, backpressure=bounded(1, "fail_submitter"))
+        await lab.put(on_complete=NOTIFY)
+        await lab.applied(completed(await lab.one()))
+        await lab.put()
+        await lab.one()
+        await lab.put()
+        await lab.control(orders.Pause(POOL))
+        assert 1 == len(await lab.lease(pool=CALLBACKS))
+
+    @scenario
+    async def test_callbacks_have_a_limit_of_their_own(self, lab: Lab) -> None:
+        """At most `max_callbacks` of a pool run at once."""
+        await lab.declare(max_callbacks=2)
+        for _ in range(3):
+            await lab.put(on_complete=NOTIFY)
+        await lab.applied(*map(completed, await lab.lease()))
+        assert 2 == len(await lab.lease(pool=CALLBACKS))
+        spec = (await lab.pool(CALLBACKS)).spec
+        assert (CALLBACKS, 2) == (spec.name, spec.max_concurrent)
+
+    @mark.rows("CX-17")
+    @scenario
+    async def test_a_failing_callback_leaves_its_task_alone(self, lab: Lab) -> None:
+        """A callback is retried as a task of its own; the end it tells of stands."""
+        await lab.declare()
+        task = await lab.put(on_complete=NOTIFY)
+        await lab.applied(completed(await lab.one()))
+        await lab.applied(retried(await lab.one(pool=CALLBACKS)))
+        assert Status.COMPLETED == await lab.status(task)
+        assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt

@@ -1,0 +1,436 @@
+"""Control: declarations, cancels, redrives and forgetting."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import ConfigConflict, UnknownPool
+from millpond.core.lifecycle import Event, Status
+from millpond.core.rate import Rate
+from millpond.core.spec import bounded, fair_round_robin, fifo, lifo
+from millpond.core.task import Dedupe
+from millpond.testing.conformance.lab import (
+    POOL,
+    Lab,
+    completed,
+    failed,
+    ids_of,
+    names_of,
+    stopped,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class ControlConformance(StoreSuite):
+    """What operators ask for."""
+
+    # Declarations
+
+    @scenario
+    async def test_a_declaration_makes_a_pool_once(self, lab: Lab) -> None:
+        """Declaring the same pool again changes nothing and makes no revision."""
+        first = await lab.declare(max_concurrent=3)
+        again = await lab.declare(max_concurrent=3)
+        assert ((1, 1), (0, 1)) == ((first.count, first.revision), (again.count, again.revision))
+        assert 1 == len(await lab.records())
+
+    @scenario
+    async def test_a_different_declaration_is_a_new_revision(self, lab: Lab) -> None:
+        """The new settings are in force and the revision says so."""
+        await lab.declare(max_concurrent=1)
+        changed = await lab.declare(max_concurrent=2, backpressure=bounded(5))
+        again = await lab.declare(max_concurrent=2, backpressure=bounded(5))
+        assert (1, 0, changed.revision) == (changed.count, again.count, again.revision)
+        pool = await lab.pool()
+        assert (2, 2, bounded(5)) == (
+            changed.revision,
+            pool.spec.max_concurrent,
+            pool.spec.backpressure,
+        )
+
+    @scenario
+    async def test_a_new_limit_per_key_is_in_force_at_once(self, lab: Lab) -> None:
+        """Keys that were at their limit go on as far as the new one lets them."""
+        await lab.declare(max_per_key=1)
+        await lab.put_keys("AAA")
+        await lab.one()
+        assert [] == await lab.lease()
+        await lab.declare(max_per_key=2)
+        assert 1 == len(await lab.lease())
+
+    @scenario
+    async def test_a_rate_may_be_declared_later(self, lab: Lab) -> None:
+        """It starts with a full bucket and holds from then on."""
+        await lab.declare()
+        await lab.put()
+        await lab.run_one()
+        await lab.declare(rates=(Rate(1, per=60.0, burst=2),))
+        for _ in range(4):
+            await lab.put()
+        assert 2 == len(await lab.lease())
+
+    @scenario
+    async def test_a_resize_does_not_refill_a_rate(self, lab: Lab) -> None:
+        """What was started before counts under the new limit too."""
+        await lab.declare(rates=(Rate(1, per=60.0),))
+        await lab.put()
+        await lab.run_one()
+        await lab.control(orders.Resize(POOL, 9))
+        await lab.put()
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_what_an_operator_resized_stays(self, lab: Lab) -> None:
+        """A new declaration takes over everything but the limit somebody set by hand."""
+        await lab.declare(max_concurrent=1)
+        await lab.control(orders.Resize(POOL, 7))
+        await lab.declare(max_concurrent=2, max_per_key=1)
+        pool = await lab.pool()
+        assert (7, 1) == (pool.spec.max_concurrent, pool.spec.max_per_key)
+
+    @pytest.mark.parametrize("field", ["queue", "ordered", "lanes"])
+    @pytest.mark.parametrize("running", [False, True], ids=["waiting", "running"])
+    @scenario
+    async def test_the_order_cannot_change_under_a_backlog(
+        self, lab: Lab, field: str, running: bool
+    ) -> None:
+        """A declaration that would reorder what waits or comes back is refused, by field."""
+        await lab.declare()
+        await lab.put()
+        if running:
+            await lab.one()
+        with pytest.raises(ConfigConflict) as caught:
+            await lab.declare(
+                order=lifo() if field == "queue" else fifo(),
+                ordered=field == "ordered",
+                lanes=4 if field == "lanes" else None,
+            )
+        assert field == caught.value.field
+        assert (1, fifo()) == ((await lab.pool()).revision, (await lab.pool()).spec.order)
+
+    @scenario
+    async def test_the_order_may_change_when_nothing_waits(self, lab: Lab) -> None:
+        """An empty pool can be declared anew in every way."""
+        await lab.declare()
+        await lab.put()
+        await lab.run_one()
+        await lab.declare(order=lifo())
+        await lab.put("a")
+        await lab.put("b")
+        assert "b a" == await lab.serve(2)
+        await lab.declare(order=fair_round_robin())
+        await lab.put_keys("AAB")
+        assert "A B A" == await lab.serve(3)
+        await lab.declare(ordered=True)
+        await lab.put_keys("AA")
+        assert 1 == len(await lab.lease())
+
+    @pytest.mark.parametrize(
+        "order",
+        [orders.Pause("nowhere"), orders.Resize("nowhere", 1), orders.Purge("nowhere")],
+        ids=lambda order: type(order).__name__,
+    )
+    @scenario
+    async def test_an_order_for_an_undeclared_pool_is_an_error(
+        self, lab: Lab, order: orders.Order
+    ) -> None:
+        """It raises and names the pool."""
+        with pytest.raises(UnknownPool) as caught:
+            await lab.control(order)
+        assert "nowhere" == caught.value.pool
+
+    # Cancel
+
+    @mark.rows("CX-T04", "CX-T75", "CX-T44")
+    @scenario
+    async def test_a_waiting_task_is_cancelled_at_once(self, lab: Lab) -> None:
+        """It ends cancelled and never starts."""
+        await lab.declare()
+        task = await lab.put()
+        assert 1 == (await lab.control(orders.Cancel((task,)))).count
+        told = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        assert [] == await lab.lease()
+
+    @mark.rows("CX-T13", "CX-T76")
+    @scenario
+    async def test_a_running_task_is_told_and_goes_on(self, lab: Lab) -> None:
+        """A cancel leaves it running, with the request on it."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.one()
+        assert 1 == (await lab.control(orders.Cancel((task,)))).count
+        told = await lab.task(task)
+        assert (Status.RUNNING, True) == (told.status, told.cancel_requested)
+
+    @mark.rows("TRAP-16", "CX-T05", "CX-T85")
+    @pytest.mark.parametrize("running", [False, True])
+    @scenario
+    async def test_cancelling_twice_is_cancelling_once(self, lab: Lab, running: bool) -> None:
+        """The second cancel touches nothing and leaves no record."""
+        await lab.declare()
+        task = await lab.put()
+        if running:
+            await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        before = await lab.records()
+        assert 0 == (await lab.control(orders.Cancel((task, task)))).count
+        assert before == await lab.records()
+
+    @mark.rows("CX-T46", "CX-T92")
+    @scenario
+    async def test_cancelling_what_ended_changes_nothing(self, lab: Lab) -> None:
+        """A completed task stays completed; an unknown id is passed over."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.run_one()
+        assert 0 == (await lab.control(orders.Cancel((task, 12345)))).count
+        assert Status.COMPLETED == await lab.status(task)
+
+    @mark.rows("CX-T91", "DE-R07")
+    @scenario
+    async def test_a_cancelled_timer_starts_nothing(self, lab: Lab) -> None:
+        """A scheduled task that was cancelled does not start when it would have been due."""
+        await lab.declare()
+        task = await lab.put(delay=5.0)
+        await lab.control(orders.Cancel((task,)))
+        lab.later(5.0)
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_a_purge_cancels_what_waits(self, lab: Lab) -> None:
+        """Waiting and scheduled tasks end as purged; the running one goes on."""
+        await lab.declare(max_concurrent=1)
+        running = await lab.put()
+        await lab.one()
+        waiting, scheduled = await lab.put(), await lab.put(delay=60.0)
+        assert 2 == (await lab.control(orders.Purge(POOL))).count
+        assert [Status.RUNNING, Status.CANCELLED, Status.CANCELLED] == await lab.statuses(
+            running, waiting, scheduled
+        )
+        assert "purged" == (await lab.task(waiting)).reason
+
+    @scenario
+    async def test_a_purge_of_one_key_spares_the_others(self, lab: Lab) -> None:
+        """Only what shares the key is cancelled."""
+        await lab.declare()
+        mine, other = await lab.put_keys("AB")
+        keyless = await lab.put()
+        assert 1 == (await lab.control(orders.Purge(POOL, "A"))).count
+        assert [Status.CANCELLED, Status.QUEUED, Status.QUEUED] == await lab.statuses(
+            mine, other, keyless
+        )
+
+    @mark.rows("CX-T07")
+    @scenario
+    async def test_cancel_all_reaches_waiting_and_running_tasks(self, lab: Lab) -> None:
+        """What waits is cancelled, what runs is told."""
+        await lab.declare(max_concurrent=1)
+        running, waiting = await lab.put(), await lab.put()
+        await lab.one()
+        assert 2 == (await lab.control(orders.CancelAll(POOL))).count
+        assert Status.CANCELLED == await lab.status(waiting)
+        assert (await lab.task(running)).cancel_requested
+
+    @scenario
+    async def test_cancel_all_spares_what_came_after_its_moment(self, lab: Lab) -> None:
+        """`before` is about when a task was submitted, not included."""
+        await lab.declare()
+        old = await lab.put()
+        lab.later(5.0)
+        new = await lab.put()
+        assert 1 == (await lab.control(orders.CancelAll(POOL, before=lab.now))).count
+        assert [Status.CANCELLED, Status.QUEUED] == await lab.statuses(old, new)
+
+    @scenario
+    async def test_cancel_all_of_one_key_spares_the_others(self, lab: Lab) -> None:
+        """Only what shares the key is cancelled."""
+        await lab.declare()
+        mine, other = await lab.put_keys("AB")
+        assert 1 == (await lab.control(orders.CancelAll(POOL, unit="A"))).count
+        assert [Status.CANCELLED, Status.QUEUED] == await lab.statuses(mine, other)
+
+    # Redrive
+
+    @pytest.mark.parametrize("end", ["failed", "cancelled"])
+    @scenario
+    async def test_a_redriven_task_starts_anew(self, lab: Lab, end: str) -> None:
+        """It has a new budget of attempts, no error, and stands at the tail."""
+        await lab.declare()
+        task = await lab.put("again", attempts=2)
+        leased = await lab.one()
+        if end == "cancelled":
+            await lab.control(orders.Cancel((task,)))
+        await lab.applied(failed(leased) if end == "failed" else stopped(leased))
+        await lab.put("first")
+        assert 1 == (await lab.control(orders.Redrive((task,)))).count
+        told = await lab.task(task)
+        assert (Status.QUEUED, 0, None, None) == (
+            told.status,
+            told.attempt,
+            told.error,
+            told.reason,
+        )
+        assert (False, 3) == (told.cancel_requested, told.sequence)
+        assert "first again" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_redriven_task_is_the_newest(self, lab: Lab) -> None:
+        """Where the newest is first, the redriven one is."""
+        await lab.declare(order=lifo(), max_concurrent=1)
+        task = await lab.put("again")
+        await lab.applied(failed(await lab.one()))
+        await lab.put("other")
+        await lab.control(orders.Redrive((task,)))
+        assert "again other" == await lab.serve(2)
+
+    @scenario
+    async def test_a_redriven_task_may_start_at_once(self, lab: Lab) -> None:
+        """The delay it was submitted with is not waited for."""
+        await lab.declare()
+        task = await lab.put(delay=60.0)
+        await lab.control(orders.Cancel((task,)))
+        await lab.control(orders.Redrive((task,)))
+        assert [task] == ids_of(await lab.lease())
+
+    @scenario
+    async def test_a_redriven_task_can_be_purged(self, lab: Lab) -> None:
+        """It waits as any other does."""
+        await lab.declare()
+        task = await lab.put(key="A")
+        await lab.applied(failed(await lab.one()))
+        await lab.control(orders.Redrive((task,)))
+        assert 1 == (await lab.control(orders.Purge(POOL, "A"))).count
+        assert Status.CANCELLED == await lab.status(task)
+
+    @scenario
+    async def test_only_failed_and_cancelled_tasks_are_redriven(self, lab: Lab) -> None:
+        """Queued, running, completed, rejected and unknown ones are passed over."""
+        await lab.declare(max_concurrent=1, backpressure=bounded(1, "drop_oldest"))
+        done = await lab.put()
+        await lab.run_one()
+        running = await lab.put()
+        await lab.one()
+        rejected = await lab.put()
+        queued = await lab.put()
+        before = await lab.records()
+        tasks = (done, running, rejected, queued, 12345)
+        assert 0 == (await lab.control(orders.Redrive(tasks))).count
+        assert before == await lab.records()
+
+    @scenario
+    async def test_a_closure_is_not_redriven(self, lab: Lab) -> None:
+        """Its code may be gone; it is never silently run again."""
+        await lab.declare()
+        await lab.join("w2", owner="mine")
+        closure = await lab.put(owner="mine")
+        await lab.applied(failed(await lab.one(worker="w2")))
+        assert 0 == (await lab.control(orders.Redrive((closure,)))).count
+
+    @scenario
+    async def test_a_redrive_respects_who_has_the_key_now(self, lab: Lab) -> None:
+        """A task whose idempotency key passed to another is not queued beside it."""
+        await lab.declare()
+        dead = await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
+        await lab.applied(failed(await lab.one()))
+        await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
+        assert 0 == (await lab.control(orders.Redrive((dead,)))).count
+
+    @scenario
+    async def test_a_redriven_task_answers_for_its_key_again(self, lab: Lab) -> None:
+        """While it is queued anew, a submit of its key is a duplicate of it."""
+        await lab.declare()
+        dead = await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
+        await lab.applied(failed(await lab.one()))
+        await lab.control(orders.Redrive((dead,)))
+        told = (await lab.submit(lab.new(idempotency_key="k", dedupe=Dedupe.INFLIGHT))).admissions[
+            0
+        ]
+        assert (dead, True) == (told.task, told.duplicate)
+
+    # Retention
+
+    @scenario
+    async def test_pruning_forgets_what_ended_before(self, lab: Lab) -> None:
+        """Successes and failures have moments of their own; what lives is never forgotten."""
+        await lab.declare()
+        done, dead = await lab.put(), await lab.put()
+        first, second = await lab.lease()
+        await lab.applied(completed(first), failed(second))
+        lab.later(10.0)
+        young = await lab.put()
+        await lab.run_one()
+        live = await lab.put()
+        order = orders.Prune(POOL, completed_before=lab.now, failed_before=lab.now - 10.0)
+        assert 1 == (await lab.control(order)).count
+        assert await lab.view.task(done) is None
+        assert [Status.FAILED, Status.COMPLETED, Status.QUEUED] == await lab.statuses(
+            dead, young, live
+        )
+
+    @scenario
+    async def test_pruning_keeps_the_totals(self, lab: Lab) -> None:
+        """Lifetime counts outlive the tasks they counted."""
+        await lab.declare()
+        await lab.put()
+        await lab.run_one()
+        lab.later(1.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        assert {"completed": 1} == (await lab.pool()).totals
+
+    @scenario
+    async def test_what_was_forgotten_is_in_nobodys_way(self, lab: Lab) -> None:
+        """Orders for a whole pool after pruning touch what is left."""
+        await lab.declare()
+        await lab.put(key="A")
+        await lab.run_one()
+        lab.later(1.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        await lab.put(key="A")
+        assert 1 == (await lab.control(orders.CancelAll(POOL, unit="A"))).count
+        assert 0 == (await lab.control(orders.Purge(POOL))).count
+
+    @scenario
+    async def test_pruning_works_in_pages(self, lab: Lab) -> None:
+        """A limit bounds a call, and the oldest go first."""
+        await lab.declare()
+        tasks = []
+        for _ in range(3):
+            tasks.append(await lab.put())
+            await lab.run_one()
+            lab.later(1.0)
+        assert 2 == (await lab.control(orders.Prune(POOL, lab.now, lab.now, limit=2))).count
+        assert [None, None, tasks[2]] == [
+            found.new.id if (found := await lab.view.task(task)) else None for task in tasks
+        ]
+
+    @scenario
+    async def test_a_redriven_task_is_not_pruned(self, lab: Lab) -> None:
+        """Queued again is not ended."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(failed(await lab.one()))
+        await lab.control(orders.Redrive((task,)))
+        lab.later(10.0)
+        assert 0 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
+        assert [task] == ids_of(await lab.lease())
+
+    @scenario
+    async def test_a_worker_joins_once(self, lab: Lab) -> None:
+        """Joining again under the same name changes nothing."""
+        assert 1 == (await lab.join("w2")).count
+        assert 0 == (await lab.join("w2")).count
+
+    @scenario
+    async def test_the_events_of_a_redrive_tell_the_whole_life(self, lab: Lab) -> None:
+        """Submit, lease, fail, redrive, lease, complete."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(failed(await lab.one()))
+        await lab.control(orders.Redrive((task,)))
+        await lab.run_one()
+        life = [Event.SUBMIT, Event.LEASE, Event.FAIL, Event.REDRIVE, Event.LEASE, Event.COMPLETE]
+        assert life == await lab.events(task)

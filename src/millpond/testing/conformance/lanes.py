@@ -1,0 +1,244 @@
+"""Lanes and ordered pools: one at a time, in sequence, and only the lane waits."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import ConfigError
+from millpond.core.lifecycle import Status
+from millpond.core.spec import fair_round_robin
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    POOL,
+    Lab,
+    completed,
+    failed,
+    name_of,
+    names_of,
+    released,
+    retried,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+LANE_OF = {"acme": "6", "bolt": "7", "cord": "1", "dune": "5", "\u00fcn\u00efcode": "2"}
+"""Where these keys go in a pool of eight lanes: on every store, in every release."""
+
+
+class LanesConformance(StoreSuite):
+    """Strict order within a lane, independence between lanes."""
+
+    @mark.rows("DE-01", "DE-T05")
+    @scenario
+    async def test_a_lane_runs_one_at_a_time_in_sequence(self, lab: Lab) -> None:
+        """The second task of a lane starts when the first has ended."""
+        await lab.declare(lanes=8)
+        for name in "abc":
+            await lab.put(name, key="acme")
+        for name in "abc":
+            running = await lab.lease()
+            assert name == names_of(running)
+            await lab.applied(completed(running[0]))
+
+    @mark.rows("DE-02")
+    @scenario
+    async def test_a_key_leads_to_the_same_lane_everywhere(self, lab: Lab) -> None:
+        """The lane of a key is a stable function of its text."""
+        await lab.declare(lanes=8)
+        answer = await lab.submit(*(lab.new(key=key) for key in LANE_OF))
+        assert list(LANE_OF.values()) == [admission.lane for admission in answer.admissions]
+
+    @mark.rows("DE-T22")
+    @scenario
+    async def test_tasks_without_a_key_go_round_the_lanes(self, lab: Lab) -> None:
+        """They spread evenly, also between keyed tasks and across batches."""
+        await lab.declare(lanes=4)
+        lanes: list[str | None] = []
+        for _ in range(4):
+            answer = await lab.submit(lab.new(), lab.new())
+            lanes += [admission.lane for admission in answer.admissions]
+            await lab.put(key="acme")
+        assert {str(lane): 2 for lane in range(4)} == Counter(lanes)
+
+    @mark.rows("DE-T01")
+    @scenario
+    async def test_a_lane_is_numbered_without_gaps(self, lab: Lab) -> None:
+        """Each lane counts by itself from one, whatever the other lanes take in."""
+        await lab.declare(ordered=True)
+        keys = ["A", "B", "A", "A", "B", "C"]
+        answer = await lab.submit(*(lab.new(key=key) for key in keys))
+        assert [("A", 1), ("B", 1), ("A", 2), ("A", 3), ("B", 2), ("C", 1)] == [
+            (admission.lane, admission.sequence) for admission in answer.admissions
+        ]
+
+    @scenario
+    async def test_a_refused_batch_leaves_no_gap(self, lab: Lab) -> None:
+        """Numbers are given to what is stored, and only to that."""
+        await lab.declare(ordered=True)
+        await lab.put(key="A", fingerprint=1, idempotency_key="k")
+        conflict = lab.new(key="A", fingerprint=2, idempotency_key="k")
+        assert (await lab.submit(lab.new(key="A"), conflict)).refusal is not None
+        assert 2 == (await lab.submit(lab.new(key="A"))).admissions[0].sequence
+
+    @scenario
+    async def test_ordered_gives_every_key_its_lane(self, lab: Lab) -> None:
+        """Keys run side by side, each one task at a time."""
+        await lab.declare(ordered=True, max_concurrent=9)
+        await lab.put_keys("AABBC")
+        assert "A B C" == names_of(await lab.lease())
+
+    @scenario
+    async def test_in_an_ordered_pool_tasks_without_a_key_are_free(self, lab: Lab) -> None:
+        """No key, no lane: they run side by side and are numbered with the pool."""
+        await lab.declare(ordered=True, max_concurrent=9)
+        answer = await lab.submit(lab.new(key="A"), lab.new(), lab.new())
+        assert [("A", 1), (None, 2), (None, 3)] == [
+            (admission.lane, admission.sequence) for admission in answer.admissions
+        ]
+        assert 3 == len(await lab.lease())
+
+    @mark.rows("DE-T21")
+    @scenario
+    async def test_a_retry_blocks_its_lane_and_only_its_lane(self, lab: Lab) -> None:
+        """Those behind a backing-off head wait for it; the others do not."""
+        await lab.declare(ordered=True, max_concurrent=9)
+        for name in ("A1", "A2", "B1", "B2"):
+            await lab.put(name, key=name[0])
+        first, other = await lab.lease()
+        await lab.applied(retried(first, 5.0), completed(other))
+        assert "B2" == names_of(await lab.lease())
+        lab.later(4.75)
+        assert [] == await lab.lease()
+        lab.later(0.25)
+        assert "A1" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_blocked_lane_names_its_moment(self, lab: Lab) -> None:
+        """A worker that finds only a backing-off head is told when it is due."""
+        await lab.declare(ordered=True)
+        await lab.put_keys("AA")
+        await lab.applied(retried(await lab.one(), 5.0))
+        answer = await lab.ask()
+        assert ((), lab.now + 5.0) == (answer.leased, answer.next_at)
+
+    @scenario
+    async def test_a_delayed_head_blocks_its_lane(self, lab: Lab) -> None:
+        """A task that is not due keeps those behind it waiting."""
+        await lab.declare(ordered=True)
+        await lab.put("A1", key="A", delay=5.0)
+        await lab.put("A2", key="A")
+        assert [] == await lab.lease()
+        lab.later(5.0)
+        assert "A1" == names_of(await lab.lease())
+
+    @scenario
+    async def test_cancelling_a_waiting_head_frees_its_lane(self, lab: Lab) -> None:
+        """The next in line starts at once."""
+        await lab.declare(ordered=True)
+        head = await lab.put("A1", key="A", delay=60.0)
+        await lab.put("A2", key="A")
+        await lab.control(orders.Cancel((head,)))
+        assert {POOL: lab.now} == lab.wakes
+        assert "A2" == names_of(await lab.lease())
+
+    @scenario
+    async def test_cancelling_a_head_that_just_became_due_leaves_no_timer(self, lab: Lab) -> None:
+        """A lane that is empty again is served again when something comes."""
+        await lab.declare(ordered=True)
+        head = await lab.put("A1", key="A", delay=5.0)
+        lab.later(5.0)
+        await lab.control(orders.Cancel((head,)))
+        assert ((), None) == ((answer := await lab.ask()).leased, answer.next_at)
+        await lab.put("A2", key="A")
+        assert "A2" == names_of(await lab.lease())
+
+    @mark.rows("DE-T13")
+    @scenario
+    async def test_a_lane_goes_on_after_a_failure(self, lab: Lab) -> None:
+        """The task behind a dead one runs."""
+        await lab.declare(lanes=1)
+        await lab.put("a")
+        await lab.put("b")
+        await lab.applied(failed(await lab.one()))
+        assert "b" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_redriven_task_enters_at_the_tail(self, lab: Lab) -> None:
+        """It gets the next number of its lane and runs behind what waits there."""
+        await lab.declare(ordered=True)
+        dead = await lab.put("A1", key="A")
+        await lab.applied(failed(await lab.one()))
+        await lab.put("A2", key="A")
+        await lab.control(orders.Redrive((dead,)))
+        assert ("A", 3) == ((await lab.task(dead)).lane, (await lab.task(dead)).sequence)
+        assert "A2 A1" == await lab.serve(2)
+
+    @scenario
+    async def test_a_released_task_keeps_its_place_in_the_lane(self, lab: Lab) -> None:
+        """What is given back is the head again, with its number."""
+        await lab.declare(ordered=True)
+        await lab.put("A1", key="A")
+        await lab.put("A2", key="A")
+        await lab.applied(released(await lab.one()))
+        again = await lab.one()
+        assert ("A1", 1) == (name_of(again), again.sequence)
+
+    @scenario
+    async def test_a_lost_lease_keeps_its_place_in_the_lane(self, lab: Lab) -> None:
+        """After its worker died the head runs again before those behind it."""
+        await lab.declare(ordered=True)
+        await lab.join("w2")
+        await lab.put("A1", key="A")
+        await lab.put("A2", key="A")
+        await lab.one(worker="w2")
+        await lab.control(orders.Bury("w2"))
+        assert "A1" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_paused_lane_stops_alone(self, lab: Lab) -> None:
+        """One lane waits for its resume, the others are served."""
+        await lab.declare(ordered=True)
+        await lab.put_keys("AB")
+        await lab.control(orders.Pause(POOL, "A"))
+        assert "B" == names_of(await lab.lease())
+        await lab.control(orders.Resume(POOL, "A"))
+        assert "A" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_lane_is_purged_alone(self, lab: Lab) -> None:
+        """Its waiting tasks are cancelled, those of the other lanes stay."""
+        await lab.declare(ordered=True)
+        first, other, second = await lab.put_keys("ABA")
+        assert 2 == (await lab.control(orders.Purge(POOL, "A"))).count
+        assert [Status.CANCELLED, Status.QUEUED, Status.CANCELLED] == await lab.statuses(
+            first, other, second
+        )
+
+    @scenario
+    async def test_an_unknown_head_blocks_its_lane(self, lab: Lab) -> None:
+        """A head that the worker does not know is parked and nobody overtakes it."""
+        await lab.declare(ordered=True)
+        await lab.join("w2", functions=("other",))
+        await lab.put("A1", key="A", call=Call("rare"))
+        await lab.put("A2", key="A", call=Call("other"))
+        assert [] == await lab.lease(worker="w2")
+        assert "A1" == names_of(await lab.lease())
+
+    @scenario
+    async def test_lanes_of_a_fair_pool_take_turns(self, lab: Lab) -> None:
+        """In a fair pool the lanes are what is served in turn."""
+        await lab.declare(ordered=True, order=fair_round_robin(), max_concurrent=1)
+        await lab.put_keys("AAABC")
+        assert "A B C A A" == await lab.serve(5)
+
+    @scenario
+    async def test_a_limit_above_the_lanes_is_refused(self, lab: Lab) -> None:
+        """More slots than lanes cannot be used; the order is refused and changes nothing."""
+        await lab.declare(lanes=2)
+        with pytest.raises(ConfigError):
+            await lab.control(orders.Resize(POOL, 3))
+        assert (2, 1) == ((await lab.pool()).spec.max_concurrent, (await lab.pool()).revision)

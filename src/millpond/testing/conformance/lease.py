@@ -1,0 +1,248 @@
+"""Lease: a fence for each start, and only for a worker that can run it."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import UnknownPool
+from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    DAY,
+    POOL,
+    WORKER,
+    Lab,
+    completed,
+    ids_of,
+    names_of,
+    released,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class LeaseConformance(StoreSuite):
+    """What a worker is given."""
+
+    @mark.rows("CX-T11", "CX-T71")
+    @scenario
+    async def test_a_claim_is_a_start(self, lab: Lab) -> None:
+        """A leased task is running, charged with one attempt and held by its worker."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        told = await lab.task(task)
+        assert (Status.RUNNING, 1, 1, WORKER) == (told.status, told.attempt, told.runs, told.worker)
+        assert (told.fence, lab.now) == (leased.fence, told.started_at)
+        assert not told.fresh
+
+    @scenario
+    async def test_a_lease_tells_its_runner_all_it_needs(self, lab: Lab) -> None:
+        """Call, key, labels, limits and options come back as they were submitted."""
+        await lab.declare()
+        call = Call("work", b"\x00payload\xff")
+        new = lab.new(
+            "n", call=call, key="acme", timeout=2.5, attempts=7, weight=3, options=b"\x01"
+        )
+        await lab.submit(new)
+        lab.later(3.0)
+        leased = await lab.one()
+        assert (call, "acme", {"name": "n"}) == (leased.call, leased.key, leased.labels)
+        assert (2.5, 7, 3, b"\x01") == (
+            leased.timeout,
+            leased.max_attempts,
+            leased.weight,
+            leased.options,
+        )
+        assert (lab.now - 3.0, 1, POOL) == (leased.submitted_at, leased.sequence, leased.pool)
+
+    @mark.rows("CX-T88")
+    @scenario
+    async def test_a_running_task_cannot_be_claimed(self, lab: Lab) -> None:
+        """One task is leased once, however many ask."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.put()
+        assert 1 == len(await lab.lease())
+        assert [] == await lab.lease()
+        assert [] == await lab.lease(worker="w2")
+
+    @scenario
+    async def test_no_more_is_leased_than_asked_for(self, lab: Lab) -> None:
+        """A worker gets at most what it has room for."""
+        await lab.declare(max_concurrent=10)
+        for _ in range(5):
+            await lab.put()
+        assert 2 == len(await lab.lease(2))
+        assert 3 == (await lab.pool()).queued
+
+    @scenario
+    async def test_an_empty_pool_gives_nothing_and_names_no_moment(self, lab: Lab) -> None:
+        """With nothing to wait for, only a wake-up helps."""
+        await lab.declare()
+        answer = await lab.ask()
+        assert ((), None, False) == (answer.leased, answer.next_at, answer.fenced)
+
+    @scenario
+    async def test_an_undeclared_pool_is_an_error(self, lab: Lab) -> None:
+        """Asking a pool that nobody declared raises and names it."""
+        with pytest.raises(UnknownPool) as caught:
+            await lab.ask(pool="nowhere")
+        assert "nowhere" == caught.value.pool
+
+    @scenario
+    async def test_an_unknown_worker_is_fenced(self, lab: Lab) -> None:
+        """A worker the store does not know gets nothing and is told to join anew."""
+        await lab.declare()
+        await lab.put()
+        answer = await lab.ask(worker="stranger")
+        assert ((), True) == (answer.leased, answer.fenced)
+        assert 0 == (await lab.pool()).running
+
+    @scenario
+    async def test_a_worker_that_left_is_fenced(self, lab: Lab) -> None:
+        """Leaving ends the right to lease."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.control(orders.Leave("w2"))
+        await lab.put()
+        assert (await lab.ask(worker="w2")).fenced
+
+    @scenario
+    async def test_every_claim_has_its_own_fence(self, lab: Lab) -> None:
+        """A task given back uncharged has the attempt's number again, and still a new fence."""
+        await lab.declare()
+        await lab.put()
+        first = await lab.one()
+        await lab.applied(released(first))
+        second = await lab.one()
+        assert first.fence.attempt == second.fence.attempt
+        assert first.fence != second.fence
+        assert [Settled.STALE] == await lab.settle(completed(first))
+
+    # Expiry
+
+    @mark.rows("DE-R12")
+    @scenario
+    async def test_an_expired_task_fails_and_is_not_started(self, lab: Lab) -> None:
+        """Too late to start is failed, and the next one starts instead."""
+        await lab.declare()
+        late = await lab.put(expires_in=5.0)
+        await lab.put("next")
+        lab.later(5.0)
+        assert "next" == names_of(await lab.lease())
+        told = await lab.task(late)
+        assert (Status.FAILED, "expired", 0) == (told.status, told.reason, told.runs)
+
+    @scenario
+    async def test_a_task_starts_until_it_expires(self, lab: Lab) -> None:
+        """Just before its expiry a task is started as any other."""
+        await lab.declare()
+        await lab.put(expires_in=5.0)
+        lab.later(4.75)
+        assert 1 == len(await lab.lease())
+
+    # Functions
+
+    @scenario
+    async def test_a_task_nobody_here_knows_is_parked(self, lab: Lab) -> None:
+        """A worker that does not know the function puts the task aside, uncharged."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        rare = await lab.put(call=Call("rare"))
+        await lab.put("next", call=Call("other"))
+        assert "next" == names_of(await lab.lease(worker="w2"))
+        told = await lab.task(rare)
+        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
+        assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
+
+    @scenario
+    async def test_a_parked_task_starts_where_it_is_known(self, lab: Lab) -> None:
+        """A worker that knows the function finds the task at its old place."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        await lab.put("parked", call=Call("rare"))
+        assert [] == await lab.lease(worker="w2")
+        await lab.put("later", call=Call("rare"))
+        known = await lab.lease()
+        assert "parked later" == names_of(known)
+        assert not (await lab.task(known[0].fence.task)).parked
+        assert 0 == (await lab.pool()).parked
+
+    @scenario
+    async def test_a_parked_task_can_be_cancelled(self, lab: Lab) -> None:
+        """Out of reach is still queued."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        rare = await lab.put(call=Call("rare"))
+        await lab.lease(worker="w2")
+        await lab.control(orders.Cancel((rare,)))
+        assert Status.CANCELLED == await lab.status(rare)
+        assert (0, 0) == ((await lab.pool()).parked, (await lab.pool()).queued)
+
+    @scenario
+    async def test_a_parked_task_fails_after_a_day(self, lab: Lab) -> None:
+        """What nobody knew for a day is failed as an unknown function, and not sooner."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",), lease=3 * DAY)
+        rare = await lab.put(call=Call("rare"))
+        await lab.lease(worker="w2")
+        lab.later(DAY - 1.0)
+        await lab.recover()
+        assert Status.QUEUED == await lab.status(rare)
+        lab.later(1.0)
+        await lab.recover()
+        told = await lab.task(rare)
+        assert (Status.FAILED, "unknown_function") == (told.status, told.reason)
+        assert 0 == (await lab.pool()).parked
+
+    # Closures
+
+    @scenario
+    async def test_a_closure_runs_only_where_its_code_is(self, lab: Lab) -> None:
+        """A task with an owner is passed over by every worker of another process."""
+        await lab.declare()
+        await lab.join("w1", owner="mine")
+        await lab.join("w2", owner="other")
+        closure = await lab.put(owner="mine")
+        call = await lab.put()
+        assert [call] == ids_of(await lab.lease(worker="w2"))
+        assert [closure] == ids_of(await lab.lease(worker="w1"))
+
+    @scenario
+    async def test_a_closure_takes_its_turn_among_calls(self, lab: Lab) -> None:
+        """For its owner a closure stands where it was submitted."""
+        await lab.declare()
+        await lab.join("w1", owner="mine")
+        await lab.put("first")
+        await lab.put("closure", owner="mine")
+        await lab.put("last")
+        assert "first closure last" == names_of(await lab.lease(worker="w1"))
+
+    @scenario
+    async def test_waiting_closures_end_with_their_process(self, lab: Lab) -> None:
+        """When the last worker of a process is gone, its waiting closures are failed as stale."""
+        await lab.declare()
+        await lab.join("w1", owner="mine")
+        await lab.join("w2", owner="mine")
+        closure = await lab.put(owner="mine", delay=60.0)
+        await lab.control(orders.Bury("w1"))
+        assert Status.QUEUED == await lab.status(closure)
+        await lab.control(orders.Bury("w2"))
+        told = await lab.task(closure)
+        assert (Status.FAILED, "stale") == (told.status, told.reason)
+
+    @scenario
+    async def test_a_running_closure_is_never_run_again(self, lab: Lab) -> None:
+        """A closure that runs when its process dies is failed as stale, attempts left or not."""
+        await lab.declare()
+        await lab.join("w1", owner="mine")
+        closure = await lab.put(owner="mine", attempts=5)
+        await lab.one(worker="w1")
+        await lab.control(orders.Bury("w1"))
+        told = await lab.task(closure)
+        assert (Status.FAILED, "stale") == (told.status, told.reason)
+        assert Event.STALE == (await lab.events(closure))[-1]

@@ -1,0 +1,215 @@
+"""Recover: what time alone does, and how workers go."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+from millpond.core import control as orders
+from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import DAY, Lab, completed, ids_of
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class RecoverConformance(StoreSuite):
+    """Lost leases, expired tasks, and workers that leave or die."""
+
+    @mark.rows("DP-09", "DE-R17")
+    @scenario
+    async def test_a_worker_that_stops_renewing_loses_its_tasks(self, lab: Lab) -> None:
+        """They go back to the queue and any worker may claim them."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        lab.later(5.0)
+        assert not (await lab.recover()).more
+        told = await lab.task(task)
+        assert (Status.QUEUED, lab.now, None) == (told.status, told.due, told.reason)
+        assert [task] == ids_of(await lab.lease())
+
+    @mark.rows("DP-10")
+    @scenario
+    async def test_a_lost_lease_is_charged(self, lab: Lab) -> None:
+        """The next claim is one attempt further, and the running count is right."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        await lab.put(attempts=3)
+        await lab.one(worker="w2")
+        lab.later(5.0)
+        await lab.recover()
+        assert 0 == (await lab.pool()).running
+        assert 2 == (await lab.one()).fence.attempt
+        assert 1 == (await lab.pool()).running
+
+    @mark.rows("TRAP-2", "DE-R18")
+    @scenario
+    async def test_a_task_that_kills_its_workers_ends_failed(self, lab: Lab) -> None:
+        """It runs as often as it has attempts, and then never again."""
+        await lab.declare()
+        poison = await lab.put(attempts=2)
+        for worker in ("w1", "w2"):
+            await lab.join(worker, lease=5.0)
+            await lab.one(worker=worker)
+            lab.later(5.0)
+            await lab.recover()
+        told = await lab.task(poison)
+        assert (Status.FAILED, "lease_lost", 2) == (told.status, told.reason, told.runs)
+        assert [] == await lab.lease()
+        assert Event.EXHAUST == (await lab.events(poison))[-1]
+
+    @mark.rows("CX-T68")
+    @scenario
+    async def test_a_cancelled_task_is_not_queued_again(self, lab: Lab) -> None:
+        """Cancelled while its worker died ends cancelled."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        await lab.control(orders.Cancel((task,)))
+        lab.later(5.0)
+        await lab.recover()
+        assert Status.CANCELLED == await lab.status(task)
+
+    @mark.rows("CX-T70")
+    @scenario
+    async def test_recovery_leaves_the_living_alone(self, lab: Lab) -> None:
+        """Tasks that wait, and tasks of workers whose lease holds, are not touched."""
+        await lab.declare(max_concurrent=1)
+        running, waiting = await lab.put(), await lab.put()
+        await lab.one()
+        before = len(await lab.records())
+        lab.later(1000.0)
+        assert 0 == (await lab.recover()).moved
+        assert [Status.RUNNING, Status.QUEUED] == await lab.statuses(running, waiting)
+        assert before == len(await lab.records())
+
+    @scenario
+    async def test_an_expired_task_is_failed_without_being_asked_for(self, lab: Lab) -> None:
+        """Nobody has to lease for a task to expire."""
+        await lab.declare()
+        late = await lab.put(expires_in=5.0)
+        lab.later(4.75)
+        await lab.recover()
+        assert Status.QUEUED == await lab.status(late)
+        lab.later(0.25)
+        await lab.recover()
+        told = await lab.task(late)
+        assert (Status.FAILED, "expired") == (told.status, told.reason)
+
+    @scenario
+    async def test_a_running_task_does_not_expire(self, lab: Lab) -> None:
+        """Expiry is about starting; what runs may end."""
+        await lab.declare()
+        task = await lab.put(expires_in=5.0)
+        leased = await lab.one()
+        lab.later(60.0)
+        await lab.recover()
+        await lab.applied(completed(leased))
+        assert Status.COMPLETED == await lab.status(task)
+
+    @scenario
+    async def test_recovery_works_in_pages(self, lab: Lab) -> None:
+        """A limit bounds a call, `more` says that it may have left some, and calling on ends."""
+        await lab.declare()
+        late = [await lab.put(expires_in=5.0) for _ in range(5)]
+        lab.later(5.0)
+        first = await lab.recover(limit=2)
+        assert (2, True) == (first.moved, first.more)
+        assert 3 == (await lab.pool()).queued
+        calls = 1
+        while (await lab.recover(limit=2)).more:
+            calls += 1
+            assert calls < 9
+        assert [Status.FAILED] * 5 == await lab.statuses(*late)
+
+    @scenario
+    async def test_lost_workers_are_recovered_in_pages(self, lab: Lab) -> None:
+        """A limit of one takes one worker at a time, whole."""
+        await lab.declare()
+        for worker in ("w1", "w2"):
+            await lab.join(worker, lease=5.0)
+            await lab.put()
+            await lab.one(worker=worker)
+        lab.later(5.0)
+        for left in (1, 0):
+            assert (await lab.recover(limit=1)).more
+            assert left == (await lab.pool()).running
+            assert 1 + left == len(await lab.view.workers())
+
+    @scenario
+    async def test_forgotten_tasks_are_failed_in_pages(self, lab: Lab) -> None:
+        """A limit of one fails one parked task at a time, the longest parked first."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",), lease=3 * DAY)
+        parked = [await lab.put(call=Call("rare")) for _ in range(2)]
+        await lab.lease(worker="w2")
+        lab.later(DAY)
+        await lab.recover(limit=1)
+        assert [Status.FAILED, Status.QUEUED] == await lab.statuses(*parked)
+
+    # How workers go
+
+    @scenario
+    async def test_leaving_gives_back_uncharged(self, lab: Lab) -> None:
+        """A worker that stops in good order costs its tasks no attempt."""
+        await lab.declare()
+        await lab.join("w2")
+        task = await lab.put(attempts=1)
+        await lab.one(worker="w2")
+        await lab.control(orders.Leave("w2"))
+        told = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
+        assert Event.RELEASE == (await lab.events(task))[-1]
+        assert 1 == (await lab.one()).fence.attempt
+
+    @mark.rows("CX-T66")
+    @scenario
+    async def test_burying_loses_at_once(self, lab: Lab) -> None:
+        """A worker known to be dead loses its leases now, charged."""
+        await lab.declare()
+        await lab.join("w2", lease=1000.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        await lab.control(orders.Bury("w2"))
+        told = await lab.task(task)
+        assert (Status.QUEUED, 1) == (told.status, told.attempt)
+        assert "w2" not in await lab.view.workers()
+
+    @scenario
+    async def test_an_unknown_worker_leaves_without_a_trace(self, lab: Lab) -> None:
+        """Leaving or being buried twice changes nothing."""
+        await lab.declare()
+        before = len(await lab.records())
+        assert 0 == (await lab.control(orders.Leave("stranger"))).count
+        assert 0 == (await lab.control(orders.Bury("stranger"))).count
+        assert before == len(await lab.records())
+
+    @mark.rows("TRAP-1", "CX-T110")
+    @scenario
+    async def test_a_worker_that_lost_its_lease_cannot_settle(self, lab: Lab) -> None:
+        """Back from the dead, it finds its fence stale and changes nothing."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        zombie = await lab.one(worker="w2")
+        lab.later(5.0)
+        await lab.recover()
+        assert [Settled.STALE] == await lab.settle(completed(zombie))
+        heir = await lab.one()
+        assert [Settled.STALE] == await lab.settle(completed(zombie))
+        assert Status.RUNNING == await lab.status(task)
+        await lab.applied(completed(heir, result=b"mine"))
+        assert b"mine" == (await lab.task(task)).result
+
+    @scenario
+    async def test_a_dead_worker_frees_its_slots(self, lab: Lab) -> None:
+        """What it held counts as running no more, for the pool and for the key."""
+        await lab.declare(max_concurrent=1, max_per_key=1)
+        await lab.join("w2")
+        await lab.put_keys("A")
+        await lab.one(worker="w2")
+        assert [] == await lab.lease()
+        await lab.control(orders.Bury("w2"))
+        assert 1 == len(await lab.lease())

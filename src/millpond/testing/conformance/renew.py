@@ -1,0 +1,105 @@
+"""Renew: one small write keeps everything a worker holds."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import math
+
+from millpond.core import control as orders
+from millpond.core.lifecycle import Status
+from millpond.testing.conformance.lab import Lab, completed
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class RenewConformance(StoreSuite):
+    """Staying alive."""
+
+    @mark.rows("DE-R16")
+    @scenario
+    async def test_a_renewed_lease_holds(self, lab: Lab) -> None:
+        """As long as a worker renews in time it keeps what it runs."""
+        await lab.declare()
+        await lab.join("w2", lease=30.0)
+        task = await lab.put()
+        leased = await lab.one(worker="w2")
+        for _ in range(5):
+            lab.later(20.0)
+            assert (await lab.renew("w2", 30.0)).alive
+            await lab.recover()
+        assert Status.RUNNING == await lab.status(task)
+        await lab.applied(completed(leased))
+
+    @scenario
+    async def test_one_renewal_keeps_everything_a_worker_holds(self, lab: Lab) -> None:
+        """Leases of one worker live and die together, whenever each was taken."""
+        await lab.declare()
+        await lab.join("w2", lease=10.0)
+        await lab.put()
+        await lab.one(worker="w2")
+        lab.later(9.0)
+        await lab.put()
+        await lab.one(worker="w2")
+        await lab.renew("w2", 10.0)
+        lab.later(9.0)
+        await lab.recover()
+        assert 2 == (await lab.pool()).running
+
+    @scenario
+    async def test_a_lease_is_lost_at_its_moment_and_not_before(self, lab: Lab) -> None:
+        """The lease counts from the renewal, to the instant."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        lab.later(2.0)
+        await lab.renew("w2", 8.0)
+        lost_at = lab.now + 8.0
+        lab.now = math.nextafter(lost_at, 0.0)
+        await lab.recover()
+        assert "w2" in await lab.view.workers()
+        lab.now = lost_at
+        await lab.recover()
+        assert "w2" not in await lab.view.workers()
+
+    @scenario
+    async def test_an_unknown_worker_is_not_alive(self, lab: Lab) -> None:
+        """Renewing what the store does not know makes nobody live."""
+        answer = await lab.renew("stranger")
+        assert (False, ()) == (answer.alive, answer.cancelled)
+        assert "stranger" not in await lab.view.workers()
+
+    @scenario
+    async def test_a_recovered_worker_learns_that_it_lost(self, lab: Lab) -> None:
+        """Too late is too late: a renewal does not bring leases back."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        lab.later(6.0)
+        await lab.recover()
+        assert not (await lab.renew("w2")).alive
+        assert Status.QUEUED == await lab.status(task)
+
+    @mark.rows("CX-T45")
+    @scenario
+    async def test_a_renewal_names_what_is_to_be_cancelled(self, lab: Lab) -> None:
+        """The worker learns which of its own running tasks somebody wants to end."""
+        await lab.declare()
+        await lab.join("w2")
+        mine, spared = await lab.put(), await lab.put()
+        await lab.lease(2, worker="w2")
+        other = await lab.put()
+        await lab.one()
+        await lab.control(orders.Cancel((mine, other)))
+        assert (mine,) == (await lab.renew("w2")).cancelled
+        assert (other,) == (await lab.renew("worker")).cancelled
+        assert Status.RUNNING == await lab.status(spared)
+
+    @scenario
+    async def test_a_settled_task_is_no_longer_named(self, lab: Lab) -> None:
+        """What ended needs no cancel."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(completed(leased))
+        assert () == (await lab.renew("worker")).cancelled

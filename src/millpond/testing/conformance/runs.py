@@ -1,0 +1,372 @@
+"""Runs: a seed of tasks and everything they submit, watched to its end."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+from millpond.core import control as orders
+from millpond.core.admit import Reason
+from millpond.core.lifecycle import Event, Status
+from millpond.core.run import NewRun, OnError
+from millpond.core.spec import bounded, ring_buffer
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    CALLBACKS,
+    POOL,
+    Lab,
+    completed,
+    failed,
+    retried,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class RunsConformance(StoreSuite):
+    """When a run is over, and what it takes in."""
+
+    async def _open(
+        self,
+        lab: Lab,
+        size: int = 1,
+        *,
+        name: str | None = None,
+        on_error: OnError = OnError.SKIP,
+        max_tasks: int | None = None,
+        holder: str | None = None,
+    ) -> int:
+        """Open a run with a seed; return its id."""
+        run = NewRun(
+            id=lab.serial(),
+            pool=POOL,
+            name=name,
+            on_error=on_error,
+            max_tasks=max_tasks,
+            holder=holder,
+        )
+        answer = await lab.submit(*(lab.new(run=run.id) for _ in range(size)), run=run)
+        assert answer.refusal is None
+        assert answer.run is not None
+        return answer.run.id
+
+    @mark.rows("DP-03")
+    @scenario
+    async def test_a_run_ends_with_its_last_task(self, lab: Lab) -> None:
+        """The settle that ends it says so, and the counts are on it."""
+        await lab.declare()
+        run = await self._open(lab, 2)
+        first, second = await lab.lease()
+        assert () == (await lab.applied(completed(first))).finished_runs
+        assert not (await lab.run_of(run)).finished
+        assert (run,) == (await lab.applied(failed(second))).finished_runs
+        told = await lab.run_of(run)
+        assert (True, 0, 2) == (told.finished, told.live, told.total)
+        assert {"completed": 1, "failed": 1} == told.ended
+
+    @scenario
+    async def test_a_backing_off_task_keeps_its_run_open(self, lab: Lab) -> None:
+        """Queued for a retry is not ended."""
+        await lab.declare()
+        run = await self._open(lab)
+        await lab.applied(retried(await lab.one(), 60.0))
+        assert (False, 1) == ((await lab.run_of(run)).finished, (await lab.run_of(run)).live)
+
+    @scenario
+    async def test_follow_ups_keep_a_run_open(self, lab: Lab) -> None:
+        """What a completion submits is counted before the completion is."""
+        await lab.declare()
+        run = await self._open(lab)
+        for _ in range(3):
+            leased = await lab.one()
+            answer = await lab.applied(completed(leased, lab.new(run=run)))
+            assert () == answer.finished_runs
+        last = await lab.applied(completed(await lab.one()))
+        assert (run,) == last.finished_runs
+        assert 4 == (await lab.run_of(run)).total
+
+    @scenario
+    async def test_a_run_that_is_empty_for_a_moment_within_a_verb_goes_on(self, lab: Lab) -> None:
+        """The second of a seed evicts the first: in between nothing of the run was left."""
+        await lab.declare(backpressure=ring_buffer(1))
+        run = await self._open(lab, 2)
+        told = await lab.run_of(run)
+        assert (False, 1, 2) == (told.finished, told.live, told.total)
+        await lab.run_one()
+        assert (await lab.run_of(run)).finished
+
+    @scenario
+    async def test_other_tasks_of_the_pool_do_not_matter(self, lab: Lab) -> None:
+        """A run ends whatever else its pool does."""
+        await lab.declare()
+        run = await self._open(lab)
+        seed = await lab.one()
+        await lab.put()
+        assert (run,) == (await lab.applied(completed(seed))).finished_runs
+
+    @scenario
+    async def test_a_run_goes_on_in_other_pools(self, lab: Lab) -> None:
+        """Follow-ups belong to the run wherever they are queued."""
+        await lab.declare()
+        await lab.declare("other")
+        run = await self._open(lab)
+        seed = await lab.one()
+        answer = await lab.applied(completed(seed, lab.new(pool="other", run=run)))
+        assert () == answer.finished_runs
+        leased = await lab.one(pool="other")
+        assert run == leased.run
+        assert (run,) == (await lab.applied(completed(leased))).finished_runs
+
+    @scenario
+    async def test_a_callback_keeps_its_run_open_and_is_not_counted(self, lab: Lab) -> None:
+        """A run is over when its callbacks are, and they are none of its tasks."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        await lab.submit(lab.new(run=run.id, on_complete=Call("notify")), run=run)
+        assert () == (await lab.applied(completed(await lab.one()))).finished_runs
+        callback = await lab.one(pool=CALLBACKS)
+        assert (run.id,) == (await lab.applied(completed(callback))).finished_runs
+        told = await lab.run_of(run.id)
+        assert (1, {"completed": 1}) == (told.total, told.ended)
+
+    @scenario
+    async def test_a_run_with_nothing_in_it_is_over(self, lab: Lab) -> None:
+        """An empty seed that nobody holds open leaves nothing to wait for."""
+        await lab.declare()
+        run = await self._open(lab, 0)
+        assert (True, 0, 0) == (
+            (told := await lab.run_of(run)).finished,
+            told.live,
+            told.total,
+        )
+
+    # Holding and sealing
+
+    @scenario
+    async def test_a_held_run_waits_for_its_seal(self, lab: Lab) -> None:
+        """With nothing left a run stays open until its holder says that no more will come."""
+        await lab.declare()
+        run = await self._open(lab, holder="mine")
+        assert () == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert (run,) == (await lab.control(orders.Seal(run, "mine"))).finished_runs
+
+    @scenario
+    async def test_a_sealed_run_ends_with_its_tasks(self, lab: Lab) -> None:
+        """A seal while tasks are left ends nothing yet."""
+        await lab.declare()
+        run = await self._open(lab, holder="mine")
+        assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
+        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+
+    @scenario
+    async def test_only_its_holder_seals_a_run(self, lab: Lab) -> None:
+        """A stranger's seal, a second seal and one of an unknown run change nothing."""
+        await lab.declare()
+        run = await self._open(lab, holder="mine")
+        assert 0 == (await lab.control(orders.Seal(run, "stranger"))).count
+        assert 0 == (await lab.control(orders.Seal(12345, "mine"))).count
+        assert 1 == (await lab.control(orders.Seal(run, "mine"))).count
+        assert 0 == (await lab.control(orders.Seal(run, "mine"))).count
+
+    @scenario
+    async def test_a_held_run_takes_more_from_outside(self, lab: Lab) -> None:
+        """Its tasks are counted as the seed was."""
+        await lab.declare()
+        run = await self._open(lab, holder="mine")
+        await lab.put(run=run)
+        assert 2 == (await lab.run_of(run)).total
+
+    @scenario
+    async def test_a_run_whose_holder_died_is_sealed(self, lab: Lab) -> None:
+        """When the last worker of the holding process is gone nobody else will seal it."""
+        await lab.declare()
+        await lab.join("w2", owner="mine", lease=5.0)
+        run = await self._open(lab, holder="mine")
+        await lab.run_one()
+        assert not (await lab.run_of(run)).finished
+        lab.later(5.0)
+        assert (run,) == (await lab.recover()).finished_runs
+        assert (await lab.run_of(run)).finished
+
+    @scenario
+    async def test_a_finished_run_takes_nothing_more(self, lab: Lab) -> None:
+        """A submit to it is refused, and so is one to a run that never was."""
+        await lab.declare()
+        run = await self._open(lab)
+        await lab.run_one()
+        for late in (run, 12345):
+            answer = await lab.submit(lab.new(run=late))
+            assert answer.refusal is not None
+            assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+
+    # Names
+
+    @mark.rows("DP-19")
+    @scenario
+    async def test_a_named_run_is_taken_up_and_not_seeded_again(self, lab: Lab) -> None:
+        """While it is under way, opening it again finds it as it is."""
+        await lab.declare()
+        run = await self._open(lab, 2, name="nightly")
+        await lab.run_one()
+        again = NewRun(id=lab.serial(), pool=POOL, name="nightly")
+        answer = await lab.submit(lab.new(run=again.id), run=again)
+        assert answer.run is not None
+        assert ((), run, True, 1) == (
+            answer.admissions,
+            answer.run.id,
+            answer.run.resumed,
+            answer.run.live,
+        )
+        assert 1 == (await lab.pool()).queued
+
+    @scenario
+    async def test_a_finished_named_run_is_answered_from_before(self, lab: Lab) -> None:
+        """Its stored counts come back; nothing is seeded."""
+        await lab.declare()
+        run = await self._open(lab, name="nightly")
+        await lab.run_one()
+        again = NewRun(id=lab.serial(), pool=POOL, name="nightly")
+        answer = await lab.submit(lab.new(run=again.id), run=again)
+        assert answer.run is not None
+        assert (run, True, {"completed": 1}) == (
+            answer.run.id,
+            answer.run.finished,
+            answer.run.ended,
+        )
+        assert 0 == (await lab.pool()).queued
+
+    @mark.rows("TRAP-13")
+    @scenario
+    async def test_runs_without_a_name_are_always_new(self, lab: Lab) -> None:
+        """A second run of the same pool seeds its tasks although the first one's are kept."""
+        await lab.declare()
+        first = await self._open(lab)
+        await lab.run_one()
+        second = await self._open(lab)
+        assert first != second
+        assert 1 == (await lab.pool()).queued
+
+    @scenario
+    async def test_the_same_run_sent_again_is_answered(self, lab: Lab) -> None:
+        """A lost answer to the opening of a run seeds nothing twice."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        seed = lab.new(run=run.id)
+        await lab.submit(seed, run=run)
+        answer = await lab.submit(seed, run=run)
+        assert answer.run is not None
+        assert (run.id, True) == (answer.run.id, answer.run.resumed)
+        assert 1 == (await lab.pool()).queued
+
+    @scenario
+    async def test_a_refused_seed_opens_no_run(self, lab: Lab) -> None:
+        """A full pool refuses the batch, and there is no run of that name."""
+        await lab.declare(backpressure=bounded(1, "fail_submitter"))
+        run = NewRun(id=lab.serial(), pool=POOL, name="nightly")
+        answer = await lab.submit(lab.new(run=run.id), lab.new(run=run.id), run=run)
+        assert answer.refusal is not None
+        assert answer.run is None
+        assert await lab.view.run(run.id) is None
+        assert not (await lab.run_of(await self._open(lab, name="nightly"))).resumed
+
+    @scenario
+    async def test_a_seed_cannot_smuggle_tasks_into_another_run(self, lab: Lab) -> None:
+        """A batch that opens one run is refused for a task of a run that is over."""
+        await lab.declare()
+        over = await self._open(lab)
+        await lab.run_one()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        answer = await lab.submit(lab.new(run=run.id), lab.new(run=over), run=run)
+        assert answer.refusal is not None
+        assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+        assert await lab.view.run(run.id) is None
+
+    # Errors and budgets
+
+    @mark.rows("DP-11")
+    @scenario
+    async def test_a_failure_is_skipped_by_default(self, lab: Lab) -> None:
+        """The rest of the run goes on."""
+        await lab.declare(max_concurrent=1)
+        run = await self._open(lab, 2)
+        await lab.applied(failed(await lab.one()))
+        assert 1 == len(await lab.lease())
+        assert (await lab.run_of(run)).failed_task is None
+
+    @scenario
+    async def test_a_failure_cancels_what_is_queued_where_asked_for(self, lab: Lab) -> None:
+        """The queued tasks of the run are cancelled in the same step, the running one ends."""
+        await lab.declare(max_concurrent=2)
+        stranger = await lab.put(delay=60.0)
+        run = await self._open(lab, 4, on_error=OnError.FAIL)
+        first, second = await lab.lease()
+        await lab.applied(failed(first))
+        told = await lab.run_of(run)
+        assert (first.fence.task, 1, False) == (told.failed_task, told.live, told.finished)
+        assert {"failed": 1, "cancelled": 2} == told.ended
+        assert Status.QUEUED == await lab.status(stranger)
+        cancelled = [each for each in await lab.records() if each.event is Event.CANCEL]
+        assert [("run_failed", first.fence.task)] * 2 == [
+            (each.reason, each.cause) for each in cancelled
+        ]
+        assert (run,) == (await lab.applied(completed(second))).finished_runs
+
+    @scenario
+    async def test_a_run_that_may_not_fail_goes_on_after_a_success(self, lab: Lab) -> None:
+        """Only a failure cancels the rest."""
+        await lab.declare(max_concurrent=1)
+        run = await self._open(lab, 3, on_error=OnError.FAIL)
+        await lab.run_one()
+        waiting = await lab.one()
+        await lab.control(orders.Cancel((waiting.fence.task,)))
+        await lab.applied(retried(waiting))
+        told = await lab.run_of(run)
+        assert (None, 1) == (told.failed_task, told.live)
+        assert 1 == len(await lab.lease())
+
+    @scenario
+    async def test_the_first_failure_is_the_one_named(self, lab: Lab) -> None:
+        """Later failures of the run do not replace it."""
+        await lab.declare()
+        run = await self._open(lab, 2, on_error=OnError.FAIL)
+        first, second = await lab.lease()
+        await lab.applied(failed(first), failed(second))
+        assert first.fence.task == (await lab.run_of(run)).failed_task
+
+    @scenario
+    async def test_a_run_takes_no_more_than_its_budget(self, lab: Lab) -> None:
+        """A submit beyond max_tasks is refused whole; one within it is taken."""
+        await lab.declare()
+        run = await self._open(lab, 2, max_tasks=3, holder="mine")
+        answer = await lab.submit(lab.new(run=run), lab.new(run=run))
+        assert answer.refusal is not None
+        assert Reason.OVER_BUDGET == answer.refusal.reason
+        await lab.put(run=run)
+        assert 3 == (await lab.run_of(run)).total
+
+    @scenario
+    async def test_a_seed_beyond_its_budget_opens_no_run(self, lab: Lab) -> None:
+        """The budget holds for the seed too."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL, max_tasks=1)
+        answer = await lab.submit(lab.new(run=run.id), lab.new(run=run.id), run=run)
+        assert answer.refusal is not None
+        assert Reason.OVER_BUDGET == answer.refusal.reason
+        assert await lab.view.run(run.id) is None
+
+    @scenario
+    async def test_a_purge_can_end_a_run(self, lab: Lab) -> None:
+        """Whatever verb takes the last task tells that the run is over."""
+        await lab.declare()
+        run = await self._open(lab, 2)
+        assert (run,) == (await lab.control(orders.Purge(POOL))).finished_runs
+
+    @scenario
+    async def test_a_redrive_opens_a_finished_run_again(self, lab: Lab) -> None:
+        """A run with a queued task is not over."""
+        await lab.declare()
+        run = await self._open(lab)
+        leased = await lab.one()
+        await lab.applied(failed(leased))
+        await lab.control(orders.Redrive((leased.fence.task,)))
+        told = await lab.run_of(run)
+        assert (False, 1, 1) == (told.finished, told.live, told.total)
+        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs

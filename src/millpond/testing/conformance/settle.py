@@ -1,0 +1,417 @@
+"""Settle: how attempts end, each only with its current fence."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import UnknownPool
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled, Settlement
+from millpond.testing.conformance.lab import (
+    POOL,
+    WORKER,
+    Lab,
+    completed,
+    corrupt,
+    failed,
+    names_of,
+    released,
+    retried,
+    stopped,
+    with_fence,
+)
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+ENDS = pytest.mark.parametrize(
+    "end", [completed, retried, failed, stopped, released, corrupt], ids=lambda end: end.__name__
+)
+End = Callable[[Leased], Settlement]
+
+
+class SettleConformance(StoreSuite):
+    """What becomes of a task when its attempt ends."""
+
+    @mark.rows("CX-T15", "CX-T73")
+    @scenario
+    async def test_completed_is_final_and_keeps_the_result(self, lab: Lab) -> None:
+        """The slot is free, the result can be read, and the task never runs again."""
+        await lab.declare(max_concurrent=1)
+        task = await lab.put()
+        leased = await lab.one()
+        lab.later(2.0)
+        await lab.applied(completed(leased, result=b"\x00out\xff"))
+        told = await lab.task(task)
+        assert (Status.COMPLETED, b"\x00out\xff") == (told.status, told.result)
+        assert (lab.now, None, None) == (told.finished_at, told.worker, told.reason)
+        assert 0 == (await lab.pool()).running
+        assert [] == await lab.lease()
+
+    @mark.rows("CX-T37")
+    @scenario
+    async def test_failed_is_final_and_keeps_the_error(self, lab: Lab) -> None:
+        """A failure ends the task, whatever attempts were left."""
+        await lab.declare()
+        task = await lab.put(attempts=9)
+        await lab.applied(failed(await lab.one()))
+        told = await lab.task(task)
+        assert (Status.FAILED, b"broken", None) == (told.status, told.error, told.reason)
+        assert [] == await lab.lease()
+
+    @mark.rows("CX-T74", "CX-T93")
+    @scenario
+    async def test_a_retry_waits_out_its_delay(self, lab: Lab) -> None:
+        """The task is queued again, due after the delay and not an instant before."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(retried(await lab.one(), 8.0))
+        told = await lab.task(task)
+        assert (Status.QUEUED, lab.now + 8.0, b"again") == (told.status, told.due, told.error)
+        lab.later(7.75)
+        answer = await lab.ask()
+        assert ((), lab.now + 0.25) == (answer.leased, answer.next_at)
+        lab.later(0.25)
+        assert 2 == (await lab.one()).fence.attempt
+
+    @mark.rows("DE-T10", "DP-T12")
+    @scenario
+    async def test_a_failing_task_runs_as_often_as_it_has_attempts(self, lab: Lab) -> None:
+        """The retry after the last attempt is a failure, whoever asked for it."""
+        await lab.declare()
+        task = await lab.put(attempts=3)
+        for attempt in (1, 2, 3):
+            leased = await lab.one()
+            assert attempt == leased.fence.attempt
+            await lab.applied(retried(leased))
+        assert Status.FAILED == await lab.status(task)
+        assert Event.FAIL == (await lab.events(task))[-1]
+
+    @scenario
+    async def test_a_retry_that_spends_nothing_costs_no_attempt(self, lab: Lab) -> None:
+        """A handler that asks to be called later may do so without end."""
+        await lab.declare()
+        await lab.put(attempts=1)
+        for _ in range(3):
+            leased = await lab.one()
+            assert 1 == leased.fence.attempt
+            await lab.applied(retried(leased, spend=False))
+
+    @mark.rows("CX-T109")
+    @scenario
+    async def test_a_released_task_is_not_charged(self, lab: Lab) -> None:
+        """Given back is recorded as a run and costs no attempt."""
+        await lab.declare()
+        task = await lab.put(attempts=1)
+        await lab.applied(released(await lab.one()))
+        told = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
+        assert 1 == len(await lab.lease())
+
+    @scenario
+    async def test_a_task_released_as_unknown_is_parked(self, lab: Lab) -> None:
+        """A worker that cannot run it puts it aside for one that can."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.applied(released(await lab.one(), parked=True))
+        told = await lab.task(task)
+        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
+        assert 1 == (await lab.pool()).parked
+
+    @scenario
+    async def test_a_stopped_handler_ends_cancelled(self, lab: Lab) -> None:
+        """A handler that ended because of a cancel is cancelled."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(stopped(leased))
+        told = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+
+    @scenario
+    async def test_a_corrupt_record_is_set_aside(self, lab: Lab) -> None:
+        """What cannot be read is failed as corrupt, and the next one runs."""
+        await lab.declare(max_concurrent=1)
+        task = await lab.put()
+        await lab.put("next")
+        await lab.applied(corrupt(await lab.one()))
+        told = await lab.task(task)
+        assert (Status.FAILED, "corrupt") == (told.status, told.reason)
+        assert "next" == names_of(await lab.lease())
+
+    @mark.rows("CX-T21")
+    @scenario
+    async def test_settlements_are_judged_one_by_one(self, lab: Lab) -> None:
+        """A stale one in the middle leaves those around it alone."""
+        await lab.declare()
+        tasks = [await lab.put() for _ in range(3)]
+        first, second, third = await lab.lease()
+        stale = with_fence(completed(second), attempt=7)
+        assert [Settled.APPLIED, Settled.STALE, Settled.APPLIED] == await lab.settle(
+            completed(first), stale, failed(third)
+        )
+        assert [Status.COMPLETED, Status.RUNNING, Status.FAILED] == await lab.statuses(*tasks)
+
+    # Cancel
+
+    @mark.rows("CX-T43", "CX-T77")
+    @pytest.mark.parametrize("end", [retried, released], ids=["retried", "released"])
+    @scenario
+    async def test_a_cancelled_task_does_not_come_back(self, lab: Lab, end: End) -> None:
+        """A cancel beats a retry and a release."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(end(leased))
+        told = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        assert [] == await lab.lease()
+
+    @mark.rows("CX-T81")
+    @scenario
+    async def test_a_cancelled_task_that_returned_is_completed(self, lab: Lab) -> None:
+        """What is done is done."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(completed(leased, result=b"done"))
+        assert Status.COMPLETED == await lab.status(task)
+
+    # Fences
+
+    async def _refused(self, lab: Lab, *late: Settlement) -> None:
+        """Check that settlements are stale, change nothing and are counted."""
+        before, counted = await lab.records(), (await lab.pool()).stale_settles
+        ids = [each.fence.task for each in late]
+        tasks = [await lab.task(task) for task in ids]
+        assert [Settled.STALE] * len(late) == await lab.settle(*late)
+        assert before == await lab.records()
+        assert tasks == [await lab.task(task) for task in ids]
+        assert counted + len(late) == (await lab.pool()).stale_settles
+
+    @mark.rows("CX-16", "CX-T22", "CX-T82")
+    @ENDS
+    @scenario
+    async def test_another_attempts_fence_changes_nothing(self, lab: Lab, end: End) -> None:
+        """A settle with the number of an earlier attempt is refused and counted."""
+        await lab.declare()
+        await lab.put()
+        old = await lab.one()
+        await lab.applied(retried(old))
+        await lab.one()
+        await self._refused(lab, end(old))
+
+    @ENDS
+    @scenario
+    async def test_a_wrong_token_changes_nothing(self, lab: Lab, end: End) -> None:
+        """Knowing the id and the attempt is not enough."""
+        await lab.declare()
+        await lab.put()
+        settlement = end(await lab.one())
+        await self._refused(lab, with_fence(settlement, token=settlement.fence.token ^ 1))
+
+    @ENDS
+    @scenario
+    async def test_a_released_fence_is_used_up(self, lab: Lab, end: End) -> None:
+        """A task given back and waiting takes no settle of its last run."""
+        await lab.declare()
+        await lab.put()
+        old = await lab.one()
+        await lab.applied(released(old))
+        await self._refused(lab, end(old))
+
+    @mark.rows("CX-T23")
+    @ENDS
+    @scenario
+    async def test_a_task_that_ended_takes_no_settle(self, lab: Lab, end: End) -> None:
+        """Of two settles of one attempt the first counts."""
+        await lab.declare()
+        await lab.put()
+        leased = await lab.one()
+        await lab.applied(completed(leased, result=b"first"))
+        await self._refused(lab, end(leased))
+
+    @scenario
+    async def test_the_second_settle_within_a_batch_is_stale(self, lab: Lab) -> None:
+        """A fence is used up by the first settlement that carries it."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        answers = await lab.settle(completed(leased), failed(leased))
+        assert [Settled.APPLIED, Settled.STALE] == answers
+        assert Status.COMPLETED == await lab.status(task)
+        assert 1 == (await lab.pool()).stale_settles
+
+    @scenario
+    async def test_a_retry_within_a_batch_does_not_renew_the_fence(self, lab: Lab) -> None:
+        """A retry and a completion of one attempt in one batch: only the retry counts."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        assert [Settled.APPLIED, Settled.STALE] == await lab.settle(
+            retried(leased), completed(leased)
+        )
+        assert Status.QUEUED == await lab.status(task)
+
+    @scenario
+    async def test_a_fence_from_before_a_redrive_is_stale(self, lab: Lab) -> None:
+        """The new budget starts at attempt one again; the old fence of attempt one is not it."""
+        await lab.declare()
+        task = await lab.put()
+        old = await lab.one()
+        await lab.applied(failed(old))
+        await lab.control(orders.Redrive((task,)))
+        await self._refused(lab, completed(old))
+        new = await lab.one()
+        assert old.fence.attempt == new.fence.attempt
+        await self._refused(lab, completed(old))
+
+    @mark.rows("CX-T83")
+    @scenario
+    async def test_a_settle_for_a_task_that_is_gone_is_stale(self, lab: Lab) -> None:
+        """A forgotten task takes no settle and comes back by none."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        await lab.applied(completed(leased))
+        lab.later(1.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        assert [Settled.STALE] == await lab.settle(completed(leased))
+        assert await lab.view.task(task) is None
+
+    @scenario
+    async def test_nothing_hangs_on_a_stale_settle(self, lab: Lab) -> None:
+        """Its follow-ups are not stored."""
+        await lab.declare()
+        await lab.put()
+        leased = await lab.one()
+        await lab.applied(retried(leased, 60.0))
+        follow_up = lab.new()
+        await self._refused(lab, completed(leased, follow_up))
+        assert await lab.view.task(follow_up.id) is None
+
+    # Follow-ups
+
+    @mark.rows("DP-05")
+    @scenario
+    async def test_follow_ups_are_stored_with_the_completion(self, lab: Lab) -> None:
+        """They are queued in their pools in the order they were submitted."""
+        await lab.declare()
+        await lab.declare("other")
+        await lab.put()
+        leased = await lab.one()
+        first, second, elsewhere = lab.new("1"), lab.new("2"), lab.new("3", pool="other")
+        await lab.applied(completed(leased, first, second, elsewhere))
+        assert "1 2" == names_of(await lab.lease())
+        assert "3" == names_of(await lab.lease(pool="other"))
+
+    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY, Event.CANCEL, Event.RELEASE])
+    @scenario
+    async def test_an_attempt_that_did_not_complete_leaves_none(
+        self, lab: Lab, event: Event
+    ) -> None:
+        """Follow-ups are part of a completion, and of nothing else."""
+        await lab.declare()
+        await lab.put()
+        fence = (await lab.one()).fence
+        follow_up = lab.new()
+        await lab.applied(Settlement(fence=fence, event=event, delay=60.0, follow_ups=(follow_up,)))
+        assert await lab.view.task(follow_up.id) is None
+
+    @scenario
+    async def test_follow_ups_are_stored_in_a_closed_pool(self, lab: Lab) -> None:
+        """Closed is closed to the outside; work that is under way may finish."""
+        await lab.declare()
+        await lab.put()
+        leased = await lab.one()
+        await lab.control(orders.Close(POOL))
+        await lab.applied(completed(leased, lab.new("more")))
+        assert "more" == names_of(await lab.lease())
+
+    @scenario
+    async def test_an_unknown_pool_of_a_follow_up_changes_nothing(self, lab: Lab) -> None:
+        """The whole settle raises: a verb happens wholly or not at all."""
+        await lab.declare()
+        tasks = [await lab.put(), await lab.put()]
+        first, second = await lab.lease()
+        before = await lab.records()
+        with pytest.raises(UnknownPool):
+            await lab.settle(completed(first), completed(second, lab.new(pool="nowhere")))
+        assert [Status.RUNNING] * 2 == await lab.statuses(*tasks)
+        assert before == await lab.records()
+        await lab.applied(completed(first), completed(second))
+
+    # Settle and lease in one step
+
+    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseAsk:
+        return LeaseAsk(pool=pool, worker=worker, want=want)
+
+    @scenario
+    async def test_a_settle_may_lease_the_next(self, lab: Lab) -> None:
+        """The slot that came free is filled in the same step."""
+        await lab.declare(max_concurrent=1)
+        for name in "abc":
+            await lab.put(name)
+        answer = await lab.settle_all([completed(await lab.one())], then=self._ask(9))
+        assert answer.lease is not None
+        assert "b" == names_of(answer.lease.leased)
+        assert (1, 1) == ((await lab.pool()).running, (await lab.pool()).queued)
+
+    @scenario
+    async def test_a_settle_may_lease_its_own_follow_up(self, lab: Lab) -> None:
+        """What a completion submits can be started in the same step."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        settlement = completed(await lab.one(), lab.new("more"))
+        answer = await lab.settle_all([settlement], then=self._ask())
+        assert answer.lease is not None
+        assert "more" == names_of(answer.lease.leased)
+
+    @scenario
+    async def test_without_an_ask_nothing_is_leased(self, lab: Lab) -> None:
+        """A settle that asks for nothing answers with no lease at all."""
+        await lab.declare()
+        await lab.put()
+        leased = await lab.one()
+        await lab.put()
+        assert (await lab.settle_all([completed(leased)])).lease is None
+        assert 0 == (await lab.pool()).running
+
+    @scenario
+    async def test_a_fenced_worker_settles_nothing_and_leases_nothing(self, lab: Lab) -> None:
+        """A buried worker is told twice: its settle is stale and it must join anew."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.put()
+        leased = await lab.one(worker="w2")
+        await lab.control(orders.Bury("w2"))
+        answer = await lab.settle_all([completed(leased)], then=self._ask(worker="w2"))
+        assert answer.lease is not None
+        assert ((Settled.STALE,), True) == (answer.settled, answer.lease.fenced)
+
+    @scenario
+    async def test_an_unknown_pool_to_lease_from_changes_nothing(self, lab: Lab) -> None:
+        """The settlements beside the bad ask are not applied either."""
+        await lab.declare()
+        task = await lab.put()
+        leased = await lab.one()
+        with pytest.raises(UnknownPool):
+            await lab.settle_all([completed(leased)], then=self._ask(pool="nowhere"))
+        assert Status.RUNNING == await lab.status(task)
+        await lab.applied(completed(leased))
+
+    @mark.rows("CX-T118")
+    @scenario
+    async def test_an_empty_settle_changes_nothing(self, lab: Lab) -> None:
+        """Settling nothing is answered with nothing."""
+        await lab.declare()
+        before = await lab.records()
+        assert [] == await lab.settle()
+        assert before == await lab.records()

@@ -1,0 +1,43 @@
+"""The whole suite: every part, in one class for a backend to subclass."""
+
+from __future__ import annotations
+
+from millpond.testing.conformance.atomic import AtomicConformance
+from millpond.testing.conformance.audit import AuditConformance
+from millpond.testing.conformance.callbacks import CallbacksConformance
+from millpond.testing.conformance.control import ControlConformance
+from millpond.testing.conformance.idempotency import IdempotencyConformance
+from millpond.testing.conformance.lanes import LanesConformance
+from millpond.testing.conformance.lease import LeaseConformance
+from millpond.testing.conformance.limits import LimitsConformance
+from millpond.testing.conformance.order import OrderConformance
+from millpond.testing.conformance.recover import RecoverConformance
+from millpond.testing.conformance.renew import RenewConformance
+from millpond.testing.conformance.runs import RunsConformance
+from millpond.testing.conformance.settle import SettleConformance
+from millpond.testing.conformance.story import StoryConformance
+from millpond.testing.conformance.submit import SubmitConformance
+from millpond.testing.conformance.view import ViewConformance
+from millpond.testing.conformance.wakes import WakesConformance
+
+
+class StoreConformance(
+    SubmitConformance,
+    IdempotencyConformance,
+    LeaseConformance,
+    OrderConformance,
+    LimitsConformance,
+    LanesConformance,
+    RenewConformance,
+    SettleConformance,
+    CallbacksConformance,
+    RecoverConformance,
+    ControlConformance,
+    RunsConformance,
+    WakesConformance,
+    AuditConformance,
+    ViewConformance,
+    AtomicConformance,
+    StoryConformance,
+):
+    """Every behaviour of the store protocol. Nothing in it is optional and nothing is skipped."""

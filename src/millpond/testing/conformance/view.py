@@ -1,0 +1,215 @@
+"""View: reading, which changes nothing."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import StoreClosed
+from millpond.core.lifecycle import Status
+from millpond.core.rate import Rate
+from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    A_LONG_LEASE,
+    POOL,
+    WORKER,
+    Lab,
+    completed,
+    failed,
+)
+from millpond.testing.conformance.scenario import StoreSuite, scenario
+
+
+class ViewConformance(StoreSuite):
+    """What can be read of a store."""
+
+    @scenario
+    async def test_the_unknown_is_none(self, lab: Lab) -> None:
+        """A task, pool or run that is not there is None, not an error."""
+        assert (None, None, None) == (
+            await lab.view.task(12345),
+            await lab.view.pool("nowhere"),
+            await lab.view.run(12345),
+        )
+
+    @scenario
+    async def test_a_new_pool_counts_nothing(self, lab: Lab) -> None:
+        """Every count is zero, nothing is paused or closed, the revision is the first."""
+        await lab.declare()
+        pool = await lab.pool()
+        assert (0, 0, 0, 0, 0) == (
+            pool.queued,
+            pool.fresh,
+            pool.running,
+            pool.parked,
+            pool.stale_settles,
+        )
+        assert ({}, False, False, 1) == (pool.totals, pool.paused, pool.closed, pool.revision)
+
+    @scenario
+    async def test_a_pool_reads_back_as_it_was_declared(self, lab: Lab) -> None:
+        """The settings come back equal, every field of them."""
+        spec = PoolSpec(
+            name="rich",
+            max_concurrent=7,
+            order=fair_round_robin("tenant", {"acme": 2.5}),
+            backpressure=bounded(9, "drop_oldest", per_key=3),
+            max_per_key=2,
+            rates=(Rate(5, per=2.5, burst=3), Rate(9, of="weight")),
+            rate_per_key=Rate(1, per=0.5),
+            max_callbacks=4,
+        )
+        await lab.control(orders.Declare(spec))
+        assert spec == (await lab.pool("rich")).spec
+
+    @scenario
+    async def test_counts_follow_the_tasks(self, lab: Lab) -> None:
+        """Queued, fresh, running and the lifetime totals agree with what happened."""
+        await lab.declare(max_concurrent=2)
+        for _ in range(5):
+            await lab.put()
+        first, second = await lab.lease()
+        await lab.applied(completed(first), failed(second))
+        await lab.one()
+        pool = await lab.pool()
+        assert (2, 2, 1) == (pool.queued, pool.fresh, pool.running)
+        assert {"completed": 1, "failed": 1} == pool.totals
+
+    @scenario
+    async def test_a_read_task_is_a_copy(self, lab: Lab) -> None:
+        """Changing what was read changes nothing that is kept."""
+        await lab.declare()
+        task = await lab.put()
+        read = await lab.task(task)
+        read.status = Status.COMPLETED
+        read.attempt = 99
+        assert (Status.QUEUED, 0) == (await lab.status(task), (await lab.task(task)).attempt)
+
+    @scenario
+    async def test_a_task_read_before_does_not_move(self, lab: Lab) -> None:
+        """A copy tells of its moment, not of later ones."""
+        await lab.declare()
+        task = await lab.put()
+        read = await lab.task(task)
+        await lab.run_one()
+        assert Status.QUEUED == read.status
+
+    @scenario
+    async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
+        """Joined and not gone."""
+        await lab.join("w2")
+        await lab.join("w3")
+        await lab.control(orders.Leave("w2"))
+        assert frozenset({WORKER, "w3"}) == await lab.view.workers()
+
+    @scenario
+    async def test_ready_tells_whether_a_lease_would_give_something(self, lab: Lab) -> None:
+        """Empty, scheduled, due, running: each is told apart, and asking changes nothing."""
+        await lab.declare(max_concurrent=1, order=fifo())
+
+        async def ready() -> bool:
+            return await lab.view.ready(POOL, WORKER, now=lab.now)
+
+        assert not await ready()
+        await lab.put(delay=5.0)
+        assert not await ready()
+        lab.later(5.0)
+        assert await ready()
+        assert await ready()
+        await lab.put()
+        await lab.one()
+        assert not await ready()
+
+    @pytest.mark.parametrize(
+        ("situation", "expected"),
+        [
+            ("waiting", True),
+            ("paused", False),
+            ("key paused", False),
+            ("held", False),
+            ("key at its limit", False),
+            ("rate used up", False),
+            ("expired", False),
+            ("closure of another", False),
+            ("own closure", True),
+            ("unknown function", False),
+            ("known function", True),
+            ("share kept for another", False),
+        ],
+    )
+    @scenario
+    async def test_ready_agrees_with_lease(self, lab: Lab, situation: str, expected: bool) -> None:
+        """Whatever keeps a task from starting, both answers say so."""
+        await self._bring_about(lab, situation)
+        assert expected == await lab.view.ready(POOL, "w1", now=lab.now)
+        assert expected == bool(await lab.lease(worker="w1"))
+
+    async def _bring_about(self, lab: Lab, situation: str) -> None:
+        """Let one task wait in a situation that worker w1 finds."""
+        rates = (Rate(1, per=60.0),) if situation == "rate used up" else ()
+        await lab.declare(max_concurrent=2, max_per_key=1, rates=rates)
+        await lab.join("w1", owner="mine", functions=("work",), lease=A_LONG_LEASE)
+        await lab.join("w2", owner="other", lease=A_LONG_LEASE)
+        match situation:
+            case "waiting" | "known function":
+                await lab.put()
+            case "paused":
+                await lab.put()
+                await lab.control(orders.Pause(POOL))
+            case "key paused":
+                await lab.put(key="A")
+                await lab.control(orders.Pause(POOL, "A"))
+            case "held":
+                await lab.put()
+                await lab.control(orders.Hold(POOL, 5.0))
+            case "key at its limit":
+                await lab.put_keys("AA")
+                await lab.one()
+            case "rate used up":
+                await lab.put()
+                await lab.one()
+                await lab.put()
+            case "expired":
+                await lab.put(expires_in=5.0)
+                lab.later(5.0)
+            case "closure of another":
+                await lab.put(owner="other")
+            case "own closure":
+                await lab.put(owner="mine")
+            case "unknown function":
+                await lab.put(call=Call("rare"))
+            case _:
+                for _ in range(5):
+                    await lab.put()
+                held = await lab.lease(worker="w1")
+                assert [] == await lab.lease(worker="w2")
+                await lab.applied(completed(held[0]))
+
+    @scenario
+    async def test_nothing_is_ready_for_an_unknown_worker(self, lab: Lab) -> None:
+        """A stranger would be fenced, so there is nothing for it."""
+        await lab.declare()
+        await lab.put()
+        assert not await lab.view.ready(POOL, "stranger", now=lab.now)
+
+    @scenario
+    async def test_a_closed_store_refuses_every_verb(self, lab: Lab) -> None:
+        """Closing is final and may be said twice."""
+        await lab.declare()
+        await lab.store.close()
+        await lab.store.close()
+        with pytest.raises(StoreClosed):
+            await lab.submit(lab.new())
+        with pytest.raises(StoreClosed):
+            await lab.ask()
+        with pytest.raises(StoreClosed):
+            await lab.settle()
+        with pytest.raises(StoreClosed):
+            await lab.renew(WORKER)
+        with pytest.raises(StoreClosed):
+            await lab.recover()
+        with pytest.raises(StoreClosed):
+            await lab.control(orders.Pause(POOL))

@@ -1,0 +1,196 @@
+"""Wakes: whatever makes something startable says so, and says when."""
+
+# ruff: noqa: SIM300 - `expected == actual` is the house order
+
+from __future__ import annotations
+
+import math
+
+from millpond.core import control as orders
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import POOL, Lab, completed, released, retried
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+
+
+class WakesConformance(StoreSuite):
+    """The hints that spare workers the asking."""
+
+    @scenario
+    async def test_a_submit_wakes_its_pool(self, lab: Lab) -> None:
+        """Work that can start now wakes for now."""
+        await lab.declare()
+        await lab.put()
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_a_scheduled_submit_wakes_for_its_moment(self, lab: Lab) -> None:
+        """Work for later wakes for later."""
+        await lab.declare()
+        await lab.put(delay=5.0)
+        assert {POOL: lab.now + 5.0} == lab.wakes
+
+    @scenario
+    async def test_of_several_moments_the_nearest_is_told(self, lab: Lab) -> None:
+        """One wake per pool and verb, for the first thing there is to do."""
+        await lab.declare()
+        await lab.submit(lab.new(delay=9.0), lab.new(delay=2.0), lab.new(delay=5.0))
+        assert {POOL: lab.now + 2.0} == lab.wakes
+
+    @mark.rows("CX-T29")
+    @scenario
+    async def test_a_submit_does_not_wake_a_saturated_pool(self, lab: Lab) -> None:
+        """With every slot taken there is nothing to start."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        await lab.one()
+        await lab.put()
+        assert {} == lab.wakes
+
+    @scenario
+    async def test_a_submit_does_not_wake_a_paused_pool(self, lab: Lab) -> None:
+        """Nothing starts before the resume, which wakes."""
+        await lab.declare()
+        await lab.control(orders.Pause(POOL))
+        await lab.put()
+        assert {} == lab.wakes
+        await lab.control(orders.Resume(POOL))
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_a_pause_wakes_nobody(self, lab: Lab) -> None:
+        """There is less to start than before."""
+        await lab.declare()
+        await lab.put()
+        for order in (orders.Pause(POOL, "A"), orders.Pause(POOL)):
+            await lab.control(order)
+            assert {} == lab.wakes
+
+    @mark.rows("CX-T24")
+    @scenario
+    async def test_a_settle_wakes_a_saturated_pool(self, lab: Lab) -> None:
+        """The slot that came free can be used now."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        leased = await lab.one()
+        await lab.put()
+        await lab.applied(completed(leased))
+        assert lab.now == lab.wakes.get(POOL)
+
+    @mark.rows("TRAP-3", "CX-T28")
+    @scenario
+    async def test_a_retry_is_woken_for_when_it_is_due(self, lab: Lab) -> None:
+        """The wake of the settle or the answer of the next lease names the due time."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        await lab.applied(retried(await lab.one(), 5.0))
+        assert lab.wakes.get(POOL, math.inf) <= lab.now + 5.0
+        assert lab.now + 5.0 == (await lab.ask()).next_at
+
+    @scenario
+    async def test_a_release_wakes(self, lab: Lab) -> None:
+        """What was given back can be started by another."""
+        await lab.declare()
+        await lab.put()
+        await lab.applied(released(await lab.one()))
+        assert lab.now == lab.wakes.get(POOL)
+
+    @scenario
+    async def test_a_follow_up_wakes_its_own_pool(self, lab: Lab) -> None:
+        """Work stored elsewhere wakes elsewhere."""
+        await lab.declare()
+        await lab.declare("other")
+        await lab.put()
+        await lab.applied(completed(await lab.one(), lab.new(pool="other")))
+        assert lab.now == lab.wakes.get("other")
+
+    @scenario
+    async def test_a_raised_limit_wakes(self, lab: Lab) -> None:
+        """Slots that were not there before can be used now."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        await lab.one()
+        await lab.put()
+        await lab.control(orders.Resize(POOL, 2))
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_a_new_declaration_wakes(self, lab: Lab) -> None:
+        """Any new setting may let something start."""
+        await lab.declare(max_concurrent=1)
+        await lab.declare(max_concurrent=2)
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_a_resumed_key_wakes(self, lab: Lab) -> None:
+        """Tasks of one key can start again."""
+        await lab.declare()
+        await lab.control(orders.Pause(POOL, "A"))
+        await lab.put_keys("A")
+        await lab.control(orders.Resume(POOL, "A"))
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_a_hold_wakes_for_its_end(self, lab: Lab) -> None:
+        """Whoever sleeps meanwhile is told when to look again."""
+        await lab.declare()
+        await lab.control(orders.Hold(POOL, 5.0))
+        assert {POOL: lab.now + 5.0} == lab.wakes
+
+    @scenario
+    async def test_a_redrive_wakes(self, lab: Lab) -> None:
+        """A task queued again can start now."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.control(orders.Cancel((task,)))
+        await lab.control(orders.Redrive((task,)))
+        assert {POOL: lab.now} == lab.wakes
+
+    @scenario
+    async def test_recovery_wakes(self, lab: Lab) -> None:
+        """A lost lease frees a slot and gives back a task."""
+        await lab.declare(max_concurrent=1)
+        await lab.join("w2", lease=5.0)
+        await lab.put()
+        await lab.one(worker="w2")
+        lab.later(5.0)
+        await lab.recover()
+        assert lab.now == lab.wakes.get(POOL)
+
+    @scenario
+    async def test_burying_and_leaving_wake(self, lab: Lab) -> None:
+        """A worker that goes gives back what it held."""
+        await lab.declare()
+        for order in (orders.Bury("w2"), orders.Leave("w2")):
+            await lab.join("w2")
+            await lab.put()
+            await lab.one(worker="w2")
+            await lab.control(order)
+            assert lab.now == lab.wakes.get(POOL)
+            await lab.run_one()
+
+    @scenario
+    async def test_a_join_wakes_where_tasks_are_parked(self, lab: Lab) -> None:
+        """The newcomer may know what nobody knew."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        await lab.put(call=Call("rare"))
+        await lab.lease(worker="w2")
+        await lab.join("w3", functions=("rare",))
+        assert {POOL: lab.now} == lab.wakes
+        assert 1 == len(await lab.lease(worker="w3"))
+
+    @scenario
+    async def test_a_join_wakes_nobody_where_nothing_is_parked(self, lab: Lab) -> None:
+        """A newcomer asks for itself."""
+        await lab.declare()
+        await lab.put()
+        await lab.join("w2")
+        assert {} == lab.wakes
+
+    @scenario
+    async def test_a_refused_batch_wakes_nobody(self, lab: Lab) -> None:
+        """Nothing came, so nothing can start."""
+        await lab.declare()
+        await lab.control(orders.Close(POOL))
+        await lab.submit(lab.new())
+        assert {} == lab.wakes
