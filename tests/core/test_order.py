@@ -69,7 +69,7 @@ class Reference:
         self.paused: set[Unit] = set()
         self.blocked: set[Unit] = set()
         self.not_before: dict[Unit, float] = {}
-        self.tats: dict[Unit, float] = {}
+        self.tats: dict[Unit, int] = {}
         self.places: dict[Share, tuple[int, int]] = {}
         self.present: set[Share] = set()
         self.passed = (0, 0)
@@ -125,7 +125,7 @@ class Reference:
         self.running.append(unit)
         limit = self.spec.rate_per_key
         if limit is not None and unit is not None:
-            self.tats[unit] = gcra.take(limit, self.tats.get(unit, 0.0), 1, now)
+            self.tats[unit] = gcra.take(limit, self.tats.get(unit, 0), 1, now)
             ready = gcra.ready_at(limit, self.tats[unit], 1, now)
             self.not_before[unit] = max(self.not_before.get(unit, 0.0), ready)
 

@@ -91,7 +91,9 @@ IN_FORCE = [
     (Event.RETRY, False, 1, True, Event.CANCEL),
     (Event.RELEASE, False, 1, True, Event.CANCEL),
     (Event.RELEASE, False, 1, False, Event.RELEASE),
-    (Event.FAIL, True, 1, True, Event.FAIL),
+    (Event.FAIL, True, 1, True, Event.CANCEL),
+    (Event.FAIL, True, 1, False, Event.FAIL),
+    (Event.COMPLETE, True, 1, True, Event.COMPLETE),
     (Event.CANCEL, True, 1, False, Event.CANCEL),
 ]
 

@@ -15,13 +15,6 @@ def test_the_unit_is_the_lane_where_there_is_one() -> None:
     assert queued(PoolSpec(name="p"), 1).unit is None
 
 
-def test_a_task_expires_after_its_submission() -> None:
-    """The time to start counts from the submit, not from when it is due."""
-    task = queued(PoolSpec(name="p"), 1, now=10.0, due=50.0, expires_in=5.0)
-    assert 15.0 == task.expires_at
-    assert queued(PoolSpec(name="p"), 1).expires_at is None
-
-
 def test_a_fence_is_task_attempt_and_token() -> None:
     """Two attempts of a task, or two claims of one attempt, have different fences."""
     task = queued(PoolSpec(name="p"), 3)

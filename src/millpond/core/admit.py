@@ -34,6 +34,7 @@ class Reason(StrEnum):
     OVER_BUDGET = "run_over_budget"
     RUN_NOT_OPEN = "run_not_open"
     OWNER_GONE = "owner_gone"
+    CLOSURE_IN_LANES = "closure_in_lanes"
     DROP_OLDEST = "drop_oldest_queue_full"
     DROP_NEWEST = "drop_newest_queue_full"
     RING_BUFFER = "ring_buffer_drop_oldest"
@@ -62,7 +63,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """What a bound looks at: never-claimed outside tasks of the pool and of one key."""
+    """What a bound looks at: never-claimed outside tasks of the pool and of one key.
+
+    Tasks without a key have nothing in common that a bound per key could count: 0.
+    """
 
     pool: int
     key: int

@@ -79,6 +79,8 @@ def _curve(policy: Retry, attempt: int) -> float:
 
 
 def _grown(policy: Retry, attempt: int) -> float:
+    if not policy.initial:
+        return 0.0
     try:
         return float(policy.initial * policy.factor ** (attempt - 1))
     except OverflowError:

@@ -11,10 +11,16 @@ LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*\Z")
 
 
-def name(option: str, value: object) -> str:
-    """Return `value` if it can name a pool or bulkhead: short, plain, and never a path or SQL."""
+def text(option: str, value: object) -> str:
+    """Return `value` if it is a string."""
     if not isinstance(value, str):
         raise ConfigError(option, value, "must be a string")
+    return value
+
+
+def name(option: str, given: object) -> str:
+    """Return `value` if it can name a pool or bulkhead: short, plain, and never a path or SQL."""
+    value = text(option, given)
     if not value or len(value) > LONGEST_NAME:
         raise ConfigError(option, value, f"must have 1 to {LONGEST_NAME} characters")
     if not _NAME.match(value) or ".." in value:
@@ -48,6 +54,12 @@ def number(option: str, value: object, *, least: float = 0.0, above: float | Non
     if above is None and value < least:
         raise ConfigError(option, value, f"must be at least {least:g}")
     return float(value)
+
+
+def instance(option: str, value: object, kind: type) -> None:
+    """Object to a value that is not a `kind`."""
+    if not isinstance(value, kind):
+        raise ConfigError(option, value, f"must be a {kind.__name__}")
 
 
 def one_of(option: str, value: object, choices: tuple[str, ...]) -> str:

@@ -35,7 +35,7 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
     pool: str
     max_concurrent: int
     revision: int | None = None
-    """What the caller believes to be in force; another is refused."""
+    """The number of this change; refused unless it is above the one in force."""
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
@@ -108,12 +108,13 @@ class Seal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prune(msgspec.Struct, frozen=True, tag=True):
-    """Forget tasks that ended before these moments; their keys stay known."""
+    """Forget tasks that ended before these moments; their keys stay known until keys_before."""
 
     pool: str
     completed_before: float
     failed_before: float
     limit: int = 1000
+    keys_before: float | None = None
 
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune

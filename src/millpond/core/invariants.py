@@ -161,7 +161,7 @@ def bound(facts: PoolFacts) -> None:
         raise Violated("I6", f"{len(facts.fresh)} wait in {facts.spec.name}, of {policy.depth}")
     if policy.per_key is None:
         return
-    for fact in facts.fresh.values():
+    for fact in (fact for fact in facts.fresh.values() if fact.key is not None):
         same = sum(1 for other in facts.fresh.values() if other.key == fact.key)
         if same > policy.per_key:
             raise Violated("I6", f"{same} of key {fact.key!r} wait in {facts.spec.name}")
@@ -255,7 +255,7 @@ def rates(facts: PoolFacts, entry: Record, now: float) -> None:
     """I13: over any time t at most burst + t*n/per starts, as a bucket that is never overdrawn."""
     buckets = []
     for rate, (at, tokens) in zip(facts.spec.rates, facts.tokens, strict=True):
-        left = min(float(rate.depth), tokens + (now - at) / rate.interval)
+        left = min(float(rate.depth), tokens + (now - at) * rate.n / rate.per)
         left -= rate.cost(entry.weight)
         if left < -_CLOSE:
             raise Violated("I13", f"{facts.spec.name} starts faster than {rate.n} per {rate.per} s")

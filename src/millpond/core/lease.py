@@ -49,10 +49,22 @@ class Worker(msgspec.Struct, kw_only=True):
     id: str
     owner: str | None
     expires_at: float
+    lease: float
+    number: int = 0
+    """In order of joining."""
     functions: frozenset[str] | None = None
     """The functions it knows; None = all."""
+    unknown: set[str] = set()
+    """Functions it was given and could not find, whatever it said before."""
     holding: dict[int, str] = {}
     """Task id -> pool of what it runs."""
+
+
+def knows(worker: Worker, function: str) -> bool:
+    """Return whether a worker can run a function, as far as the store can tell."""
+    if function in worker.unknown:
+        return False
+    return worker.functions is None or function in worker.functions
 
 
 def tokens(entropy: int) -> Iterator[int]:

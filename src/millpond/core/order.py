@@ -21,6 +21,7 @@ from zlib import crc32
 
 from millpond.core import rate as gcra
 from millpond.core.heap import LazyHeap
+from millpond.core.moment import ticks
 from millpond.core.ring import Owner, Ring, Share
 from millpond.core.spec import OrderKind
 
@@ -52,7 +53,7 @@ def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
         case OrderKind.PRIORITY if order.aging is None:
             return -priority
         case OrderKind.PRIORITY:
-            return round(submitted_at * 1e6) - priority * round(order.aging * 1e6)
+            return ticks(submitted_at) - priority * ticks(order.aging)
 
 
 def lane_of(key: str, lanes: int) -> str:
@@ -75,15 +76,15 @@ class _Group:
 class _UnitState:
     """What limits one lane or key: how many run, pauses, its rate."""
 
-    __slots__ = ("blocked", "groups", "not_before", "paused", "running", "tat")
+    __slots__ = ("blocked", "groups", "held_until", "paused", "running", "tat")
 
     def __init__(self) -> None:
         self.groups: dict[tuple[Share, Owner], _Group] = {}
         self.running = 0
         self.paused = False
         self.blocked = False
-        self.not_before = 0.0
-        self.tat = 0.0
+        self.held_until = 0.0
+        self.tat = 0
 
     @property
     def idle(self) -> bool:
@@ -93,7 +94,7 @@ class _UnitState:
     @property
     def matters_until(self) -> float:
         """When its rate and its hold no longer make a difference."""
-        return max(self.not_before, self.tat)
+        return max(self.held_until, gcra.full_at(self.tat))
 
 
 class Backlog:
@@ -145,6 +146,11 @@ class Backlog:
             if self.may_start_now(task.unit, now):
                 yield task
 
+    @property
+    def ready(self) -> int:
+        """How many tasks are not waiting for their time."""
+        return len(self._tasks) - len(self._task_timers)
+
     def running_in(self, unit: Unit) -> int:
         """Return how many tasks of a lane or key run now."""
         state = self._units.get(unit)
@@ -184,14 +190,14 @@ class Backlog:
         state.running += 1
         self._charge_rate(task.unit, state, now)
         self.discard(task)
-        self._touch(task.unit, state)
+        self._touch_count(task.unit, state)
         self.flush(now)
 
     def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""
         state = self._units[unit]
         state.running -= 1
-        self._touch(unit, state)
+        self._touch_count(unit, state)
 
     def promote(self, now: float) -> None:
         """Make ready what has become due by `now`, in the order in which it did."""
@@ -222,15 +228,28 @@ class Backlog:
     def hold(self, unit: Unit, until: float) -> None:
         """Start nothing of one lane or key before `until`."""
         state = self._unit(unit)
-        state.not_before = max(state.not_before, until)
+        state.held_until = max(state.held_until, until)
         self._touch(unit, state)
 
     def respec(self, spec: PoolSpec) -> None:
-        """Take over new limits: O(1), or O(keys) when the limit of each key changes."""
-        changed = spec.unit_limit != self.spec.unit_limit
-        self.spec = spec
-        for unit, state in self._units.items() if changed else ():
+        """Take over new limits: O(1), or O(keys) when the limit or rate of each key changes."""
+        old, self.spec = self.spec, spec
+        self._ring.reorder(spec.order)
+        if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
+            return
+        for unit, state in self._units.items():
+            if old.rate_per_key != spec.rate_per_key:
+                state.tat = 0
             self._touch(unit, state)
+
+    def rebuilt(self, spec: PoolSpec) -> Backlog:
+        """Return an empty backlog for another order, with the pauses and holds of this one."""
+        other = Backlog(spec)
+        for unit, old in self._units.items() if spec.lanes == self.spec.lanes else ():
+            if old.paused or old.held_until:
+                state = other._unit(unit)
+                state.paused, state.held_until = old.paused, old.held_until
+        return other
 
     def flush(self, now: float) -> None:
         """Let everything that was touched take its place, in the order of first mention."""
@@ -276,6 +295,14 @@ class Backlog:
         for group in state.groups.values():
             self._touched[group] = None
 
+    def _touch_count(self, unit: Unit, state: _UnitState) -> None:
+        """Touch a unit whose running count changed: its groups only if a limit looks at it."""
+        limited = self.spec.unit_limit is not None or self.spec.rate_per_key is not None
+        if limited and unit is not None:
+            self._touch(unit, state)
+        else:
+            self._touched_units[unit] = None
+
     def _insert(self, task: Task) -> None:
         state = self._unit(task.unit)
         address = (self._share(task), task.new.owner)
@@ -287,7 +314,7 @@ class Backlog:
 
     def _open(self, unit: Unit, state: _UnitState, now: float) -> bool:
         """Return whether the limits of a unit let one more of its tasks start."""
-        if state.paused or state.blocked or state.not_before > now:
+        if state.paused or state.blocked or self._not_before(unit, state, now) > now:
             return False
         if unit is None:
             return True
@@ -312,8 +339,13 @@ class Backlog:
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
         """
         unit, place = group.unit, group.tasks.lowest()
-        moment = max(state.not_before, due)
-        if place is not None and moment > now and self._open(unit, state, moment):
+        if place is None:
+            # The timer belongs to the unit: it goes with the last group, not with this one.
+            if not state.groups:
+                self._unit_timers.discard(unit)
+            return
+        moment = max(self._not_before(unit, state, now), due)
+        if moment > now and self._open(unit, state, moment):
             self._unit_timers.set(unit, (moment, *place))
         elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
@@ -345,10 +377,15 @@ class Backlog:
 
     def _charge_rate(self, unit: Unit, state: _UnitState, now: float) -> None:
         limit = self.spec.rate_per_key
+        if limit is not None and unit is not None:
+            state.tat = gcra.take(limit, state.tat, 1, now)
+
+    def _not_before(self, unit: Unit, state: _UnitState, now: float) -> float:
+        """Return when the hold and the rate of a unit let it start something: now or later."""
+        limit = self.spec.rate_per_key
         if limit is None or unit is None:
-            return
-        state.tat = gcra.take(limit, state.tat, 1, now)
-        state.not_before = max(state.not_before, gcra.ready_at(limit, state.tat, 1, now))
+            return max(state.held_until, now)
+        return max(state.held_until, gcra.ready_at(limit, state.tat, 1, now))
 
 
 def _by_turn(candidate: tuple[tuple[float, ...], Owner]) -> tuple[float, ...]:

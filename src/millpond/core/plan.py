@@ -32,8 +32,9 @@ Plan: TypeAlias = Work | IdleUntil
 class Watch:
     """What a worker knows of one pool between two claims: when it is worth asking again.
 
-    `seen` takes in the answer of a claim, `woken` a wake-up; `plan` decides. A claim that came
-    back short says when time alone will help; a wake-up only ever moves that moment forward.
+    `asking` goes before a claim, `seen` takes in its answer, `woken` a wake-up; `plan` decides. A
+    claim that came back short says when time alone will help; a wake-up only ever moves that
+    moment forward, also one that arrives while the claim is on its way.
     """
 
     __slots__ = ("_ask_at",)
@@ -41,9 +42,13 @@ class Watch:
     def __init__(self) -> None:
         self._ask_at: float | None = 0.0
 
+    def asking(self) -> None:
+        """Note that a claim is on its way; what wakes from now on is not in its answer."""
+        self._ask_at = None
+
     def seen(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
         """Take in the answer to a claim: a full one means there may be more."""
-        self._ask_at = now if got >= asked else next_at
+        self._ask_at = sooner(self._ask_at, now if got >= asked else next_at)
 
     def woken(self, wake: Wake) -> None:
         """Take in a wake-up."""

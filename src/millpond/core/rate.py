@@ -3,17 +3,22 @@
 `Rate(n, per, burst)` promises: over any time t at most burst + t*n/per starts. The state is the
 *theoretical arrival time* (TAT) of the generic cell rate algorithm (ITU-T I.371): the moment at
 which the bucket would be full again. Taking a cost moves it forward by cost*per/n; returning an
-unstarted claim moves it back.
+unstarted claim moves it back. It is kept in whole microseconds, rounded so that the promise holds:
+sums of floats would lose a start of a burst here and there, and differ between stores.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Literal
 
 import msgspec
 
 from millpond.core import check
 from millpond.core.errors import ConfigError
+from millpond.core.moment import MICROSECONDS, seconds, ticks
+
+FASTEST = 1_000_000
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -31,11 +36,13 @@ class Rate(msgspec.Struct, frozen=True):
             check.whole("rate.burst", self.burst, least=1)
         if self.of not in ("starts", "weight"):
             raise ConfigError("rate.of", self.of, 'must be "starts" or "weight"')
+        if self.n / self.per > FASTEST:
+            raise ConfigError("rate.n", self.n, f"per {self.per:g} s is above {FASTEST:,} a second")
 
     @property
-    def interval(self) -> float:
-        """Seconds that one unit costs."""
-        return self.per / self.n
+    def interval(self) -> int:
+        """Microseconds that one unit costs, rounded up."""
+        return ceil(self.per * MICROSECONDS / self.n)
 
     @property
     def depth(self) -> int:
@@ -47,21 +54,25 @@ class Rate(msgspec.Struct, frozen=True):
         return weight if self.of == "weight" else 1
 
 
-def ready_at(rate: Rate, tat: float, cost: int, now: float) -> float:
+def ready_at(rate: Rate, tat: int, cost: int, now: float) -> float:
     """Return when `cost` (at most `rate.depth`) may be taken: `now` or later.
 
-    The moment is a function of the state alone, so asking again at that very moment succeeds: a
-    loop that sleeps until then cannot spin on a rounding error.
+    Asking again at that very moment succeeds: a loop that sleeps until then cannot spin.
     """
     moment = tat + (cost - rate.depth) * rate.interval
-    return max(now, moment)
+    return now if moment <= ticks(now) else seconds(moment)
 
 
-def take(rate: Rate, tat: float, cost: int, now: float) -> float:
+def take(rate: Rate, tat: int, cost: int, now: float) -> int:
     """Return the state after taking `cost` at `now`; the caller has asked `ready_at` first."""
-    return max(tat, now) + cost * rate.interval
+    return max(tat, ticks(now)) + cost * rate.interval
 
 
-def give_back(rate: Rate, tat: float, cost: int) -> float:
+def give_back(rate: Rate, tat: int, cost: int) -> int:
     """Return the state after an unstarted claim gave its cost back."""
     return tat - cost * rate.interval
+
+
+def full_at(tat: int) -> float:
+    """Return when the bucket is full again, and its state no longer matters."""
+    return seconds(tat)

@@ -24,6 +24,10 @@ Share: TypeAlias = str | None
 Owner: TypeAlias = str | None
 
 
+PLACES_KEPT = 10_000
+"""How many shares that are out keep their place; beyond it the lowest are forgotten."""
+
+
 class Ring:
     """The shares that have something to start, in the order of their turns."""
 
@@ -64,8 +68,12 @@ class Ring:
             del self._in[share]
             self._rest(share)
 
+    def reorder(self, order: Order) -> None:
+        """Take over new weights; they count from the next start on."""
+        self._order = order
+
     def peek(self, owner: Owner) -> Share | None:
-        """Return the share whose turn it is among those with something for `owner`, wrapped."""
+        """Return the share whose turn it is for `owner`; `turn_of` tells None from nobody."""
         audience = self._audiences.get(owner)
         return None if audience is None else audience.peek()
 
@@ -99,7 +107,9 @@ class Ring:
 
     def _forget_passed(self) -> None:
         resting = self._resting
-        while (lowest := resting.lowest()) is not None and lowest <= self.passed:
+        while (lowest := resting.lowest()) is not None and (
+            lowest <= self.passed or len(resting) > PLACES_KEPT
+        ):
             share = resting.peek()
             resting.discard(share)
             del self._turns[share], self._joined[share]

@@ -30,7 +30,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = OnError.SKIP
     max_tasks: int | None = None
     holder: str | None = None
-    """The worker or process that keeps it open for more; None = sealed by its seed."""
+    """The process (the owner of a worker) that keeps it open; None = sealed by its seed."""
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -42,6 +42,8 @@ class Run(msgspec.Struct, kw_only=True):
     live: int = 0
     total: int = 0
     ended: dict[str, int] = {}
+    stopped: str | None = None
+    """Why it takes nothing more: a task of it failed, or its budget was exceeded."""
     failed_task: int | None = None
     finished_at: float | None = None
 
@@ -64,7 +66,10 @@ class Run(msgspec.Struct, kw_only=True):
         self.live += 1
         if counted:
             self.ended[status] -= 1
+            if not self.ended[status]:
+                del self.ended[status]
         self.finished_at = None
+        self.stopped = None
 
     def left(self, status: Status, *, counted: bool) -> None:
         """Take off a task that ended."""
@@ -89,6 +94,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     live: int
     total: int
     ended: dict[str, int]
+    stopped: str | None
     failed_task: int | None
     finished: bool
     resumed: bool = False
@@ -103,6 +109,7 @@ def view(run: Run, *, resumed: bool = False) -> RunView:
         live=run.live,
         total=run.total,
         ended=dict(run.ended),
+        stopped=run.stopped,
         failed_task=run.failed_task,
         finished=run.finished,
         resumed=resumed,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from millpond.core.backoff import Retry, delay
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
 from millpond.core.task import CALLBACKS, Call, Fence, NewTask
 
@@ -51,6 +52,11 @@ class Unfit(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
+ENDINGS = frozenset(
+    {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
+)
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """What is to become of one leased task. Says nothing about how it is stored."""
 
@@ -63,6 +69,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     parked: bool = False
     follow_ups: tuple[NewTask, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.event not in ENDINGS:
+            raise ConfigError("event", str(self.event), "does not end an attempt")
+
 
 class Settled(StrEnum):
     """What a store answers to a settlement."""
@@ -72,8 +82,10 @@ class Settled(StrEnum):
     """Another attempt owns the task now, or none: nothing was changed."""
 
 
-def settle(lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float) -> Settlement:
-    """Decide how an attempt ends; `jitter` is in [0, 1)."""
+def settle(
+    lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float, now: float | None = None
+) -> Settlement:
+    """Decide how an attempt ends; `jitter` is in [0, 1), `now` is for `give_up_after`."""
     fence = lease.fence
     match outcome:
         case Succeeded(result, follow_ups):
@@ -81,7 +93,7 @@ def settle(lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float) -> 
                 fence=fence, event=Event.COMPLETE, result=result, follow_ups=follow_ups
             )
         case Raised():
-            return _after_error(lease, outcome, policy, jitter)
+            return _after_error(lease, outcome, policy, jitter, now)
         case Interrupted():
             return Settlement(fence=fence, event=Event.RELEASE, spend=False)
         case Stopped():
@@ -92,7 +104,9 @@ def settle(lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float) -> 
             return Settlement(fence=fence, event=Event.RELEASE, spend=False, parked=True)
 
 
-def _after_error(lease: Leased, raised: Raised, policy: Retry, jitter: float) -> Settlement:
+def _after_error(
+    lease: Leased, raised: Raised, policy: Retry, jitter: float, now: float | None
+) -> Settlement:
     attempt = lease.fence.attempt
     exhausted = raised.spend and attempt >= lease.max_attempts
     if raised.final or exhausted:
@@ -100,6 +114,10 @@ def _after_error(lease: Leased, raised: Raised, policy: Retry, jitter: float) ->
     wait = raised.retry_in
     if wait is None:
         wait = delay(policy, attempt, jitter=jitter)
+    patience = policy.give_up_after
+    if patience is not None and now is not None and now + wait > lease.submitted_at + patience:
+        # Not tried again later than promised, even if attempts are left.
+        return Settlement(fence=lease.fence, event=Event.FAIL, error=raised.error)
     return Settlement(
         fence=lease.fence, event=Event.RETRY, spend=raised.spend, delay=wait, error=raised.error
     )
@@ -108,11 +126,12 @@ def _after_error(lease: Leased, raised: Raised, policy: Retry, jitter: float) ->
 def event_in_force(task: Task, settlement: Settlement) -> Event:
     """Return the event a settlement means for the task as the store knows it.
 
-    A cancelled task is not retried, but one that still returned is completed; a budget of
-    attempts that is used up turns a retry into a failure, whoever decided on it.
+    A cancelled task is not tried again, whatever its handler raised, but one that still returned
+    is completed; a budget of attempts that is used up turns a retry into a failure, whoever
+    decided on it.
     """
     event = settlement.event
-    if task.cancel_requested and event in (Event.RETRY, Event.RELEASE):
+    if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
         return Event.CANCEL
     if event is Event.RETRY and settlement.spend and task.attempt >= task.new.attempts:
         return Event.FAIL

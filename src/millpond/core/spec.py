@@ -10,6 +10,7 @@ import msgspec
 from millpond.core import check
 from millpond.core.errors import ConfigError
 from millpond.core.rate import Rate
+from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 ONE_TURN = 1 << 20
 """The stride of a key of weight 1 in the fair ring; integers keep every store exact."""
 
-HEAVIEST = ONE_TURN
-LONGEST_KEY = 512
+HEAVIEST = 1024
+"""The largest weight of a key, and one over the smallest."""
 
 
 class OrderKind(StrEnum):
@@ -39,6 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float] = {}
 
     def __post_init__(self) -> None:
+        check.instance("queue", self.kind, OrderKind)
         if self.aging is not None:
             check.number("aging", self.aging, above=0.0)
         if self.kind is OrderKind.FAIR:
@@ -46,7 +48,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         for key, weight in self.weights.items():
             check.number(f"weights[{key!r}]", weight, above=0.0)
             if not 1 / HEAVIEST <= weight <= HEAVIEST:
-                raise ConfigError(f"weights[{key!r}]", weight, "is out of range")
+                raise ConfigError(
+                    f"weights[{key!r}]", weight, f"must be from 1/{HEAVIEST} to {HEAVIEST}"
+                )
 
     def stride(self, share: str | None) -> int:
         """Return how far one start moves `share` on in the ring."""
@@ -94,6 +98,13 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
     depth: int | None = None
     per_key: int | None = None
 
+    def __post_init__(self) -> None:
+        check.instance("on_full", self.on_full, OnFull)
+        if self.depth is not None:
+            check.whole("depth", self.depth, least=1)
+        if self.per_key is not None:
+            check.whole("per_key", self.per_key, least=1)
+
 
 def bounded(
     depth: int, on_full: str = OnFull.BLOCK_SUBMITTER, per_key: int | None = None
@@ -134,7 +145,15 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many on_complete callbacks of the pool may run at once, outside max_concurrent."""
 
     def __post_init__(self) -> None:
-        check.name("name", self.name)
+        # The queue of a pool's callbacks is the one name that may end in what no other can have.
+        check.name("name", str.removesuffix(check.text("name", self.name), CALLBACKS))
+        check.instance("queue", self.order, Order)
+        for rate in self.rates:
+            check.instance("rate", rate, Rate)
+        if self.rate_per_key is not None:
+            check.instance("rate_per_key", self.rate_per_key, Rate)
+            if self.rate_per_key.of != "starts":
+                raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
         check.whole("max_concurrent", self.max_concurrent, least=0)
         check.whole("max_callbacks", self.max_callbacks, least=1)
         if self.max_per_key is not None:
@@ -171,6 +190,7 @@ def changed_fixed_field(old: PoolSpec, new: PoolSpec) -> tuple[str, object, obje
     """Return what differs that cannot change while tasks wait: their place came from it."""
     pairs = (
         ("queue", str(old.order.kind), str(new.order.kind)),
+        ("aging", old.order.aging, new.order.aging),
         ("lanes", old.lanes, new.lanes),
         ("ordered", old.ordered, new.ordered),
     )

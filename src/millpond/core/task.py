@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 
 TaskId: TypeAlias = int
@@ -71,10 +73,33 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     options: bytes = b""
     """What only the runtime reads (retry policy and the like)."""
 
+    def __post_init__(self) -> None:
+        # One comparison each on the way in: a weight of -1 would fill a bucket instead of
+        # emptying it, and a delay that is not a number would never be due.
+        if self.weight < 1:
+            raise ConfigError("weight", self.weight, "must be at least 1")
+        if self.attempts < 1:
+            raise ConfigError("attempts", self.attempts, "must be at least 1")
+        if not 0.0 <= self.delay < math.inf:
+            raise ConfigError("delay", self.delay, "must be finite and not negative")
+        for name in ("key", "share", "idempotency_key"):
+            _check_text(name, getattr(self, name))
+
     @property
     def is_callback(self) -> bool:
         """Whether it is an on_complete callback, in its pool's own queue for those."""
         return self.pool.endswith(CALLBACKS)
+
+
+LONGEST_KEY = 512
+
+
+def _check_text(option: str, value: str | None) -> None:
+    """Object to a key that some store could not keep: empty, very long, or with a NUL in it."""
+    if value is not None and (not value or len(value) > LONGEST_KEY or "\0" in value):
+        raise ConfigError(
+            option, value, f"must have 1 to {LONGEST_KEY} characters, none of them NUL"
+        )
 
 
 class Task(msgspec.Struct, kw_only=True):
@@ -99,6 +124,8 @@ class Task(msgspec.Struct, kw_only=True):
     worker: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    expires_at: float | None = None
+    """When it is too late to start."""
     cancel_requested: bool = False
     parked: bool = False
     reason: str | None = None
@@ -114,13 +141,6 @@ class Task(msgspec.Struct, kw_only=True):
     def unit(self) -> str | None:
         """What its concurrency is limited by: its lane where lanes are strict, else its key."""
         return self.lane if self.lane is not None else self.new.key
-
-    @property
-    def expires_at(self) -> float | None:
-        """When it is too late to start, or None."""
-        if self.new.expires_in is None:
-            return None
-        return self.submitted_at + self.new.expires_in
 
 
 def key_of(new: NewTask) -> tuple[str, int | None]:

@@ -17,6 +17,7 @@ from millpond.core.lifecycle import Event, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from millpond.core.run import RunView
     from millpond.core.spec import PoolSpec
 
 
@@ -102,12 +103,17 @@ class Witness:
         """Take in what a verb announces before its records are looked at."""
         if step.verb == "submit":
             for batch, answer in zip(step.asked, step.answer.batches, strict=True):
-                if answer.run is not None and not answer.run.resumed:
-                    holder = batch.run.holder
-                    self.run_holders[answer.run.id] = {holder} if holder else set()
-                    self.run_live.setdefault(answer.run.id, set())
+                if answer.run is not None:
+                    self._see_run(answer.run, batch.run.holder)
         elif step.verb == "control":
             self._order(step.asked, step.now)
+
+    def _see_run(self, run: RunView, holder: str | None) -> None:
+        if not run.resumed:
+            self.run_holders[run.id] = set()
+            self.run_live.setdefault(run.id, set())
+        if holder is not None and run.id not in self.run_finished:
+            self.run_holders[run.id].add(holder)
 
     def _order(self, order: orders.Order, now: float) -> None:
         match order:

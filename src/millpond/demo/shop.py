@@ -224,6 +224,7 @@ class Worker:
         """Ask for work; False once the store no longer knows this worker."""
         shop = self.shop
         ask = LeaseAsk(pool=shop.spec.name, worker=self.name, want=want)
+        self.watch.asking()
         answer = await shop.do("lease", ask)
         if answer.fenced:
             self.retired = True

@@ -21,6 +21,7 @@ import msgspec
 
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
+from millpond.core.errors import ConfigError
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
@@ -40,6 +41,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: tuple[NewTask, ...]
     run: NewRun | None = None
+
+    def __post_init__(self) -> None:
+        pools = {new.pool for new in self.tasks}
+        if len(pools) > 1:
+            raise ConfigError("tasks", sorted(pools), "of one batch must all be for one pool")
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +74,7 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per batch, in order."""
 
     batches: tuple[BatchAnswer, ...]
+    finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
 
 
@@ -79,6 +86,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """When time alone may make more of the pool ready; None = only a wake-up will."""
     fenced: bool = False
     """The store does not know the worker (any more): it must join under a new name."""
+    finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
 
 
@@ -86,6 +94,8 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
+    follow_ups: tuple[tuple[Admission, ...], ...] = ()
+    """What became of each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
@@ -133,6 +143,13 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     stale_settles: int
 
 
+class AuditPage(msgspec.Struct, frozen=True):
+    """Some audit records, and the position to go on from."""
+
+    records: tuple[Record, ...]
+    next: int
+
+
 class View(Protocol):
     """Reading. It changes nothing and may be a moment behind other processes."""
 
@@ -156,8 +173,11 @@ class View(Protocol):
         """Return whether a lease at `now` would give this worker something."""
         ...
 
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
-        """Return audit records from position `after` on, oldest first."""
+    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
+        """Return audit records from position `after` on, oldest first.
+
+        Positions count every record ever written; those no longer kept are passed over.
+        """
         ...
 
 

@@ -77,9 +77,11 @@ class Stage:
         """Carry out one verb, judge what it did, return its answer."""
         self.history.append(verb)
         answer = await carry_out(self.store, verb)
-        records = tuple(await self.store.view.audit(after=self._seen, limit=1_000_000))
-        self._seen += len(records)
-        step = Step(verb=verb.name, asked=verb.asked, answer=answer, records=records, now=verb.now)
+        page = await self.store.view.audit(after=self._seen, limit=1_000_000)
+        self._seen = page.next
+        step = Step(
+            verb=verb.name, asked=verb.asked, answer=answer, records=page.records, now=verb.now
+        )
         self.steps.append(step)
         if not isinstance(answer, Raised):
             self.judge.see(step, await self.store.view.workers())
@@ -125,16 +127,21 @@ def load(saved: bytes) -> list[Verb]:
     ]
 
 
+_HINTS = frozenset({"wakes", "next_at"})
 _NAMED = frozenset({"task", "tasks", "token", "id", "cause", "run", "runs", "finished_runs", "seq"})
 
 
 def trace(steps: Sequence[Step]) -> list[Any]:
-    """Return what a history did, with ids, tokens and sequences named by first appearance."""
+    """Return what a history did, with ids, tokens and sequences named by first appearance.
+
+    Wake-ups are hints and stay out of it: a store may give more of them than another, never fewer
+    than keep its workers awake (I11).
+    """
     names: dict[tuple[str, object], int] = {}
 
     def named(field: str, value: Any) -> Any:  # noqa: ANN401 - builtins of any shape
         if isinstance(value, dict):
-            return {key: named(key, item) for key, item in value.items()}
+            return {key: named(key, item) for key, item in value.items() if key not in _HINTS}
         if isinstance(value, (list, tuple)):
             return [named(field, item) for item in value]
         if isinstance(value, int) and not isinstance(value, bool) and field in _NAMED and value:

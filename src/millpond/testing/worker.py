@@ -161,7 +161,10 @@ class SimWorker:
     def decide(self, leased: Leased) -> Settlement:
         """Let the core decide what an outcome means."""
         policy = Retry(initial=0.5, max_delay=4.0)
-        return settle(leased, self.outcome(leased), policy, jitter=self.world.dice.random())
+        dice = self.world.dice
+        return settle(
+            leased, self.outcome(leased), policy, jitter=dice.random(), now=self.world.now
+        )
 
     def outcome(self, leased: Leased) -> Outcome:
         """Make up how a handler ended."""
@@ -203,6 +206,7 @@ class SimWorker:
         """Ask a pool for what there is room for."""
         if self.free < 1:
             return None
+        self.watches[pool].asking()
         return LeaseAsk(pool=pool, worker=self.id, want=self.world.dice.randint(1, self.free))
 
     def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:

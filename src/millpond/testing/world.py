@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core import control as orders
 from millpond.core.invariants import Violated
+from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
 from millpond.testing.crowd import Crowd
 from millpond.testing.history import Stage, Verb
@@ -103,7 +104,7 @@ class World:
 
     async def step(self) -> None:
         """Let a little time pass and somebody act; then look at who sleeps."""
-        self.now += self.dice.choice((0.0, 0.0, 0.05, 0.2, 1.0))
+        self.now = rounded(self.now + self.dice.choice((0.0, 0.0, 0.05, 0.2, 1.0)))
         await self.somebody().act()
         await self.never_asleep()
 
@@ -151,7 +152,7 @@ class World:
         for _ in range(most):
             if not await self.anything_left():
                 return
-            self.now += self.dice.choice((0.0, 0.5, 2.0, 5.0))
+            self.now = rounded(self.now + self.dice.choice((0.0, 0.5, 2.0, 5.0)))
             await self.do("recover", 1000)
             for worker in self.workers:
                 await worker.act()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from millpond.core import check
+from millpond.core.admit import Reason
 from millpond.core.control import (
     Bury,
     Cancel,
@@ -27,13 +28,14 @@ from millpond.core.control import (
     Seal,
     WorkerOrder,
 )
-from millpond.core.errors import ConfigConflict, StaleRevision, UnknownPool
+from millpond.core.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
 from millpond.core.lease import Worker
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
 from millpond.store.memory.recover import bury
-from millpond.store.memory.tables import PoolTable, Tables
+from millpond.store.memory.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -78,9 +80,9 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
         case Resize(max_concurrent=limit, revision=revision):
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
-            return _hold(tables, pool, unit, now + seconds, now)
+            return _hold(tables, pool, unit, rounded(now + seconds), now)
         case Purge(unit=unit):
-            return _cancel_waiting(tables, _of_unit(tables, pool, unit), "purged", now)
+            return _cancel_waiting(tables, _of_unit(tables, pool, unit), Reason.PURGED, now)
         case CancelAll(before=before, unit=unit):
             return _cancel_all(tables, pool, unit, before, now)
         case Close():
@@ -97,6 +99,8 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
 
 def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     """Create a pool, or take over a declaration that differs from the last one."""
+    if spec.name.endswith(CALLBACKS):
+        raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
     pool = tables.pools.get(spec.name)
     if pool is None:
         tables.pools[spec.name] = PoolTable(spec)
@@ -110,28 +114,36 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         field, stored, declared = changed
         message = f"{field} of pool {spec.name!r} cannot change while tasks wait or run"
         raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
-    resized = pool.spec.max_concurrent != pool.declared.max_concurrent
-    kept = pool.spec.max_concurrent if resized else spec.max_concurrent
+    in_force = _with_limit(spec, pool.operator_limit)
     pool.declared = spec
-    _respec(tables, pool, msgspec.structs.replace(spec, max_concurrent=kept), now)
-    tables.order(spec.name, f"declare max_concurrent={kept}", now)
+    _respec(tables, pool, in_force, now)
+    companion = tables.pools[spec.name + CALLBACKS]
+    if companion.declared != _callback_spec(spec):
+        companion.declared = _callback_spec(spec)
+        _respec(tables, companion, companion.declared, now)
+    tables.order(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
     return 1, pool.revision
 
 
+def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
+    """Return what is in force: as declared, but for the limit that an operator set."""
+    return spec if limit is None else msgspec.structs.replace(spec, max_concurrent=limit)
+
+
 def _callback_spec(spec: PoolSpec) -> PoolSpec:
-    # Built around the check: the suffix is what keeps it apart from every name a user can give.
-    callbacks = PoolSpec(name=spec.name, max_concurrent=spec.max_callbacks, order=fifo())
-    msgspec.structs.force_setattr(callbacks, "name", spec.name + CALLBACKS)
-    return callbacks
+    return PoolSpec(name=spec.name + CALLBACKS, max_concurrent=spec.max_callbacks, order=fifo())
 
 
-def _respec(tables: Tables, pool: PoolTable, spec: PoolSpec, now: float) -> None:
-    if len(spec.rates) != len(pool.tats):
-        pool.tats = [now] * len(spec.rates)
+def _respec(
+    tables: Tables, pool: PoolTable, spec: PoolSpec, now: float, revision: int | None = None
+) -> None:
+    # A rate that stays keeps its bucket; a new one starts full.
+    known = dict(zip(pool.spec.rates, pool.tats, strict=True))
+    pool.tats = [known.get(rate, 0) for rate in spec.rates]
+    pool.revision = pool.revision + 1 if revision is None else revision
+    if changed_fixed_field(pool.spec, spec) is not None:
+        pool.backlog = pool.backlog.rebuilt(spec)
     pool.spec = spec
-    pool.revision += 1
-    if changed_fixed_field(pool.backlog.spec, spec) is not None:
-        pool.backlog = type(pool.backlog)(spec)
     pool.backlog.respec(spec)
     tables.touch(pool)
     tables.wake(spec.name, now)
@@ -139,13 +151,15 @@ def _respec(tables: Tables, pool: PoolTable, spec: PoolSpec, now: float) -> None
 
 def _resize(tables: Tables, pool: PoolTable, limit: int, revision: int | None, now: float) -> int:
     check.whole("max_concurrent", limit, least=0)
-    if revision is not None and revision != pool.revision:
+    if revision is not None and revision <= pool.revision:
         message = (
-            f"pool {pool.spec.name!r} is at revision {pool.revision}, not {revision}: "
-            "read its settings again and decide anew"
+            f"revision={revision} of pool {pool.spec.name!r} is not above {pool.revision}, "
+            "which is in force: read its settings again and decide anew"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
-    _respec(tables, pool, msgspec.structs.replace(pool.spec, max_concurrent=limit), now)
+    in_force = _with_limit(pool.spec, limit)
+    pool.operator_limit = limit
+    _respec(tables, pool, in_force, now, revision)
     tables.order(pool.spec.name, f"resize max_concurrent={limit}", now)
     return 1
 
@@ -177,31 +191,62 @@ def _hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: 
 
 
 def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
-    """Forget ended tasks, oldest first; their idempotency keys stay known."""
-    gone = _forget(tables, pool.succeeded, order.completed_before, order.limit)
-    return gone + _forget(tables, pool.unsuccessful, order.failed_before, order.limit - gone)
+    """Forget ended tasks of a pool and its callbacks, oldest first; keys stay known for longer."""
+    gone = 0
+    for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
+        if table is not None:
+            gone += _forget(tables, table, table.succeeded, order.completed_before, order.limit)
+            gone += _forget(tables, table, table.unsuccessful, order.failed_before, order.limit)
+    if order.keys_before is not None:
+        _forget_keys(tables, pool, order.keys_before)
+    return gone
 
 
-def _forget(tables: Tables, ended: OrderedDict[int, None], before: float, limit: int) -> int:
+def _forget(
+    tables: Tables, pool: PoolTable, ended: OrderedDict[int, None], before: float, limit: int
+) -> int:
     gone = 0
     while ended and gone < limit:
         identifier = next(iter(ended))
-        if (tables.tasks[identifier].finished_at or 0.0) >= before:
+        task = tables.tasks[identifier]
+        finished_at = task.finished_at or 0.0
+        if finished_at >= before:
             break
         del ended[identifier]
         del tables.tasks[identifier]
+        known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
+        if known is not None and known.task == identifier:
+            pool.old_keys[key_of(task.new)] = finished_at
         gone += 1
     return gone
+
+
+def _forget_keys(tables: Tables, pool: PoolTable, before: float) -> None:
+    """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
+    for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
+        del pool.old_keys[key]
+        known = pool.keys.get(key)
+        if known is not None and known.task not in tables.tasks:
+            del pool.keys[key]
+    over = [
+        run
+        for run in tables.runs.values()
+        if run.new.pool == pool.spec.name and (run.finished_at or before) < before
+    ]
+    for run in over:
+        del tables.runs[run.new.id]
+        if run.new.name is not None:
+            tables.runs_by_name.pop((run.new.pool, run.new.name), None)
 
 
 # Tasks
 
 
-def cancel(tables: Tables, task: Task, now: float, reason: str = "cancelled") -> int:
+def cancel(tables: Tables, task: Task, now: float) -> int:
     """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
     match task.status:
         case Status.QUEUED:
-            return _cancel_waiting(tables, [task], reason, now)
+            return _cancel_waiting(tables, [task], Reason.CANCELLED, now)
         case Status.RUNNING if not task.cancel_requested:
             task.cancel_requested = True
             tables.order(task.new.pool, "cancel requested", now, task=task.new.id)
@@ -210,7 +255,7 @@ def cancel(tables: Tables, task: Task, now: float, reason: str = "cancelled") ->
             return 0
 
 
-def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: str, now: float) -> int:
+def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: Reason, now: float) -> int:
     waiting = [task for task in tasks if task.status is Status.QUEUED]
     for task in waiting:
         task.reason = reason
@@ -263,19 +308,26 @@ def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
         return 0
     if isinstance(order, Bury):
         return bury(tables, worker, now)
-    for identifier in list(worker.holding):
-        tables.release(tables.tasks[identifier], now)
-    return bury(tables, worker, now)
+    held = sorted((tables.tasks[identifier] for identifier in worker.holding), key=in_order)
+    for task in held:
+        tables.release(task, now)
+    return len(held) + bury(tables, worker, now)
 
 
 def _join(tables: Tables, order: Join, now: float) -> int:
     if order.worker in tables.workers:
         return 0
     known = None if order.functions is None else frozenset(order.functions)
-    tables.workers[order.worker] = Worker(
-        id=order.worker, owner=order.owner, expires_at=now + order.lease, functions=known
+    tables.workers_joined += 1
+    worker = tables.workers[order.worker] = Worker(
+        id=order.worker,
+        owner=order.owner,
+        expires_at=now,
+        lease=order.lease,
+        number=tables.workers_joined,
+        functions=known,
     )
-    tables.expiring_workers.set(order.worker, (now + order.lease,))
+    tables.renew(worker, order.lease, now)
     for name, pool in tables.pools.items():
         if pool.parked:
             tables.wake(name, now)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core import rate as gcra
-from millpond.core.lease import STARVED_FOR, LeaseAsk, Leased, Worker, may_hold
+from millpond.core.admit import Reason
+from millpond.core.lease import STARVED_FOR, LeaseAsk, Leased, Worker, knows, may_hold
 from millpond.core.lifecycle import Event
+from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import Task
 from millpond.store.protocol import LeaseAnswer
@@ -20,6 +22,9 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     worker = tables.workers.get(ask.worker)
     if worker is None:
         return LeaseAnswer(fenced=True)
+    if worker.expires_at <= now:
+        # Late, but nobody took its leases: it asks, so it lives, and what it gets is kept.
+        tables.renew(worker, worker.lease, now)
     pool = tables.pools[ask.pool]
     # What this verb settled takes its place before what time made due, and that before the claim.
     pool.backlog.flush(now)
@@ -34,7 +39,8 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         _charge_rates(pool, task, now)
         tables.start(task, worker, token, now)
         leased.append(_leased(task))
-    _note_starved(pool, worker, now, got=len(leased))
+    if ask.want > 0:
+        _note_starved(pool, worker, now, got=len(leased))
     return LeaseAnswer(leased=tuple(leased), next_at=next_moment(pool, worker, now))
 
 
@@ -44,16 +50,24 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
         return 0
     limit = pool.spec.max_concurrent
     starved = _others_starved(pool, worker, now)
-    share = may_hold(limit, len(pool.holding.keys() | starved | {worker.id}), starved=bool(starved))
-    return min(limit - pool.running, share - pool.holding.get(worker.id, 0))
+    if not starved:
+        return limit - pool.running
+    # A free slot for each who got none, and no more than an even share for those who have some.
+    share = may_hold(limit, len(pool.holding.keys() | starved | {worker.id}), starved=True)
+    return min(limit - pool.running - len(starved), share - pool.holding.get(worker.id, 0))
 
 
 def could_lease(pool: PoolTable, worker: Worker, now: float) -> bool:
-    """Return whether `lease` would give this worker something; changes nothing."""
+    """Return whether `lease` would give this worker something; changes nothing.
+
+    It may say yes too often: under a rate by weight a light task behind a heavy one counts.
+    """
     if slots(pool, worker, now) < 1:
         return False
+    if any(knows(worker, function) for function in pool.parked):
+        return True
     return any(
-        (worker.functions is None or task.new.call.function in worker.functions)
+        knows(worker, task.new.call.function)
         and (task.expires_at is None or task.expires_at > now)
         and _rate_moment(pool, task, now) <= now
         for task in pool.backlog.startable(worker.owner, now)
@@ -70,14 +84,18 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
     if task is None:
         return pool.backlog.next_moment()
     if slots(pool, worker, now) < 1:
-        return min(pool.starved[one] for one in _others_starved(pool, worker, now)) + STARVED_FOR
+        starved = min(pool.starved[one] for one in _others_starved(pool, worker, now))
+        return rounded(starved + STARVED_FOR)
     return sooner(_rate_moment(pool, task, now), pool.backlog.next_moment())
 
 
 def _others_starved(pool: PoolTable, worker: Worker, now: float) -> set[str]:
     """Return the other workers that asked of late and got nothing because every slot was held."""
-    recent = now - STARVED_FOR
-    return {one for one, at in pool.starved.items() if at > recent and one != worker.id}
+    return {
+        one
+        for one, at in pool.starved.items()
+        if rounded(at + STARVED_FOR) > now and one != worker.id
+    }
 
 
 def _note_starved(pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
@@ -92,10 +110,10 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
     """Return the task to start now; what has expired or is unknown here is put aside."""
     while (task := pool.backlog.peek(worker.owner)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
-            task.reason = "expired"
+            task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)
             pool.backlog.flush(now)
-        elif worker.functions is not None and task.new.call.function not in worker.functions:
+        elif not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
         elif _rate_moment(pool, task, now) > now:
@@ -107,9 +125,13 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
 
 def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: float) -> None:
     """Bring back parked tasks that this worker can run, as many as it asks for."""
-    for function in [f for f in pool.parked if worker.functions is None or f in worker.functions]:
-        for identifier in list(pool.parked[function])[:want]:
-            tables.unpark(pool, tables.tasks[identifier], now)
+    for function in [function for function in pool.parked if knows(worker, function)]:
+        for _ in range(want):
+            waiting = pool.parked.get(function)
+            first = waiting.peek() if waiting else None
+            if first is None:
+                break
+            tables.unpark(pool, tables.tasks[first], now)
     pool.backlog.flush(now)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Event
+from millpond.core.admit import Reason
+from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import event_of_loss
+from millpond.store.memory.tables import in_order
 
 if TYPE_CHECKING:
     from millpond.core.heap import LazyHeap
     from millpond.core.lease import Worker
     from millpond.core.task import Task
     from millpond.store.memory.tables import Tables
+
+_WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
 
 UNKNOWN_AFTER = 86_400.0
 """Seconds for which a task may wait for a worker that knows its function."""
@@ -21,20 +25,31 @@ def recover(tables: Tables, limit: int, now: float) -> int:
     """Lose the leases of workers that stopped renewing; fail what expired or nobody knows."""
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
-        moved += 1 + bury(tables, worker, now)
+        moved += bury(tables, worker, now, limit - moved)
     while moved < limit and (task := _first(tables, tables.expiring_tasks, now)) is not None:
-        moved += _fail(tables, task, Event.EXPIRE, "expired", now)
+        moved += _fail(tables, task, Event.EXPIRE, Reason.EXPIRED, now)
     forgotten = now - UNKNOWN_AFTER
     while moved < limit and (task := _first(tables, tables.parked_since, forgotten)) is not None:
-        moved += _fail(tables, task, Event.UNKNOWN, "unknown_function", now)
+        moved += _fail(tables, task, Event.UNKNOWN, Reason.UNKNOWN_FUNCTION, now)
     return moved
 
 
-def bury(tables: Tables, worker: Worker, now: float) -> int:
-    """Lose every lease of a dead worker; each loss was charged when it was claimed."""
-    held = [tables.tasks[identifier] for identifier in list(worker.holding)]
-    for task in held:
+def more(tables: Tables, now: float) -> bool:
+    """Return whether there is still something for `recover` to do."""
+    return (
+        _expired_worker(tables, now) is not None
+        or _first(tables, tables.expiring_tasks, now) is not None
+        or _first(tables, tables.parked_since, now - UNKNOWN_AFTER) is not None
+    )
+
+
+def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:
+    """Lose the leases of a dead worker, up to `limit`; it is forgotten with the last of them."""
+    held = sorted((tables.tasks[identifier] for identifier in worker.holding), key=in_order)
+    for task in held[:limit]:
         lose(tables, task, now)
+    if worker.holding:
+        return len(held[:limit])
     remove(tables, worker)
     return len(held) + _abandon_closures(tables, worker.owner, now)
 
@@ -43,7 +58,7 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     """Take the lease of one task away: back to the queue, or the end of its budget."""
     event = event_of_loss(task)
     if event is not Event.LOSE:
-        task.reason = {Event.STALE: "stale", Event.CANCEL: "cancelled"}.get(event, "lease_lost")
+        task.reason = _WHY.get(event, Reason.LEASE_LOST)
     task.due = now
     tables.move(task, event, now)
 
@@ -60,17 +75,19 @@ def _abandon_closures(tables: Tables, owner: str | None, now: float) -> int:
     """Fail the queued closures of a process whose last worker is gone: their code is gone."""
     if owner is None or tables.lives(owner):
         return 0
-    for run in [run for run in tables.runs.values() if owner in run.holders]:
+    for run in [run for run in tables.open_runs.values() if owner in run.holders]:
         run.holders.discard(owner)
         tables.touch_run(run)
+    closures = [tables.tasks[identifier] for identifier in tables.owned.get(owner, ())]
     failed = 0
-    # One at a time: the failure of one may cancel others, where their run says so.
-    while closures := tables.owned.get(owner):
-        failed += _fail(tables, tables.tasks[next(iter(closures))], Event.STALE, "stale", now)
+    for task in sorted(closures, key=in_order):
+        # The failure of one may have cancelled others, where their run says so.
+        if task.status is Status.QUEUED:
+            failed += _fail(tables, task, Event.STALE, Reason.STALE, now)
     return failed
 
 
-def _fail(tables: Tables, task: Task, event: Event, reason: str, now: float) -> int:
+def _fail(tables: Tables, task: Task, event: Event, reason: Reason, now: float) -> int:
     task.reason = reason
     tables.move(task, event, now)
     return 1

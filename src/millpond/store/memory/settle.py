@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
+from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
 from millpond.store.memory.submit import follow_up
 
 if TYPE_CHECKING:
     from millpond.core.task import Fence, Task
     from millpond.store.memory.tables import Tables
+    from millpond.store.protocol import Admission
 
 
-def settle(tables: Tables, settlement: Settlement, now: float) -> Settled:
+def settle(
+    tables: Tables, settlement: Settlement, now: float
+) -> tuple[Settled, tuple[Admission, ...]]:
     """Apply one settlement, or report that its fence is not the current one."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return Settled.STALE
+        return Settled.STALE, ()
     if not is_current(task, settlement.fence):
         tables.pools[task.new.pool].stale_settles += 1
-        return Settled.STALE
-    _apply(tables, task, settlement, now)
-    return Settled.APPLIED
+        return Settled.STALE, ()
+    return Settled.APPLIED, _apply(tables, task, settlement, now)
 
 
 def is_current(task: Task, fence: Fence) -> bool:
@@ -30,27 +34,37 @@ def is_current(task: Task, fence: Fence) -> bool:
     return task.status is Status.RUNNING and task.fence == fence
 
 
-def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
+def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Admission, ...]:
     event = event_in_force(task, settlement)
     task.result = settlement.result
     task.error = settlement.error
+    admissions: tuple[Admission, ...] = ()
     if event is Event.COMPLETE:
-        for new in settlement.follow_ups:
-            follow_up(tables, new, now)
+        admissions = tuple(follow_up(tables, new, now) for new in settlement.follow_ups)
     if not settlement.spend:
         task.attempt -= 1
     match event:
         case Event.CORRUPT:
             tables.move(task, Event.RELEASE, now)
-            task.reason = "corrupt"
-            tables.move(task, Event.CORRUPT, now)
+            if task.status is Status.QUEUED:
+                task.reason = Reason.CORRUPT
+                tables.move(task, Event.CORRUPT, now)
         case Event.RETRY:
-            task.due = now + settlement.delay
+            task.due = rounded(now + settlement.delay)
             tables.move(task, event, now)
         case Event.RELEASE:
-            task.parked = settlement.parked
-            tables.move(task, event, now)
+            _give_back(tables, task, settlement, now)
         case _:
             if event is Event.CANCEL:
-                task.reason = "cancelled"
+                task.reason = Reason.CANCELLED
             tables.move(task, event, now)
+    return admissions
+
+
+def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
+    """Release a task; one that its worker does not know waits for another worker."""
+    task.parked = settlement.parked
+    worker = tables.workers.get(task.worker or "")
+    if settlement.parked and worker is not None:
+        worker.unknown.add(task.new.call.function)
+    tables.move(task, Event.RELEASE, now)

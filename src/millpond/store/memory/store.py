@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.errors import StoreClosed
+from millpond.core.moment import rounded
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import could_lease, lease
-from millpond.store.memory.recover import recover
+from millpond.store.memory.recover import more, recover
 from millpond.store.memory.settle import settle
 from millpond.store.memory.submit import submit
 from millpond.store.memory.tables import Tables
 from millpond.store.protocol import (
+    AuditPage,
+    BatchAnswer,
     ControlAnswer,
     LeaseAnswer,
     PoolView,
@@ -30,7 +33,6 @@ from millpond.store.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.audit import Record
     from millpond.core.control import Order
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
@@ -50,6 +52,7 @@ class MemoryStore:
         self._tables = Tables(audit_limit=audit_limit)
         self._view = MemoryView(self._tables)
         self._dice = random.SystemRandom()
+        self._latest = float("-inf")
         self._closed = False
 
     @property
@@ -62,7 +65,9 @@ class MemoryStore:
             message = "the store is closed; open a new one"
             raise StoreClosed(message)
         self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
-        return time.time() if now is None else now
+        # Time does not go back here, whatever a clock does: what was due stays due.
+        self._latest = max(self._latest, rounded(time.time() if now is None else now))
+        return self._latest
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
@@ -71,7 +76,18 @@ class MemoryStore:
         now = self._begin(now, entropy)
         answers = tuple(submit(self._tables, batch, now) for batch in batches)
         self._tables.end(now)
-        return SubmitAnswer(batches=answers, wakes=self._tables.wakes())
+        return SubmitAnswer(
+            batches=tuple(map(self._with_run, answers)),
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+        )
+
+    def _with_run(self, answer: BatchAnswer) -> BatchAnswer:
+        """Tell of a run as it is after the verb: an empty seed is over already."""
+        if answer.run is None:
+            return answer
+        run = run_view(self._tables.runs[answer.run.id], resumed=answer.run.resumed)
+        return msgspec.structs.replace(answer, run=run)
 
     async def lease(
         self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
@@ -81,7 +97,9 @@ class MemoryStore:
         pool_named(self._tables, ask.pool)
         answer = lease(self._tables, ask, now)
         self._tables.end(now)
-        return msgspec.structs.replace(answer, wakes=self._tables.wakes())
+        return msgspec.structs.replace(
+            answer, finished_runs=self._tables.finished_runs(), wakes=self._tables.wakes()
+        )
 
     async def renew(
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
@@ -91,8 +109,7 @@ class MemoryStore:
         row = self._tables.workers.get(worker)
         if row is None:
             return RenewAnswer(alive=False)
-        row.expires_at = now + lease
-        self._tables.expiring_workers.set(worker, (row.expires_at,))
+        self._tables.renew(row, lease, now)
         told = (t for t in row.holding if self._tables.tasks[t].cancel_requested)
         return RenewAnswer(alive=True, cancelled=tuple(told))
 
@@ -111,11 +128,12 @@ class MemoryStore:
             pool_named(self._tables, new.pool)
         if then is not None:
             pool_named(self._tables, then.pool)
-        settled = tuple(settle(self._tables, one, now) for one in settlements)
+        ended = [settle(self._tables, one, now) for one in settlements]
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=settled,
+            settled=tuple(settled for settled, _ in ended),
+            follow_ups=tuple(admissions for _, admissions in ended),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
@@ -130,7 +148,7 @@ class MemoryStore:
         self._tables.end(now)
         return RecoverAnswer(
             moved=moved,
-            more=moved >= limit,
+            more=more(self._tables, now),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
         )
@@ -150,7 +168,7 @@ class MemoryStore:
         )
 
     async def close(self) -> None:
-        """Forget everything; safe twice."""
+        """Take no more verbs; safe twice."""
         self._closed = True
 
 
@@ -194,12 +212,14 @@ class MemoryView:
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
-        table, row = self._tables.pools[pool], self._tables.workers.get(worker)
+        table, row = pool_named(self._tables, pool), self._tables.workers.get(worker)
         if row is None:
             return False
-        return could_lease(table, row, now)
+        return could_lease(table, row, rounded(now))
 
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
         """Return audit records from position `after` on, oldest first."""
-        start = max(after - self._tables.records_dropped, 0)
-        return self._tables.records[start : start + limit]
+        dropped = self._tables.records_dropped
+        start = max(after - dropped, 0)
+        records = tuple(self._tables.records[start : start + limit])
+        return AuditPage(records, max(after, dropped) + len(records))

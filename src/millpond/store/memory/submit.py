@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.core import rate as gcra
 from millpond.core.admit import (
@@ -22,6 +22,7 @@ from millpond.core.admit import (
     too_large,
 )
 from millpond.core.lifecycle import Event, Status
+from millpond.core.order import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
@@ -43,17 +44,21 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     known = {new.id: _known(tables, new) for new in batch.tasks}
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
-    if run is not None:
+    if run is not None and batch.run is not None:
         # A run taken up again is not seeded a second time.
+        if batch.run.holder is not None and not run.finished:
+            run.holders.add(batch.run.holder)
         return BatchAnswer(run=run_view(run, resumed=True))
     fresh = _without_known(batch.tasks, known)
     refusal = refusal or _refused(tables, fresh, batch.run, now)
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
     opened = _open_run(tables, batch.run, now) if batch.run else None
-    admissions = tuple(_take(tables, new, now) for new in batch.tasks)
+    taken = [_take(tables, new, now) for new in batch.tasks]
     if opened is not None:
         tables.touch_run(opened)
+    # Told at the end: a later task of the batch may have evicted an earlier one.
+    admissions = tuple(_admission(tables, one) for one in taken)
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
 
 
@@ -119,7 +124,10 @@ def _refused(
     heavy = next((b for new in fresh if (b := too_heavy(pool.spec, new)) is not None), None)
     if heavy is not None:
         return Refusal(reason=Reason.WEIGHT_LIMIT, pool=name, bound=heavy)
-    if any(new.owner is not None and not tables.lives(new.owner) for new in fresh):
+    owners = {new.owner for new in fresh if new.owner is not None}
+    if owners and pool.spec.strict:
+        return Refusal(reason=Reason.CLOSURE_IN_LANES, pool=name)
+    if not all(tables.lives(owner) for owner in owners):
         # A closure whose process holds no lease any more could never run.
         return Refusal(reason=Reason.OWNER_GONE, pool=name)
     shut = _run_refuses(tables, fresh, run)
@@ -140,7 +148,7 @@ def _run_refuses(tables: Tables, fresh: Sequence[NewTask], opening: NewRun | Non
             room = opening.max_tasks
         else:
             run = tables.runs.get(identifier)
-            if run is None or run.finished:
+            if run is None or run.finished or run.stopped is not None:
                 return Reason.RUN_NOT_OPEN
             room = run.room()
         if room is not None and count > room:
@@ -152,12 +160,14 @@ def _full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
     """Return why a bounded pool has no room for a whole batch, or None."""
     name = pool.spec.name
     per_key = Counter(new.key for new in fresh)
-    bound = too_large(pool.spec, len(fresh), max(per_key.values()))
+    largest = max((count for key, count in per_key.items() if key is not None), default=0)
+    bound = too_large(pool.spec, len(fresh), largest)
     if bound is not None:
         return Refusal(reason=Reason.BATCH_TOO_LARGE, pool=name, bound=bound, depth=len(fresh))
     for key, count in per_key.items():
         counted = depth(pool, key)
-        after = Depth(counted.pool + len(fresh) - 1, counted.key + count - 1)
+        of_key = 0 if key is None else counted.key + count - 1
+        after = Depth(counted.pool + len(fresh) - 1, of_key)
         verdict = admit(pool.spec, after)
         if isinstance(verdict, Full):
             return _queue_full(pool, counted, key if verdict.of_key else None)
@@ -179,57 +189,87 @@ def _queue_full(pool: PoolTable, counted: Depth, key: str | None) -> Refusal:
 
 def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refusal | None:
     """Return why not every task of a batch could start now in a fail-fast pool, or None."""
-    busy = pool.running + pool.queued
-    limit = pool.spec.unit_limit
-    per_key = Counter(new.key for new in fresh)
-    free = (
-        not pool.paused
-        and pool.not_before <= now
+    busy = pool.running + pool.backlog.ready
+    stopped = pool.paused or pool.not_before > now
+    if (
+        not stopped
         and busy + len(fresh) <= pool.spec.max_concurrent
-        and all(
-            pool.backlog.may_start_now(key, now)
-            and (key is None or limit is None or pool.backlog.running_in(key) + n <= limit)
-            for key, n in per_key.items()
-        )
-        and all(
-            sum(rate.cost(new.weight) for new in fresh) <= rate.depth
-            and gcra.ready_at(rate, tat, sum(rate.cost(new.weight) for new in fresh), now) <= now
-            for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-        )
-    )
-    if free:
+        and _units_have_room(pool, fresh, now)
+        and _rates_have_room(pool, fresh, now)
+    ):
         return None
     return Refusal(
         reason=Reason.NO_CAPACITY, pool=pool.spec.name, depth=busy, bound=pool.spec.max_concurrent
     )
 
 
+def _units_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
+    limit = pool.spec.unit_limit
+    for unit, count in Counter(_unit(pool, new) for new in fresh).items():
+        if not pool.backlog.may_start_now(unit, now):
+            return False
+        live = len(pool.live.get(unit, ()))
+        if unit is not None and limit is not None and live + count > limit:
+            return False
+    return True
+
+
+def _unit(pool: PoolTable, new: NewTask) -> str | None:
+    """Return the lane or key that will limit a task; a lane not chosen yet limits nothing."""
+    if pool.spec.lanes is None or new.key is None:
+        return new.key
+    return lane_of(new.key, pool.spec.lanes)
+
+
+def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
+    for rate, tat in zip(pool.spec.rates, pool.tats, strict=True):
+        # Those who wait already will take their part first.
+        cost = pool.backlog.ready + sum(rate.cost(new.weight) for new in fresh)
+        if cost > rate.depth or gcra.ready_at(rate, tat, cost, now) > now:
+            return False
+    return True
+
+
 def depth(pool: PoolTable, key: str | None) -> Depth:
     """Count what a bound looks at."""
-    same_key = pool.fresh_by_key.get(key)
+    same_key = pool.fresh_by_key.get(key) if key is not None else None
     return Depth(len(pool.fresh), len(same_key) if same_key else 0)
 
 
 # Taking
 
 
-def _take(tables: Tables, new: NewTask, now: float) -> Admission:
+class _Taken(NamedTuple):
+    """What `_take` did with one task; how it stands is told when the batch is through."""
+
+    task: int
+    duplicate: bool = False
+    position: int | None = None
+    known: Status = Status.QUEUED
+    reason: str | None = None
+
+
+def _take(tables: Tables, new: NewTask, now: float) -> _Taken:
     """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
     known = _known(tables, new)
     if known is not None:
-        task = tables.tasks.get(known.task)
-        if task is None:
-            return Admission(task=known.task, status=known.status, duplicate=True)
-        return _admission(task, duplicate=known.task != new.id)
+        return _Taken(known.task, duplicate=known.task != new.id, known=known.status)
     pool = tables.pools[new.pool]
     verdict = admit(pool.spec, depth(pool, new.key))
     if isinstance(verdict, Drop):
         tables.refuse(new, verdict.reason, now)
-        return Admission(task=new.id, status=Status.REJECTED, reason=verdict.reason)
+        return _Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
     if isinstance(verdict, Evict):
         _evict(tables, pool, new, verdict, now)
-    ahead = pool.queued if pool.spec.order.kind is OrderKind.FIFO else None
-    return _admission(store(tables, new, now, outside=True), position=ahead)
+    task = store(tables, new, now, outside=True)
+    return _Taken(new.id, position=_position(pool, task))
+
+
+def _position(pool: PoolTable, task: Task) -> int | None:
+    """Return how many wait ahead of a task that has just come: in its lane, or in a fifo pool."""
+    if pool.backlog.strict(task.unit):
+        return len(pool.live[task.unit]) - pool.backlog.running_in(task.unit) - 1
+    return pool.queued - 1 if pool.spec.order.kind is OrderKind.FIFO else None
 
 
 def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
@@ -240,10 +280,20 @@ def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
     return task
 
 
-def follow_up(tables: Tables, new: NewTask, now: float) -> None:
+def follow_up(tables: Tables, new: NewTask, now: float) -> Admission:
     """Store what a completed attempt submitted: never refused, not counted by a bound."""
-    if _known(tables, new) is None:
-        store(tables, new, now, outside=False)
+    known = _known(tables, new)
+    if known is not None:
+        conflict = Reason.CONFLICT if conflicts(known, new) else None
+        taken = _Taken(known.task, known.task != new.id, known=known.status, reason=conflict)
+        return _admission(tables, taken)
+    task = store(tables, new, now, outside=False)
+    heavy = too_heavy(tables.pools[new.pool].spec, new)
+    if heavy is not None and task.status is Status.QUEUED:
+        # It could never start. There is nobody left to refuse it to, so its handle is told.
+        task.reason = Reason.WEIGHT_LIMIT
+        tables.move(task, Event.CANCEL, now)
+    return _admission(tables, _Taken(new.id))
 
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
@@ -254,15 +304,20 @@ def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: f
     tables.move(oldest, Event.EVICT, now, cause=new.id)
 
 
-def _admission(task: Task, *, duplicate: bool = False, position: int | None = None) -> Admission:
+def _admission(tables: Tables, taken: _Taken) -> Admission:
+    task = tables.tasks.get(taken.task)
+    if task is None:
+        return Admission(
+            task=taken.task, status=taken.known, duplicate=taken.duplicate, reason=taken.reason
+        )
     return Admission(
-        task=task.new.id,
+        task=taken.task,
         status=task.status,
-        duplicate=duplicate,
+        duplicate=taken.duplicate,
         lane=task.lane,
         sequence=task.sequence,
-        position=position,
-        reason=task.reason,
+        position=taken.position,
+        reason=taken.reason or task.reason,
     )
 
 
@@ -278,7 +333,7 @@ def _named_run(tables: Tables, new: NewRun) -> int:
 
 def _open_run(tables: Tables, new: NewRun, now: float) -> Run:
     run = Run(new=new, opened_at=now, holders={new.holder} if new.holder else set())
-    tables.runs[new.id] = run
+    tables.runs[new.id] = tables.open_runs[new.id] = run
     if new.name is not None:
         tables.runs_by_name[new.pool, new.name] = new.id
     return run

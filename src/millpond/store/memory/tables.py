@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
-from millpond.core.admit import Known
+from millpond.core.admit import Known, Reason
 from millpond.core.audit import Record, order_record, record
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.moment import rounded
 from millpond.core.order import Backlog, lane_of, rank
 from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
@@ -35,13 +36,15 @@ class PoolTable:
         self.backlog = Backlog(spec)
         self.fresh: OrderedDict[int, None] = OrderedDict()
         self.fresh_by_key: dict[str | None, OrderedDict[int, None]] = {}
-        self.parked: dict[str, OrderedDict[int, None]] = {}
+        self.parked: dict[str, LazyHeap[int]] = {}
         self.parked_apart = 0
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
         self.running = 0
         self.holding: dict[str, int] = {}
         self.starved: dict[str, float] = {}
-        self.tats = [0.0] * len(spec.rates)
+        self.tats = [0] * len(spec.rates)
+        self.operator_limit: int | None = None
+        """What an operator set by resize; it stays until reset, whatever is declared."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
         self.next_lane = 0
@@ -50,6 +53,8 @@ class PoolTable:
         """Queued and running tasks by lane or key."""
         self.succeeded: OrderedDict[int, None] = OrderedDict()
         self.unsuccessful: OrderedDict[int, None] = OrderedDict()
+        self.old_keys: OrderedDict[tuple[str, int | None], float] = OrderedDict()
+        """Keys of forgotten tasks, by when those ended."""
         self.totals: dict[str, int] = {}
         self.stale_settles = 0
 
@@ -66,11 +71,13 @@ class Tables:
         self.pools: dict[str, PoolTable] = {}
         self.tasks: dict[int, Task] = {}
         self.workers: dict[str, Worker] = {}
+        self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
         self.expiring_tasks: LazyHeap[int] = LazyHeap()
         self.parked_since: LazyHeap[int] = LazyHeap()
         self.owned: dict[str, OrderedDict[int, None]] = {}
         self.runs: dict[int, Run] = {}
+        self.open_runs: dict[int, Run] = {}
         self.runs_by_name: dict[tuple[str, str], int] = {}
         self.run_queued: dict[int, OrderedDict[int, None]] = {}
         self.records: list[Record] = []
@@ -98,6 +105,7 @@ class Tables:
             pool.backlog.flush(now)
         for run in self._touched_runs.values():
             if run.close_if_done(now):
+                self.open_runs.pop(run.new.id, None)
                 self._finished_runs.append(run.new.id)
                 self._audit(order_record(run.new.pool, "run finished", at=now, run=run.new.id))
 
@@ -122,6 +130,11 @@ class Tables:
         before = self._wakes.get(pool)
         self._wakes[pool] = at if before is None else min(before, at)
 
+    def renew(self, worker: Worker, lease: float, now: float) -> None:
+        """Keep everything a worker holds for `lease` seconds from now."""
+        worker.expires_at = rounded(now + lease)
+        self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
+
     def lives(self, owner: str) -> bool:
         """Return whether a process has a worker that may hold leases."""
         return any(worker.owner == owner for worker in self.workers.values())
@@ -143,7 +156,8 @@ class Tables:
             lane=lane,
             sequence=sequence,
             submitted_at=now,
-            due=max(now + new.delay if new.run_at is None else new.run_at, now),
+            due=max(rounded(now + new.delay if new.run_at is None else new.run_at), now),
+            expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
             fresh=outside,
         )
         self.tasks[new.id] = task
@@ -154,6 +168,7 @@ class Tables:
         pool.live.setdefault(task.unit, OrderedDict())[new.id] = None
         self._audit(record(task, Event.SUBMIT, None, at=now, cause=cause))
         self._enqueue(pool, task, now)
+        self._stop_with_its_run(task, now)
         return task
 
     def refuse(self, new: NewTask, reason: str, now: float) -> None:
@@ -170,6 +185,8 @@ class Tables:
             reason=reason,
         )
         self._audit(record(ghost, Event.REFUSE, None, at=now))
+        totals = self.pools[new.pool].totals
+        totals[ghost.status] = totals.get(ghost.status, 0) + 1
 
     def move(self, task: Task, event: Event, now: float, *, cause: int | None = None) -> None:
         """Take one arrow of the lifecycle, with everything that hangs on it."""
@@ -188,6 +205,7 @@ class Tables:
             self._end(pool, task, now)
         if before is Status.RUNNING:
             task.worker = None
+            self._stop_with_its_run(task, now)
 
     def start(self, task: Task, worker: Worker, token: int, now: float) -> None:
         """Take the arrow from queued to running: charge the attempt and make a new fence."""
@@ -206,9 +224,11 @@ class Tables:
         self.move(task, Event.LEASE, now)
 
     def release(self, task: Task, now: float) -> None:
-        """Give a running task back: recorded, not charged."""
+        """Give a running task back: recorded, not charged; a cancelled one is not run again."""
         task.attempt -= 1
-        self.move(task, Event.RELEASE, now)
+        if task.cancel_requested:
+            task.reason = Reason.CANCELLED
+        self.move(task, Event.CANCEL if task.cancel_requested else Event.RELEASE, now)
 
     def redrive(self, task: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
@@ -216,11 +236,14 @@ class Tables:
         del _ended(pool, task.status)[task.new.id]
         if task.new.run in self.runs:
             self.runs[task.new.run].revived(task.status, counted=not task.new.is_callback)
+            self.open_runs[task.new.run] = self.runs[task.new.run]
         pool.next_seq += 1
         task.seq = pool.next_seq
         task.rank = rank(pool.spec.order, task.new.priority, now, task.seq)
         task.lane, task.sequence = self._lane(pool, task.new, task.seq)
         task.due = now
+        lasts = task.new.expires_in
+        task.expires_at = None if lasts is None else rounded(now + lasts)
         task.attempt = 0
         task.fresh = task.cancel_requested = False
         task.reason = task.result = task.error = task.finished_at = None
@@ -230,8 +253,9 @@ class Tables:
 
     def park(self, pool: PoolTable, task: Task, now: float) -> None:
         """Set a queued task aside until a worker comes that knows its function."""
-        pool.parked.setdefault(task.new.call.function, OrderedDict())[task.new.id] = None
-        self.parked_since.set(task.new.id, (now, task.seq))
+        waiting = pool.parked.setdefault(task.new.call.function, LazyHeap())
+        waiting.set(task.new.id, (task.rank, task.seq))
+        self.parked_since.set(task.new.id, (now, task.new.id))
         task.parked = True
         if pool.backlog.strict(task.unit):
             pool.backlog.block(task.unit, blocked=True)
@@ -241,7 +265,10 @@ class Tables:
 
     def unpark(self, pool: PoolTable, task: Task, now: float) -> None:
         """Put a parked task back at its place in the queue."""
-        _drop(pool.parked, task.new.call.function, task.new.id)
+        waiting = pool.parked[task.new.call.function]
+        waiting.discard(task.new.id)
+        if not waiting:
+            del pool.parked[task.new.call.function]
         self.parked_since.discard(task.new.id)
         task.parked = False
         if pool.backlog.strict(task.unit):
@@ -259,8 +286,8 @@ class Tables:
         lane = new.key
         if pool.spec.lanes is not None:
             if new.key is None:
-                lane = str(pool.next_lane)
-                pool.next_lane = (pool.next_lane + 1) % pool.spec.lanes
+                lane = str(pool.next_lane % pool.spec.lanes)
+                pool.next_lane += 1
             else:
                 lane = lane_of(new.key, pool.spec.lanes)
         if lane is None:
@@ -275,8 +302,8 @@ class Tables:
             pool.fresh[identifier] = None
             pool.fresh_by_key.setdefault(task.new.key, OrderedDict())[identifier] = None
         if task.expires_at is not None:
-            self.expiring_tasks.set(identifier, (task.expires_at, task.seq))
-        if task.new.run is not None:
+            self.expiring_tasks.set(identifier, (task.expires_at, identifier))
+        if task.new.run is not None and not task.new.is_callback:
             self.run_queued.setdefault(task.new.run, OrderedDict())[identifier] = None
         pool.backlog.add(task, now)
         if task.parked:
@@ -289,8 +316,9 @@ class Tables:
         if task.parked:
             self.unpark(pool, task, now)
         pool.backlog.discard(task)
-        # Cancelling the head of a lane lets the next one start.
-        self.wake(task.new.pool, now)
+        if pool.running < pool.spec.max_concurrent and not pool.paused:
+            # Cancelling the head of a lane lets the next one start.
+            self.wake(task.new.pool, now)
 
     def _forget_waiting(self, pool: PoolTable, task: Task) -> None:
         identifier = task.new.id
@@ -338,18 +366,31 @@ class Tables:
 
     def _leave_run(self, run: Run, task: Task, now: float) -> None:
         run.left(task.status, counted=not task.new.is_callback)
-        if task.status is Status.FAILED and run.new.on_error is OnError.FAIL:
-            self._fail_run(run, task, now)
         self.touch_run(run)
+        failed = task.status is Status.FAILED and not task.new.is_callback
+        if failed and run.new.on_error is OnError.FAIL and run.stopped is None:
+            run.failed_task = task.new.id
+            self.stop_run(run, Reason.RUN_FAILED, now, cause=task.new.id)
 
-    def _fail_run(self, run: Run, task: Task, now: float) -> None:
-        if run.failed_task is not None:
+    def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int) -> None:
+        """Let a run come to its end: what waits is cancelled, what runs may finish."""
+        run.stopped = reason
+        waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
+        for task in sorted(waiting, key=in_order):
+            task.reason = reason
+            self.move(task, Event.CANCEL, now, cause=cause)
+
+    def _stop_with_its_run(self, task: Task, now: float) -> None:
+        """Cancel a task that was queued for a run which takes nothing more."""
+        run = self.runs.get(task.new.run) if task.new.run is not None else None
+        if run is None or task.status is not Status.QUEUED or task.new.is_callback:
             return
-        run.failed_task = task.new.id
-        for identifier in list(self.run_queued.get(run.new.id, ())):
-            queued = self.tasks[identifier]
-            queued.reason = "run_failed"
-            self.move(queued, Event.CANCEL, now, cause=task.new.id)
+        room = run.room()
+        if room is not None and room < 0 and run.stopped is None:
+            self.stop_run(run, Reason.OVER_BUDGET, now, cause=task.new.id)
+        elif run.stopped is not None:
+            task.reason = run.stopped
+            self.move(task, Event.CANCEL, now)
 
     def touch_run(self, run: Run) -> None:
         """Note that a run may be over at the end of this verb."""
@@ -368,6 +409,11 @@ class Tables:
             surplus = len(self.records) - limit
             del self.records[:surplus]
             self.records_dropped += surplus
+
+
+def in_order(task: Task) -> tuple[str, int]:
+    """Sort key: what happens to several tasks in one step happens by pool and place."""
+    return task.new.pool, task.seq
 
 
 def _ended(pool: PoolTable, status: Status) -> OrderedDict[int, None]:

@@ -89,13 +89,23 @@ class AtomicConformance(StoreSuite):
 
     @scenario
     async def test_the_given_moment_is_used_and_no_other(self, lab: Lab) -> None:
-        """A verb acts at the moment it is given, be it long past."""
+        """A verb acts at the moment it is given, be it far from any clock."""
         await lab.declare()
-        lab.now = 5.0
+        lab.now = 5_000.0
         task = await lab.put(delay=2.0)
         told = await lab.task(task)
-        assert (5.0, 7.0) == (told.submitted_at, told.due)
-        assert 5.0 == (await lab.records(task))[0].at
+        assert (5_000.0, 5_002.0) == (told.submitted_at, told.due)
+        assert 5_000.0 == (await lab.records(task))[0].at
+
+    @scenario
+    async def test_time_does_not_go_back(self, lab: Lab) -> None:
+        """A clock that steps back does not take the store with it: what was due stays due."""
+        await lab.declare()
+        first = lab.now
+        task = await lab.put()
+        lab.now = first - 3600.0
+        assert task == (await lab.one()).fence.task
+        assert first == (await lab.records(task))[-1].at
 
     @scenario
     async def test_the_given_entropy_makes_the_fence(self, lab: Lab) -> None:

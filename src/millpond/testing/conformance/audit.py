@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.audit import Kind
+from millpond.core.audit import Kind, Record
 from millpond.core.lifecycle import Event, Status
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded
@@ -196,7 +196,11 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         for _ in range(5):
             await lab.put()
-        whole = list(await lab.view.audit(limit=1000))
-        pages = [list(await lab.view.audit(after=start, limit=2)) for start in (0, 2, 4, 6)]
-        assert whole == [entry for page in pages for entry in page]
-        assert 6 == len(whole)
+        whole = (await lab.view.audit(limit=1000)).records
+        read: list[Record] = []
+        position = 0
+        while (page := await lab.view.audit(after=position, limit=2)).records:
+            read += page.records
+            position = page.next
+        assert list(whole) == read
+        assert 6 == len(whole) == position

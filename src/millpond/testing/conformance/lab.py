@@ -40,6 +40,9 @@ if TYPE_CHECKING:
         View,
     )
 
+INSTANT = 1e-6
+"""The shortest time a store tells apart."""
+
 POOL = "pool"
 CALLBACKS = "pool~callbacks"
 WORKER = "worker"
@@ -277,8 +280,8 @@ class Lab:
 
     async def records(self, task: int | None = None) -> Sequence[Record]:
         """Return the audit, or what it says of one task."""
-        everything = await self.view.audit(limit=1_000_000)
-        return [each for each in everything if task is None or each.task == task]
+        page = await self.view.audit(limit=1_000_000)
+        return [each for each in page.records if task is None or each.task == task]
 
     async def events(self, task: int) -> list[Event]:
         """Return the arrows a task took, in order."""

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from millpond.core import control as orders
@@ -14,6 +12,7 @@ from millpond.core.lease import Leased
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
 from millpond.testing.conformance.lab import (
+    INSTANT,
     POOL,
     Lab,
     completed,
@@ -125,15 +124,15 @@ class LimitsConformance(StoreSuite):
 
     @scenario
     async def test_a_resize_from_an_old_revision_is_refused(self, lab: Lab) -> None:
-        """Who decides on an outdated reading is told so, and nothing changes."""
+        """Numbered changes apply in order: one not above the one in force changes nothing."""
         await lab.declare(max_concurrent=1)
-        seen = (await lab.pool()).revision
-        now_in_force = (await lab.control(orders.Resize(POOL, 2, seen))).revision
-        assert seen < now_in_force
-        with pytest.raises(StaleRevision) as caught:
-            await lab.control(orders.Resize(POOL, 3, seen))
-        assert (seen, now_in_force) == (caught.value.given, caught.value.current)
+        assert 7 == (await lab.control(orders.Resize(POOL, 2, 7))).revision
+        for stale in (6, 7):
+            with pytest.raises(StaleRevision) as caught:
+                await lab.control(orders.Resize(POOL, 3, stale))
+            assert (stale, 7) == (caught.value.given, caught.value.current)
         assert 2 == (await lab.pool()).spec.max_concurrent
+        assert 8 == (await lab.control(orders.Resize(POOL, 3))).revision
 
     @scenario
     async def test_a_negative_limit_is_refused(self, lab: Lab) -> None:
@@ -254,7 +253,7 @@ class LimitsConformance(StoreSuite):
         for _ in range(8):
             moment = (await lab.ask()).next_at
             assert moment is not None
-            lab.now = math.nextafter(moment, 0.0)
+            lab.now = moment - INSTANT
             assert [] == await lab.lease()
             lab.now = moment
             assert 1 == len(await lab.lease())
@@ -307,7 +306,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_keys("AAB")
         answer = await lab.ask(9)
         assert ("A B", lab.now + 2.0) == (names_of(answer.leased), answer.next_at)
-        lab.now = math.nextafter(lab.now + 2.0, 0.0)
+        lab.now += 2.0 - INSTANT
         assert [] == await lab.lease()
         lab.now = answer.next_at or 0.0
         assert "A" == names_of(await lab.lease())
