@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Item = TypeVar("Item")
 
@@ -26,6 +29,9 @@ class LazyHeap(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._entries)
 
     def __contains__(self, item: object) -> bool:
         return item in self._entries

@@ -161,6 +161,17 @@ class Backlog:
         state = self._units.get(unit)
         return state is None or self._open(unit, state, now)
 
+    def would_open(self, unit: Unit, now: float) -> bool:
+        """Return the same as if no parked head blocked the unit."""
+        state = self._units.get(unit)
+        if state is None or not state.blocked:
+            return self.may_start_now(unit, now)
+        state.blocked = False
+        try:
+            return self._open(unit, state, now)
+        finally:
+            state.blocked = True
+
     # What happens
 
     def add(self, task: Task, now: float) -> None:

@@ -95,12 +95,19 @@ class Witness:
         self.tasks: dict[int, Fact] = {}
         self.prunable: set[int] = set()
         self.workers: dict[str, orders.Join] = {}
+        self.could_not_run: set[tuple[str | None, str]] = set()
+        """Which worker gave back which function, because it did not know it."""
         self.run_live: dict[int, set[int]] = {}
         self.run_holders: dict[int, set[str]] = {}
         self.run_finished: set[int] = set()
 
     def before(self, step: Step) -> None:
         """Take in what a verb announces before its records are looked at."""
+        if step.verb == "settle":
+            for settlement in (one for one in step.asked[0] if one.parked):
+                fact = self.tasks.get(settlement.fence.task)
+                if fact is not None and fact.owner is None:
+                    self.could_not_run.add((fact.worker, fact.function))
         if step.verb == "submit":
             for batch, answer in zip(step.asked, step.answer.batches, strict=True):
                 if answer.run is not None:
@@ -224,8 +231,10 @@ class Witness:
         joined = self.workers.get(worker or "")
         if joined is None:
             return False
+        if fact.owner is not None:
+            return fact.owner == joined.owner
         known = joined.functions is None or fact.function in joined.functions
-        return known and fact.owner in (None, joined.owner)
+        return known and (worker, fact.function) not in self.could_not_run
 
 
 def _put(index: dict[int, Fact], fact: Fact, *, present: bool) -> None:

@@ -22,9 +22,11 @@ class Operator:
     async def act(self) -> None:
         """Recover, or give one order."""
         world = self.world
-        if world.chance(0.008):
+        # More often where somebody's task waits for a function that nobody knows.
+        if world.chance(0.04 if world.nobody_knows_rare else 0.006):
             world.fault("day passes")
             world.now += DAY
+            await world.do("recover", 1000)
         if world.chance(0.35):
             await world.do("recover", world.dice.choice((1, 3, 1000)))
             return

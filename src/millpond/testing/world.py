@@ -59,7 +59,7 @@ class World:
         self.runs: dict[int, str | None] = {}
         self._serial = 0
         self.keys = KEYS[1:]
-        self.nobody_knows_rare = dice.random() < 0.2
+        self.nobody_knows_rare = dice.random() < 0.35
         self.closures = 0.12 if dice.random() < 0.5 else 0.0
         self.workers = [SimWorker(self, number) for number in range(dice.randint(3, 5))]
         self.producers = [Producer(self, number) for number in range(dice.randint(3, 5))]
@@ -177,7 +177,7 @@ class World:
         key = dice.choice(KEYS)
         named = self.chance(0.25)
         idempotency_key = f"k{dice.randint(0, 5)}" if named else None
-        function = "rare" if self.chance(0.03) else dice.choice(FUNCTIONS[:3])
+        function = "rare" if self.chance(0.08) else dice.choice(FUNCTIONS[:3])
         owner = None if spec.strict or depth else self.some_owner(self.closures)
         return NewTask(
             id=self.serial() + (1 << 40),

@@ -57,17 +57,19 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
     return min(limit - pool.running - len(starved), share - pool.holding.get(worker.id, 0))
 
 
-def could_lease(pool: PoolTable, worker: Worker, now: float) -> bool:
+def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> bool:
     """Return whether `lease` would give this worker something; changes nothing.
 
     It may say yes too often: under a rate by weight a light task behind a heavy one counts.
     """
     if slots(pool, worker, now) < 1:
         return False
-    if any(knows(worker, function) for function in pool.parked):
-        return True
+    for function, waiting in pool.parked.items():
+        units = (tables.tasks[identifier].unit for identifier in waiting)
+        if knows(worker, function) and any(pool.backlog.would_open(unit, now) for unit in units):
+            return True
     return any(
-        knows(worker, task.new.call.function)
+        (task.new.owner is not None or knows(worker, task.new.call.function))
         and (task.expires_at is None or task.expires_at > now)
         and _rate_moment(pool, task, now) <= now
         for task in pool.backlog.startable(worker.owner, now)
@@ -80,6 +82,9 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
         return None
     if pool.not_before > now:
         return pool.not_before
+    if any(knows(worker, function) for function in pool.parked):
+        # As many as were asked for came back from their parking place; there are more.
+        return now
     task = pool.backlog.peek(worker.owner)
     if task is None:
         return pool.backlog.next_moment()
@@ -113,7 +118,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
             task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)
             pool.backlog.flush(now)
-        elif not knows(worker, task.new.call.function):
+        elif task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
         elif _rate_moment(pool, task, now) > now:

@@ -63,8 +63,9 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
     """Release a task; one that its worker does not know waits for another worker."""
-    task.parked = settlement.parked
+    # A closure has its code with it: there is no other worker to wait for.
+    task.parked = settlement.parked and task.new.owner is None
     worker = tables.workers.get(task.worker or "")
-    if settlement.parked and worker is not None:
+    if task.parked and worker is not None:
         worker.unknown.add(task.new.call.function)
     tables.move(task, Event.RELEASE, now)

@@ -215,7 +215,7 @@ class MemoryView:
         table, row = pool_named(self._tables, pool), self._tables.workers.get(worker)
         if row is None:
             return False
-        return could_lease(table, row, rounded(now))
+        return could_lease(self._tables, table, row, rounded(now))
 
     async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
         """Return audit records from position `after` on, oldest first."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Ending, Settled
 from millpond.core.spec import bounded
@@ -169,3 +170,42 @@ class CallbacksConformance(StoreSuite):
         await lab.applied(retried(await lab.one(pool=CALLBACKS)))
         assert Status.COMPLETED == await lab.status(task)
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
+
+    @scenario
+    async def test_the_limit_of_callbacks_can_be_declared_anew(self, lab: Lab) -> None:
+        """A new max_callbacks is in force with the next lease, for what waits already."""
+        await lab.declare(max_callbacks=1)
+        for _ in range(4):
+            await lab.put(on_complete=NOTIFY)
+        await lab.applied(*map(completed, await lab.lease()))
+        assert 1 == len(await lab.lease(pool=CALLBACKS))
+        await lab.declare(max_callbacks=3)
+        assert 3 == (await lab.pool(CALLBACKS)).spec.max_concurrent
+        assert 2 == len(await lab.lease(pool=CALLBACKS))
+
+    @scenario
+    async def test_the_queue_of_callbacks_cannot_be_declared(self, lab: Lab) -> None:
+        """It comes with its pool; a declaration by that name is refused by name."""
+        for pool in (None, POOL):
+            if pool is not None:
+                await lab.declare(pool)
+            with pytest.raises(ConfigError) as caught:
+                await lab.declare(CALLBACKS, max_concurrent=99)
+            assert ("name", CALLBACKS) == (caught.value.option, caught.value.value)
+        assert 16 == (await lab.pool(CALLBACKS)).spec.max_concurrent
+
+    @scenario
+    async def test_pruning_a_pool_forgets_its_callbacks(self, lab: Lab) -> None:
+        """Ended callbacks go with the tasks they told of, the failed ones at their own moment."""
+        await lab.declare()
+        for _ in range(2):
+            await lab.put(on_complete=NOTIFY)
+        await lab.applied(*map(completed, await lab.lease()))
+        good, bad = await lab.lease(pool=CALLBACKS)
+        await lab.applied(completed(good), failed(bad))
+        lab.later(10.0)
+        assert 3 == (await lab.control(orders.Prune(POOL, lab.now, 0.0))).count
+        assert await lab.view.task(good.fence.task) is None
+        assert Status.FAILED == await lab.status(bad.fence.task)
+        assert 1 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
+        assert await lab.view.task(bad.fence.task) is None

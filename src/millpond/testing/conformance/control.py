@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigConflict, UnknownPool
+from millpond.core.errors import ConfigConflict, ConfigError, UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
-from millpond.core.spec import bounded, fair_round_robin, fifo, lifo
+from millpond.core.run import NewRun
+from millpond.core.spec import bounded, fair_round_robin, fifo, lifo, priority
 from millpond.core.task import Dedupe
 from millpond.testing.conformance.lab import (
+    CALLBACKS,
     POOL,
     Lab,
     completed,
@@ -434,3 +438,186 @@ class ControlConformance(StoreSuite):
         await lab.run_one()
         life = [Event.SUBMIT, Event.LEASE, Event.FAIL, Event.REDRIVE, Event.LEASE, Event.COMPLETE]
         assert life == await lab.events(task)
+
+    # Declared anew
+
+    @pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
+    @scenario
+    async def test_a_second_rate_leaves_the_first_as_it_is(self, lab: Lab, first: bool) -> None:
+        """What the first one counted still counts, wherever the new one is written."""
+        old, new = Rate(1, per=60.0), Rate(100, per=1.0)
+        await lab.declare(rates=(old,))
+        await lab.put()
+        await lab.run_one()
+        await lab.declare(rates=(new, old) if first else (old, new))
+        await lab.put()
+        answer = await lab.ask()
+        assert ((), lab.now + 60.0) == (answer.leased, answer.next_at)
+
+    @scenario
+    async def test_a_changed_rate_starts_afresh(self, lab: Lab) -> None:
+        """An hour that the old rate still had to wait is not waited for under the new one."""
+        await lab.declare(rates=(Rate(1, per=3600.0),))
+        await lab.put()
+        await lab.run_one()
+        await lab.put()
+        await lab.put()
+        assert lab.now + 3600.0 == (await lab.ask()).next_at
+        await lab.declare(rates=(Rate(1, per=2.0),))
+        answer = await lab.ask(9)
+        assert (1, lab.now + 2.0) == (len(answer.leased), answer.next_at)
+
+    @scenario
+    async def test_a_changed_rate_per_key_starts_afresh(self, lab: Lab) -> None:
+        """Each key has a full bucket of the new rate, and waits only as long as that says."""
+        await lab.declare(rate_per_key=Rate(1, per=3600.0))
+        await lab.put_keys("AAA")
+        assert 1 == len(await lab.lease())
+        await lab.declare(rate_per_key=Rate(1, per=2.0))
+        answer = await lab.ask(9)
+        assert (1, lab.now + 2.0) == (len(answer.leased), answer.next_at)
+
+    @scenario
+    async def test_a_rate_per_key_that_is_gone_holds_nobody(self, lab: Lab) -> None:
+        """Keys that waited for it start at once."""
+        await lab.declare(rate_per_key=Rate(1, per=3600.0))
+        await lab.put_keys("AAB")
+        assert "A B" == names_of(await lab.lease())
+        await lab.declare()
+        assert "A" == names_of(await lab.lease())
+
+    @scenario
+    async def test_new_weights_count_from_the_next_start(self, lab: Lab) -> None:
+        """They may change under a backlog, and a key of weight two is served twice as often."""
+        await lab.declare(order=fair_round_robin(), max_concurrent=1)
+        await lab.put_keys("AAAAAAAABBBBBBBB")
+        assert "A B" == await lab.serve(2)
+        await lab.declare(order=fair_round_robin(weights={"B": 2.0}), max_concurrent=1)
+        assert {"A": 3, "B": 6} == Counter((await lab.serve(9)).split())
+
+    @scenario
+    async def test_aging_cannot_change_under_a_backlog(self, lab: Lab) -> None:
+        """The place of what waits came from it."""
+        await lab.declare(order=priority(aging=5.0))
+        await lab.put()
+        for order in (priority(aging=6.0), priority()):
+            with pytest.raises(ConfigConflict) as caught:
+                await lab.declare(order=order)
+            assert ("aging", 5.0, order.aging) == (
+                caught.value.field,
+                caught.value.stored,
+                caught.value.declared,
+            )
+        assert priority(aging=5.0) == (await lab.pool()).spec.order
+        await lab.run_one()
+        assert 1 == (await lab.declare(order=priority())).count
+
+    @scenario
+    async def test_a_refused_declaration_changes_nothing(self, lab: Lab) -> None:
+        """Fewer lanes than an operator's limit cannot be; asked again, it is refused again."""
+        await lab.declare(lanes=4)
+        await lab.control(orders.Resize(POOL, 3))
+        before, records = await lab.pool(), await lab.records()
+        for _ in range(2):
+            with pytest.raises(ConfigError):
+                await lab.declare(lanes=2, rates=(Rate(1),), max_callbacks=1)
+            assert before == await lab.pool()
+        assert records == await lab.records()
+        assert 16 == (await lab.pool(CALLBACKS)).spec.max_concurrent
+        assert 0 == (await lab.declare(lanes=4)).count
+        await lab.control(orders.Resize(POOL, 1))
+        assert 1 == (await lab.declare(lanes=2)).count
+        assert (2, 1) == (
+            (await lab.pool()).spec.lanes,
+            (await lab.pool()).spec.max_concurrent,
+        )
+
+    @scenario
+    async def test_a_conflicting_declaration_changes_nothing(self, lab: Lab) -> None:
+        """Nothing of it is in force, and it is a conflict again as long as tasks wait."""
+        await lab.declare()
+        await lab.put()
+        before = await lab.pool()
+        for _ in range(2):
+            with pytest.raises(ConfigConflict):
+                await lab.declare(order=lifo(), max_concurrent=9, max_callbacks=1)
+            assert before == await lab.pool()
+        assert 16 == (await lab.pool(CALLBACKS)).spec.max_concurrent
+
+    @scenario
+    async def test_what_an_operator_resized_outlasts_every_declaration(self, lab: Lab) -> None:
+        """One that happens to name the same limit does not take it over."""
+        await lab.declare(max_concurrent=1)
+        await lab.control(orders.Resize(POOL, 7))
+        for declared in (7, 2, 1):
+            await lab.declare(max_concurrent=declared)
+            assert 7 == (await lab.pool()).spec.max_concurrent
+
+    @scenario
+    async def test_a_redriven_task_has_its_time_again(self, lab: Lab) -> None:
+        """One that expired is not too late at once, and is too late after as long as before."""
+        await lab.declare()
+        task = await lab.put(expires_in=5.0)
+        lab.later(60.0)
+        await lab.recover()
+        assert Status.FAILED == await lab.status(task)
+        await lab.control(orders.Redrive((task,)))
+        lab.later(4.75)
+        assert 0 == (await lab.recover()).moved
+        assert [task] == ids_of(await lab.lease())
+
+    # Forgetting keys and runs
+
+    @scenario
+    async def test_keys_outlive_their_tasks(self, lab: Lab) -> None:
+        """Pruned without keys_before, a key is still answered with the id it stood for."""
+        await lab.declare()
+        done = await lab.put(idempotency_key="k")
+        await lab.run_one()
+        lab.later(10.0)
+        assert 1 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
+        told = (await lab.submit(lab.new(idempotency_key="k"))).admissions[0]
+        assert (done, True, Status.COMPLETED) == (told.task, told.duplicate, told.status)
+
+    @pytest.mark.parametrize("steps", [1, 2])
+    @scenario
+    async def test_old_keys_are_forgotten_where_asked_for(self, lab: Lab, steps: int) -> None:
+        """With the prune that takes their tasks or a later one; younger keys stay."""
+        await lab.declare()
+        await lab.put(idempotency_key="old")
+        await lab.run_one()
+        lab.later(10.0)
+        young = await lab.put(idempotency_key="young")
+        await lab.run_one()
+        keys_before = lab.now
+        lab.later(10.0)
+        if steps > 1:
+            await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=keys_before))
+        again = lab.new(idempotency_key="old")
+        answer = await lab.submit(again, lab.new(idempotency_key="young"))
+        assert [(again.id, False), (young, True)] == [
+            (told.task, told.duplicate) for told in answer.admissions
+        ]
+
+    @scenario
+    async def test_ended_runs_are_forgotten_with_the_keys(self, lab: Lab) -> None:
+        """Only those over before keys_before; then their name is free for a new run."""
+        await lab.declare()
+        over = NewRun(id=lab.serial(), pool=POOL, name="nightly")
+        await lab.submit(lab.new(run=over.id), run=over)
+        await lab.run_one()
+        lab.later(10.0)
+        going = NewRun(id=lab.serial(), pool=POOL, name="weekly")
+        await lab.submit(lab.new(run=going.id, delay=60.0), run=going)
+        for keys_before in (None, lab.now - 10.0):
+            await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=keys_before))
+            assert (await lab.run_of(over.id)).finished
+        lab.later(10.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=lab.now))
+        assert await lab.view.run(over.id) is None
+        assert not (await lab.run_of(going.id)).finished
+        again = NewRun(id=lab.serial(), pool=POOL, name="nightly")
+        answer = await lab.submit(lab.new(run=again.id), run=again)
+        assert answer.run is not None
+        assert (again.id, False) == (answer.run.id, answer.run.resumed)

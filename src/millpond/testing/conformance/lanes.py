@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from millpond.core import control as orders
+from millpond.core.admit import Reason
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
-from millpond.core.spec import fair_round_robin
+from millpond.core.spec import fail_fast, fair_round_robin
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
     POOL,
@@ -242,3 +243,53 @@ class LanesConformance(StoreSuite):
         with pytest.raises(ConfigError):
             await lab.control(orders.Resize(POOL, 3))
         assert (2, 1) == ((await lab.pool()).spec.max_concurrent, (await lab.pool()).revision)
+
+    @pytest.mark.parametrize("ordered", [False, True], ids=["lanes", "ordered"])
+    @scenario
+    async def test_a_position_is_counted_in_its_lane(self, lab: Lab, ordered: bool) -> None:
+        """How many wait ahead in the lane, whatever waits in others or runs."""
+        await lab.declare(lanes=None if ordered else 8, ordered=ordered, max_concurrent=8)
+        positions = []
+        for key in ("acme", "acme", "bolt", "acme", "bolt"):
+            positions.append((await lab.submit(lab.new(key=key))).admissions[0].position)
+        assert [0, 1, 0, 2, 1] == positions
+        assert 2 == len(await lab.lease())
+        assert 2 == (await lab.submit(lab.new(key="acme"))).admissions[0].position
+
+    @scenario
+    async def test_fewer_lanes_are_all_there_are(self, lab: Lab) -> None:
+        """After an empty pool lost lanes, tasks without a key go round those that are left."""
+        await lab.declare(lanes=4)
+        for _ in range(3):
+            await lab.put()
+        await lab.serve(3)
+        await lab.declare(lanes=2)
+        batch = [lab.new() for _ in range(4)]
+        told = (await lab.submit(*batch)).admissions
+        assert {"0": 2, "1": 2} == Counter(one.lane for one in told)
+        assert 2 == len(await lab.lease())
+
+    @pytest.mark.parametrize("ordered", [False, True], ids=["lanes", "ordered"])
+    @scenario
+    async def test_a_closure_has_no_place_in_a_lane(self, lab: Lab, ordered: bool) -> None:
+        """It would block its lane for every other process: refused, with or without a key."""
+        await lab.declare(lanes=None if ordered else 4, ordered=ordered)
+        await lab.join("w2", owner="mine")
+        for key in (None, "acme"):
+            answer = await lab.submit(lab.new(owner="mine", key=key))
+            assert answer.refusal is not None
+            assert Reason.CLOSURE_IN_LANES == answer.refusal.reason
+        assert 0 == (await lab.pool()).queued
+
+    @scenario
+    async def test_fail_fast_refuses_a_busy_lane(self, lab: Lab) -> None:
+        """A lane with one task, waiting or running, could not start another; the rest could."""
+        await lab.declare(lanes=8, backpressure=fail_fast())
+        await lab.put(key="acme")
+        for _ in ("waiting", "running"):
+            answer = await lab.submit(lab.new(key="acme"))
+            assert answer.refusal is not None
+            assert Reason.NO_CAPACITY == answer.refusal.reason
+            await lab.lease()
+        await lab.put(key="bolt")
+        await lab.run_one()

@@ -10,6 +10,7 @@ from millpond.core import control as orders
 from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
+from millpond.core.spec import priority
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
     DAY,
@@ -246,3 +247,18 @@ class LeaseConformance(StoreSuite):
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
         assert Event.STALE == (await lab.events(closure))[-1]
+
+    # What was parked comes back
+
+    @scenario
+    async def test_of_parked_tasks_the_best_comes_back_first(self, lab: Lab) -> None:
+        """A worker that asks for one is given the one with the highest priority."""
+        await lab.declare(order=priority())
+        await lab.join("w2", functions=("other",))
+        for level in (1, 5, 3):
+            await lab.put(str(level), call=Call("rare"), priority=level)
+        await lab.put("4", call=Call("odd"), priority=4)
+        assert [] == await lab.lease(worker="w2")
+        assert 4 == (await lab.pool()).parked
+        starts = [names_of(await lab.lease(1)) for _ in range(4)]
+        assert ["5", "4", "3", "1"] == starts

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.errors import ConfigError, StaleRevision
-from millpond.core.lease import Leased
+from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
 from millpond.testing.conformance.lab import (
@@ -444,4 +444,49 @@ class LimitsConformance(StoreSuite):
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
         await lab.control(orders.Leave("w2"))
+        await self._takes_every_free_slot(lab, held[0])
+
+    @scenario
+    async def test_two_workers_that_settle_and_ask_take_turns(self, lab: Lab) -> None:
+        """One slot, each asking for the next as it settles: it passes from one to the other."""
+        await self._two_workers(lab, slots=1)
+        for _ in range(9):
+            await lab.put()
+        mine, other = "w1", "w2"
+        held = await lab.one(worker=mine)
+        for _ in range(6):
+            assert [] == await lab.lease(worker=other)
+            then = LeaseAsk(pool=POOL, worker=mine, want=1)
+            answer = await lab.settle_all([completed(held)], then=then)
+            assert answer.lease is not None
+            assert () == answer.lease.leased
+            held = await lab.one(worker=other)
+            mine, other = other, mine
+
+    @scenario
+    async def test_the_moment_named_to_who_yields_is_exact(self, lab: Lab) -> None:
+        """If the starved one never comes back, asking at `next_at` succeeds, and not before."""
+        lab.now = 1_700_000_000.123456
+        await self._two_workers(lab, slots=1)
+        await lab.put()
+        await lab.put()
+        held = await lab.one(worker="w1")
+        assert [] == await lab.lease(worker="w2")
+        lab.later(0.3)
+        await lab.applied(completed(held))
+        moment = (await lab.ask(worker="w1")).next_at
+        assert moment is not None
+        lab.now = moment - INSTANT
+        assert [] == await lab.lease(worker="w1")
+        lab.now = moment
+        assert 1 == len(await lab.lease(worker="w1"))
+
+    @scenario
+    async def test_asking_for_nothing_starves_nobody(self, lab: Lab) -> None:
+        """Who wants no task makes nobody share."""
+        await self._two_workers(lab, slots=2)
+        for _ in range(9):
+            await lab.put()
+        held = await lab.lease(worker="w1")
+        assert () == (await lab.ask(0, worker="w2")).leased
         await self._takes_every_free_slot(lab, held[0])

@@ -214,3 +214,74 @@ class RecoverConformance(StoreSuite):
         assert [] == await lab.lease()
         await lab.control(orders.Bury("w2"))
         assert 1 == len(await lab.lease())
+
+    @scenario
+    async def test_leaving_does_not_give_back_what_was_cancelled(self, lab: Lab) -> None:
+        """A running task that was cancelled ends with its worker's leaving and runs no more."""
+        await lab.declare()
+        await lab.join("w2")
+        task = await lab.put()
+        await lab.one(worker="w2")
+        await lab.control(orders.Cancel((task,)))
+        await lab.control(orders.Leave("w2"))
+        told = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled", 1) == (told.status, told.reason, told.runs)
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_leaving_counts_what_it_gave_back(self, lab: Lab) -> None:
+        """The answer to a worker's leaving says how many tasks it held."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.join("w3")
+        for _ in range(3):
+            await lab.put()
+        await lab.lease(worker="w2")
+        assert 3 == (await lab.control(orders.Leave("w2"))).count
+        assert 0 == (await lab.control(orders.Leave("w3"))).count
+        assert 3 == (await lab.pool()).queued
+
+    @scenario
+    async def test_the_leases_of_one_worker_are_lost_in_pages(self, lab: Lab) -> None:
+        """A limit bounds what is moved also within one worker, and `more` is exact."""
+        await lab.declare(max_concurrent=9)
+        await lab.join("w2", lease=5.0)
+        for _ in range(5):
+            await lab.put()
+        await lab.lease(worker="w2")
+        lab.later(5.0)
+        for moved, left in ((2, 3), (2, 1), (1, 0)):
+            answer = await lab.recover(limit=2)
+            assert (moved, left > 0) == (answer.moved, answer.more)
+            assert left == (await lab.pool()).running
+        assert "w2" not in await lab.view.workers()
+
+    @scenario
+    async def test_a_limit_that_is_just_met_leaves_nothing(self, lab: Lab) -> None:
+        """Lost leases and expired tasks share one limit, and the last of them leaves no `more`."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        await lab.put()
+        await lab.put()
+        await lab.lease(worker="w2")
+        await lab.put(expires_in=5.0)
+        lab.later(5.0)
+        answer = await lab.recover(limit=3)
+        assert (3, False) == (answer.moved, answer.more)
+
+    @scenario
+    async def test_abandoned_closures_are_failed_in_pages(self, lab: Lab) -> None:
+        """The limit of a call holds for the closures of a dead process too."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0, owner="mine")
+        closures = [await lab.put(owner="mine") for _ in range(5)]
+        lab.later(5.0)
+        calls = 0
+        while True:
+            answer = await lab.recover(limit=2)
+            calls += 1
+            assert answer.moved <= 2
+            assert calls < 9
+            if not answer.more:
+                break
+        assert [Status.FAILED] * 5 == await lab.statuses(*closures)

@@ -101,3 +101,18 @@ class RenewConformance(StoreSuite):
         await lab.control(orders.Cancel((task,)))
         await lab.applied(completed(leased))
         assert () == (await lab.renew("worker")).cancelled
+
+    @scenario
+    async def test_a_late_worker_that_asks_is_kept(self, lab: Lab) -> None:
+        """Nobody took its leases, so it lives, and what it leases outlasts the next recovery."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        lab.later(6.0)
+        await lab.one(worker="w2")
+        assert 0 == (await lab.recover()).moved
+        assert Status.RUNNING == await lab.status(task)
+        lab.later(5.0 - INSTANT)
+        assert 0 == (await lab.recover()).moved
+        lab.later(INSTANT)
+        assert 1 == (await lab.recover()).moved

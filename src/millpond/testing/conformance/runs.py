@@ -4,18 +4,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from millpond.core import control as orders
 from millpond.core.admit import Reason
+from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.run import NewRun, OnError
+from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
+from millpond.store.protocol import Batch
 from millpond.testing.conformance.lab import (
     CALLBACKS,
     POOL,
+    WORKER,
     Lab,
     completed,
     failed,
+    released,
     retried,
 )
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
@@ -370,3 +379,200 @@ class RunsConformance(StoreSuite):
         told = await lab.run_of(run)
         assert (False, 1, 1) == (told.finished, told.live, told.total)
         assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+
+    # A run that stops
+
+    @scenario
+    async def test_a_stopped_run_starts_nothing_more(self, lab: Lab) -> None:
+        """After one failure its queued tasks are cancelled, and the run says why it stopped."""
+        await lab.declare(max_concurrent=1)
+        run = await self._open(lab, 3, on_error=OnError.FAIL)
+        assert (await lab.run_of(run)).stopped is None
+        leased = await lab.one()
+        assert (run,) == (await lab.applied(failed(leased))).finished_runs
+        told = await lab.run_of(run)
+        assert (Reason.RUN_FAILED, leased.fence.task) == (told.stopped, told.failed_task)
+        assert {"failed": 1, "cancelled": 2} == told.ended
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_an_expired_task_stops_its_run(self, lab: Lab) -> None:
+        """A task that failed without having run is a failure of the run like any other."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL, on_error=OnError.FAIL)
+        late, other = lab.new(run=run.id, expires_in=5.0), lab.new(run=run.id, delay=60.0)
+        await lab.submit(late, other, run=run)
+        lab.later(5.0)
+        assert (run.id,) == (await lab.recover()).finished_runs
+        assert [Status.FAILED, Status.CANCELLED] == await lab.statuses(late.id, other.id)
+        assert Reason.RUN_FAILED == (await lab.task(other.id)).reason
+
+    @scenario
+    async def test_follow_ups_for_a_stopped_run_end_cancelled(self, lab: Lab) -> None:
+        """What still ran may complete; what it submits is stored and not started."""
+        await lab.declare(max_concurrent=2)
+        await lab.declare("other")
+        run = await self._open(lab, 2, on_error=OnError.FAIL)
+        first, second = await lab.lease()
+        await lab.applied(failed(first))
+        here, there = lab.new(run=run), lab.new(run=run, pool="other")
+        answer = await lab.applied(completed(second, here, there))
+        assert (run,) == answer.finished_runs
+        assert [(Status.CANCELLED, Reason.RUN_FAILED)] * 2 == [
+            (told.status, told.reason) for told in answer.follow_ups[0]
+        ]
+        assert [Status.COMPLETED, Status.CANCELLED, Status.CANCELLED] == await lab.statuses(
+            second.fence.task, here.id, there.id
+        )
+        assert ([], []) == (await lab.lease(), await lab.lease(pool="other"))
+
+    @pytest.mark.parametrize("end", [retried, released, "buried", "left"], ids=str)
+    @scenario
+    async def test_nothing_comes_back_to_a_stopped_run(
+        self, lab: Lab, end: Callable[[Leased], Settlement] | str
+    ) -> None:
+        """A retry, a release and a lost lease of it end cancelled, and with them the run."""
+        await lab.declare(max_concurrent=2)
+        await lab.join("w2")
+        run = await self._open(lab, 2, on_error=OnError.FAIL)
+        first, second = await lab.one(), await lab.one(worker="w2")
+        await lab.applied(failed(first))
+        if callable(end):
+            finished = (await lab.applied(end(second))).finished_runs
+        else:
+            order = orders.Bury("w2") if end == "buried" else orders.Leave("w2")
+            finished = (await lab.control(order)).finished_runs
+        assert (run,) == finished
+        told = await lab.task(second.fence.task)
+        assert (Status.CANCELLED, Reason.RUN_FAILED) == (told.status, told.reason)
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_a_stopped_run_takes_nothing_from_outside(self, lab: Lab) -> None:
+        """Although it is still held open, a submit to it is refused."""
+        await lab.declare()
+        run = await self._open(lab, on_error=OnError.FAIL, holder="mine")
+        await lab.applied(failed(await lab.one()))
+        answer = await lab.submit(lab.new(run=run))
+        assert answer.refusal is not None
+        assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+        told = await lab.run_of(run)
+        assert (False, Reason.RUN_FAILED) == (told.finished, told.stopped)
+
+    @scenario
+    async def test_the_callbacks_of_a_stopped_run_are_run(self, lab: Lab) -> None:
+        """Those that wait, come, or are tried again are not cancelled, and the run waits."""
+        await lab.declare(max_concurrent=1)
+        run = NewRun(id=lab.serial(), pool=POOL, on_error=OnError.FAIL)
+        seed = [lab.new(run=run.id, on_complete=Call("notify")) for _ in range(3)]
+        await lab.submit(*seed, run=run)
+        await lab.run_one()
+        assert () == (await lab.applied(failed(await lab.one()))).finished_runs
+        assert (False, 3) == (
+            (told := await lab.run_of(run.id)).finished,
+            told.live,
+        )
+        assert () == (await lab.applied(retried(await lab.one(pool=CALLBACKS)))).finished_runs
+        for last in (False, False, True):
+            answer = await lab.applied(completed(await lab.one(pool=CALLBACKS)))
+            assert ((run.id,) if last else ()) == answer.finished_runs
+
+    @scenario
+    async def test_a_failed_callback_does_not_stop_a_run(self, lab: Lab) -> None:
+        """It is none of the run's tasks."""
+        await lab.declare(max_concurrent=1)
+        run = NewRun(id=lab.serial(), pool=POOL, on_error=OnError.FAIL)
+        told = lab.new(run=run.id, on_complete=Call("notify"))
+        await lab.submit(told, lab.new(run=run.id), run=run)
+        await lab.run_one()
+        await lab.applied(failed(await lab.one(pool=CALLBACKS)))
+        seen = await lab.run_of(run.id)
+        assert (None, None, 1) == (seen.stopped, seen.failed_task, seen.live)
+        assert (run.id,) == (await lab.applied(completed(await lab.one()))).finished_runs
+
+    # Budgets
+
+    @scenario
+    async def test_follow_ups_within_the_budget_are_run(self, lab: Lab) -> None:
+        """The last task that max_tasks allows starts as any other."""
+        await lab.declare()
+        run = await self._open(lab, max_tasks=2)
+        await lab.applied(completed(await lab.one(), lab.new(run=run)))
+        assert (None, 2) == ((await lab.run_of(run)).stopped, (await lab.run_of(run)).total)
+        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+
+    @scenario
+    async def test_a_follow_up_beyond_the_budget_stops_the_run(self, lab: Lab) -> None:
+        """All that waits of it is cancelled, and the run, its tasks and the answer say why."""
+        await lab.declare(max_concurrent=1)
+        run = await self._open(lab, 2, max_tasks=2)
+        over = lab.new(run=run)
+        answer = await lab.applied(completed(await lab.one(), over))
+        assert (run,) == answer.finished_runs
+        assert (Status.CANCELLED, Reason.OVER_BUDGET) == (
+            answer.follow_ups[0][0].status,
+            answer.follow_ups[0][0].reason,
+        )
+        told = await lab.run_of(run)
+        assert (Reason.OVER_BUDGET, None) == (told.stopped, told.failed_task)
+        assert {"completed": 1, "cancelled": 2} == told.ended
+        assert Reason.OVER_BUDGET == (await lab.task(over.id)).reason
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_a_settle_tells_of_follow_ups_as_they_are_after_it(self, lab: Lab) -> None:
+        """One that a later one of the same settlement took over the budget is told cancelled."""
+        await lab.declare()
+        run = await self._open(lab, max_tasks=2)
+        answer = await lab.applied(completed(await lab.one(), lab.new(run=run), lab.new(run=run)))
+        told = answer.follow_ups[0]
+        assert [Status.CANCELLED] * 2 == await lab.statuses(*(one.task for one in told))
+        assert [Status.CANCELLED] * 2 == [one.status for one in told]
+
+    # Who tells that a run is over
+
+    @scenario
+    async def test_a_submit_tells_that_it_ended_a_run(self, lab: Lab) -> None:
+        """The last task of a run made room for another."""
+        await lab.declare(backpressure=ring_buffer(1))
+        run = await self._open(lab)
+        answer = await lab.submit_all(Batch(tasks=(lab.new(),)))
+        assert (run,) == answer.finished_runs
+
+    @scenario
+    async def test_a_submit_tells_that_an_empty_seed_is_over(self, lab: Lab) -> None:
+        """The run is answered as finished, and told as every run that ends."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        answer = await lab.submit_all(Batch(tasks=(), run=run))
+        assert (run.id,) == answer.finished_runs
+        assert answer.batches[0].run is not None
+        assert answer.batches[0].run.finished
+
+    @pytest.mark.parametrize("settling", [False, True], ids=["lease", "settle"])
+    @scenario
+    async def test_a_lease_tells_that_it_ended_a_run(self, lab: Lab, settling: bool) -> None:
+        """It came upon the last task of a run after its time, alone or within a settle."""
+        await lab.declare(max_concurrent=1)
+        await lab.put()
+        held = await lab.one()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        await lab.submit(lab.new(run=run.id, expires_in=5.0), run=run)
+        lab.later(5.0)
+        if settling:
+            then = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            finished = (await lab.settle_all([completed(held)], then=then)).finished_runs
+        else:
+            await lab.applied(completed(held))
+            finished = (await lab.ask()).finished_runs
+        assert (run.id,) == finished
+
+    @scenario
+    async def test_who_takes_a_run_up_holds_it_too(self, lab: Lab) -> None:
+        """A run resumed by its name stays open until the new holder seals it as well."""
+        await lab.declare()
+        run = await self._open(lab, name="nightly", holder="mine")
+        assert run == await self._open(lab, name="nightly", holder="yours")
+        await lab.run_one()
+        assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
+        assert (run,) == (await lab.control(orders.Seal(run, "yours"))).finished_runs

@@ -9,10 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from millpond.core import control as orders
+from millpond.core.admit import Reason
 from millpond.core.errors import UnknownPool
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
+from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
+from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
     POOL,
     WORKER,
@@ -415,3 +418,94 @@ class SettleConformance(StoreSuite):
         before = await lab.records()
         assert [] == await lab.settle()
         assert before == await lab.records()
+
+    # What a settle answers and decides
+
+    @pytest.mark.parametrize("spend", [True, False], ids=["charged", "free"])
+    @pytest.mark.parametrize("attempts", [1, 3])
+    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY], ids=str)
+    @scenario
+    async def test_a_cancelled_task_whose_handler_raised_ends_cancelled(
+        self, lab: Lab, event: Event, attempts: int, spend: bool
+    ) -> None:
+        """A cancel beats an error, the last one too, and the totals say so."""
+        await lab.declare()
+        task = await lab.put(attempts=attempts)
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(Settlement(fence=leased.fence, event=event, spend=spend, error=b"no"))
+        told = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        assert {"cancelled": 1} == (await lab.pool()).totals
+        assert [] == await lab.lease()
+
+    @scenario
+    async def test_the_answer_tells_what_became_of_each_follow_up(self, lab: Lab) -> None:
+        """Stored, a duplicate of the task that has the key, or in conflict with it."""
+        await lab.declare()
+        known = await lab.put(idempotency_key="k", delay=60.0)
+        await lab.put()
+        leased = await lab.one()
+        fresh, again = lab.new(), lab.new(idempotency_key="k")
+        other = lab.new(idempotency_key="k", fingerprint=9)
+        answer = await lab.applied(completed(leased, fresh, again, other))
+        assert [
+            (fresh.id, Status.QUEUED, False, None),
+            (known, Status.QUEUED, True, None),
+            (known, Status.QUEUED, True, Reason.CONFLICT),
+        ] == [(one.task, one.status, one.duplicate, one.reason) for one in answer.follow_ups[0]]
+        assert 2 == (await lab.pool()).queued
+
+    @scenario
+    async def test_follow_ups_are_told_settlement_by_settlement(self, lab: Lab) -> None:
+        """A settlement without any, and one that is stale, have an empty place of their own."""
+        await lab.declare()
+        for _ in range(3):
+            await lab.put()
+        first, second, third = await lab.lease()
+        stale = with_fence(completed(second), token=0)
+        one, two = lab.new(), lab.new()
+        answer = await lab.settle_all([failed(first), stale, completed(third, one, two)])
+        assert [[], [], [one.id, two.id]] == [
+            [admission.task for admission in told] for told in answer.follow_ups
+        ]
+
+    @scenario
+    async def test_two_follow_ups_of_one_key_are_one_task(self, lab: Lab) -> None:
+        """The second of a settlement finds the first."""
+        await lab.declare()
+        await lab.put()
+        one, two = lab.new(idempotency_key="k"), lab.new(idempotency_key="k")
+        answer = await lab.applied(completed(await lab.one(), one, two))
+        assert [(one.id, False), (one.id, True)] == [
+            (told.task, told.duplicate) for told in answer.follow_ups[0]
+        ]
+        assert 1 == (await lab.pool()).queued
+
+    @scenario
+    async def test_a_follow_up_too_heavy_to_start_is_cancelled(self, lab: Lab) -> None:
+        """Nobody is left to refuse it to: it ends with the reason and blocks nothing."""
+        await lab.declare(rates=(Rate(4, per=1.0, of="weight"),))
+        await lab.put()
+        heavy, light = lab.new("heavy", weight=5), lab.new("light")
+        answer = await lab.applied(completed(await lab.one(), heavy, light))
+        assert [(Status.CANCELLED, Reason.WEIGHT_LIMIT), (Status.QUEUED, None)] == [
+            (told.status, told.reason) for told in answer.follow_ups[0]
+        ]
+        told = await lab.task(heavy.id)
+        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT, 0) == (told.status, told.reason, told.runs)
+        assert "light" == names_of(await lab.lease())
+
+    @scenario
+    async def test_a_worker_is_not_given_again_what_it_did_not_know(self, lab: Lab) -> None:
+        """It claimed to know everything; the function waits for another, and nobody spins."""
+        await lab.declare()
+        await lab.put("a", call=Call("rare"))
+        await lab.applied(released(await lab.one(), parked=True))
+        await lab.put("b", call=Call("rare"))
+        await lab.put("c", call=Call("common"))
+        assert "c" == names_of(await lab.lease())
+        answer = await lab.ask()
+        assert ((), None) == (answer.leased, answer.next_at)
+        await lab.join("w2")
+        assert "a b" == names_of(await lab.lease(worker="w2"))

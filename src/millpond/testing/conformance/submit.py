@@ -10,6 +10,7 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
+from millpond.core.errors import ConfigError
 from millpond.core.lease import Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
@@ -492,3 +493,68 @@ class SubmitConformance(StoreSuite):
             (await lab.task(future)).due,
             (await lab.task(past)).due,
         )
+
+    @scenario
+    async def test_fail_fast_does_not_count_what_is_scheduled(self, lab: Lab) -> None:
+        """A task for later takes no slot from one that could start now."""
+        await lab.declare(max_concurrent=1, backpressure=fail_fast())
+        await lab.put(delay=60.0)
+        await lab.put()
+        answer = await lab.submit(lab.new())
+        assert answer.refusal is not None
+        assert Reason.NO_CAPACITY == answer.refusal.reason
+
+    @scenario
+    async def test_fail_fast_counts_what_waits_against_the_limit_of_a_key(self, lab: Lab) -> None:
+        """A waiting task of the key will take its slot first; another key has its own."""
+        await lab.declare(max_concurrent=9, max_per_key=1, backpressure=fail_fast())
+        await lab.put(key="A")
+        answer = await lab.submit(lab.new(key="A"))
+        assert answer.refusal is not None
+        assert Reason.NO_CAPACITY == answer.refusal.reason
+        await lab.put(key="B")
+
+    # Bounds, told exactly
+
+    @pytest.mark.parametrize(
+        "policy", ["block_submitter", "fail_submitter", "drop_newest", "drop_oldest"]
+    )
+    @scenario
+    async def test_a_bound_per_key_leaves_tasks_without_one_alone(
+        self, lab: Lab, policy: str
+    ) -> None:
+        """They have no key in common; only the depth of the pool bounds them."""
+        await lab.declare(backpressure=bounded(9, policy, per_key=1))
+        tasks = [lab.new() for _ in range(3)]
+        assert (await lab.submit(*tasks)).refusal is None
+        await lab.put()
+        assert [Status.QUEUED] * 3 == await lab.statuses(*(new.id for new in tasks))
+
+    @scenario
+    async def test_the_totals_count_what_was_dropped_at_the_door(self, lab: Lab) -> None:
+        """A newcomer that was dropped is a rejected task like one that was evicted."""
+        await lab.declare(backpressure=bounded(1, "drop_newest"))
+        await lab.put()
+        await lab.submit(lab.new(), lab.new())
+        assert {"rejected": 2} == (await lab.pool()).totals
+
+    @scenario
+    async def test_a_batch_tells_which_of_its_items_it_evicted(self, lab: Lab) -> None:
+        """An item that a later one of the same batch pushed out is answered as rejected."""
+        await lab.declare(backpressure=ring_buffer(2))
+        told = (await lab.submit(*(lab.new() for _ in range(4)))).admissions
+        gone = (Status.REJECTED, Reason.RING_BUFFER)
+        assert [gone, gone, (Status.QUEUED, None), (Status.QUEUED, None)] == [
+            (one.status, one.reason) for one in told
+        ]
+        assert [one.status for one in told] == await lab.statuses(*(one.task for one in told))
+
+    @scenario
+    async def test_a_batch_is_for_one_pool(self, lab: Lab) -> None:
+        """Tasks for two pools are refused before any is stored."""
+        await lab.declare()
+        await lab.declare("other")
+        with pytest.raises(ConfigError) as caught:
+            await lab.submit(lab.new(), lab.new(pool="other"))
+        assert "tasks" == caught.value.option
+        assert (0, 0) == ((await lab.pool()).queued, (await lab.pool("other")).queued)

@@ -213,3 +213,16 @@ class ViewConformance(StoreSuite):
             await lab.recover()
         with pytest.raises(StoreClosed):
             await lab.control(orders.Pause(POOL))
+
+    @scenario
+    async def test_ready_sees_what_is_parked(self, lab: Lab) -> None:
+        """Yes for a worker that knows the function, no for one that does not."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        await lab.put(call=Call("rare"))
+        assert [] == await lab.lease(worker="w2")
+        assert 1 == (await lab.pool()).parked
+        assert await lab.view.ready(POOL, WORKER, now=lab.now)
+        assert not await lab.view.ready(POOL, "w2", now=lab.now)
+        assert 1 == len(await lab.lease())
+        assert not await lab.view.ready(POOL, WORKER, now=lab.now)

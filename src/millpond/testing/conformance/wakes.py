@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 
 from millpond.core import control as orders
+from millpond.core.spec import ring_buffer
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import POOL, Lab, completed, released, retried
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
@@ -193,4 +194,13 @@ class WakesConformance(StoreSuite):
         await lab.declare()
         await lab.control(orders.Close(POOL))
         await lab.submit(lab.new())
+        assert {} == lab.wakes
+
+    @scenario
+    async def test_an_eviction_does_not_wake_a_paused_pool(self, lab: Lab) -> None:
+        """One came, one went, and nothing may start."""
+        await lab.declare(backpressure=ring_buffer(1))
+        await lab.control(orders.Pause(POOL))
+        await lab.put()
+        await lab.put()
         assert {} == lab.wakes
