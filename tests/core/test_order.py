@@ -50,6 +50,7 @@ RATED = [
     spec(order=fifo(), rate_per_key=Rate(1, per=2.0, burst=2)),
     spec(order=priority(), rate_per_key=Rate(4, per=1.0, burst=1)),
     spec(order=lifo(), rate_per_key=Rate(2, per=1.0, burst=1), max_per_key=2),
+    spec(order=fair_round_robin(), rate_per_key=Rate(2, per=1.0, burst=1), max_per_key=2),
 ]
 STRICT = [
     spec(order=fifo(), lanes=3, max_concurrent=3),
@@ -309,7 +310,6 @@ class RatedMachine(BacklogMachine):
     """Pools with a rate per key."""
 
     specs = RATED
-    owners = False
 
 
 class StrictMachine(BacklogMachine):
@@ -461,4 +461,85 @@ def test_an_operation_costs_the_same_on_a_long_queue(chosen: PoolSpec) -> None:
     small = filled(chosen, 1_000, 100)
     large = filled(chosen, 20_000, 10_000)
     few, many = calls(lambda: churn(small, 10**6)), calls(lambda: churn(large, 10**6))
+    assert many < 2 * few
+
+
+RATED_FAIR = spec(order=fair_round_robin(), rate_per_key=Rate(2, per=1.0, burst=1))
+
+
+def test_a_timer_belongs_to_a_key_and_not_to_one_share_of_it() -> None:
+    """Emptying one share's group keeps the moment for which the other share's task waits."""
+    log = Backlog(RATED_FAIR)
+    first, second, other = (
+        queued(log.spec, seq, key="k", share=share) for seq, share in enumerate("aab", 1)
+    )
+    for task in (first, second, other):
+        log.add(task, 0.0)
+    log.flush(0.0)
+    log.start(first, 0.0)
+    log.discard(second)
+    log.flush(0.0)
+    assert (None, 0.5) == (peeked(log), log.next_moment())
+    log.promote(0.5)
+    assert 3 == peeked(log)
+
+
+def test_a_timer_goes_with_the_last_task_of_its_key() -> None:
+    """When no share has a task of the key left there is nothing to wait for."""
+    log = Backlog(RATED_FAIR)
+    tasks = [queued(log.spec, seq, key="k", share=share) for seq, share in enumerate("aab", 1)]
+    for task in tasks:
+        log.add(task, 0.0)
+    log.flush(0.0)
+    log.start(tasks[0], 0.0)
+    for task in tasks[1:]:
+        log.discard(task)
+    log.flush(0.0)
+    assert log.next_moment() is None
+
+
+def test_a_key_seen_once_is_forgotten_when_its_rate_is() -> None:
+    """Its bucket is remembered until it is full again, and then nothing is."""
+    log = Backlog(RATED_FAIR)
+    for seq in range(1, 101):
+        task = queued(log.spec, seq, key=f"k{seq}", share="a")
+        log.add(task, 0.0)
+        log.flush(0.0)
+        log.start(task, 0.0)
+        log.finish(task.unit)
+        log.flush(0.0)
+    assert 100 == len(log._units)
+    log.flush(0.5)
+    assert (0, 0) == (len(log._units), kept(log))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        spec(order=fair_round_robin()),
+        spec(order=fair_round_robin(), max_per_key=2),
+        RATED_FAIR,
+    ],
+    ids=["fair", "limited", "rated"],
+)
+def test_a_start_without_a_key_touches_one_share(chosen: PoolSpec) -> None:
+    """Tasks without a key share no limit: what a start costs does not grow with the shares."""
+
+    def of_shares(shares: int) -> Backlog:
+        log = Backlog(chosen)
+        for seq in range(1, 2 * shares + 1):
+            log.add(queued(chosen, seq, share=f"s{seq % shares}"), 0.0)
+        log.flush(0.0)
+        return log
+
+    def serve(log: Backlog) -> None:
+        for _ in range(50):
+            task = log.peek(None)
+            assert task is not None
+            log.start(task, 0.0)
+            log.finish(task.unit)
+            log.flush(0.0)
+
+    small, large = of_shares(100), of_shares(2_000)
+    few, many = calls(lambda: serve(small)), calls(lambda: serve(large))
     assert many < 2 * few

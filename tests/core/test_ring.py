@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millpond.core.ring import Owner, Ring, Share
+from millpond.core.ring import PLACES_KEPT, Owner, Ring, Share
 from millpond.core.spec import ONE_TURN, Order, fair_round_robin
 
 SHARES: list[Share] = [None, "a", "b", "c", "d"]
@@ -252,3 +252,14 @@ def test_keys_that_went_are_forgotten_as_the_ring_turns() -> None:
         ring.leave(f"k{n}", None)
         ring.serve("stays")
         assert len(ring._turns) <= 4
+
+
+def test_no_more_than_so_many_places_are_kept() -> None:
+    """Keys that came once while the ring never turned are forgotten too, the oldest first."""
+    ring = Ring(fair_round_robin())
+    for n in range(PLACES_KEPT + 100):
+        ring.enter(f"k{n}", None)
+        ring.serve(f"k{n}")
+        ring.leave(f"k{n}", None)
+    assert PLACES_KEPT == len(ring._resting) == len(ring._turns) == len(ring._joined)
+    assert ("k0" in ring._turns, f"k{PLACES_KEPT + 99}" in ring._turns) == (False, True)

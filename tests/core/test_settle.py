@@ -7,9 +7,11 @@ import pytest
 from tests.core.making import leased, new_task, queued
 
 from millpond.core.backoff import Retry
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import (
     CALLBACK_ATTEMPTS,
+    ENDINGS,
     Ending,
     Interrupted,
     Outcome,
@@ -139,3 +141,50 @@ def test_a_callback_tells_how_the_task_ended() -> None:
     assert told.on_complete is None
     ending = Ending(task=1, status="completed", reason=None, attempt=2, result=b"r", error=None)
     assert ending == msgspec.msgpack.decode(told.options, type=Ending)
+
+
+PATIENT = Retry(attempts=9, initial=1.0, jitter=0.0, give_up_after=10.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "now", "event"),
+    [
+        (Raised(b"e"), 0.0, Event.RETRY),
+        (Raised(b"e"), 9.0, Event.RETRY),
+        (Raised(b"e"), 9.5, Event.FAIL),
+        (Raised(b"e"), 60.0, Event.FAIL),
+        (Raised(b"e", retry_in=10.0), 0.0, Event.RETRY),
+        (Raised(b"e", retry_in=11.0), 0.0, Event.FAIL),
+        (Raised(b"e", retry_in=11.0, spend=False), 0.0, Event.FAIL),
+        (Raised(b"e", retry_in=11.0), None, Event.RETRY),
+        (Interrupted(), 60.0, Event.RELEASE),
+        (Succeeded(b"r"), 60.0, Event.COMPLETE),
+    ],
+)
+def test_patience_ends_when_it_was_promised_to(
+    outcome: Outcome, now: float | None, event: Event
+) -> None:
+    """No attempt starts later than give_up_after seconds after the submit, at 0 here."""
+    assert event is settle(leased(), outcome, PATIENT, jitter=0.5, now=now).event
+
+
+def test_without_a_limit_patience_has_no_end() -> None:
+    """Attempts alone decide."""
+    assert Event.RETRY is settle(leased(), Raised(b"e"), STEADY, jitter=0.5, now=1e9).event
+
+
+@pytest.mark.parametrize("event", Event)
+def test_a_settlement_ends_an_attempt(event: Event) -> None:
+    """Any other event is refused, blamed by name, before a store ever sees it."""
+    if event in ENDINGS:
+        assert event is Settlement(fence=Fence(1, 1, 0), event=event).event
+        return
+    with pytest.raises(ConfigError) as caught:
+        Settlement(fence=Fence(1, 1, 0), event=event)
+    assert ("event", str(event)) == (caught.value.option, caught.value.value)
+
+
+def test_what_ends_an_attempt_is_an_arrow_from_running() -> None:
+    """Six endings; a corrupt record is released first and fails from the queue."""
+    assert {"complete", "fail", "cancel", "retry", "release", "corrupt"} == {*map(str, ENDINGS)}
+    assert all((Status.RUNNING, event) in LIFECYCLE for event in ENDINGS - {Event.CORRUPT})

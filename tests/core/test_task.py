@@ -1,10 +1,14 @@
 """The nouns: what a task derives from what it was told."""
 
+import math
+from typing import Any
+
 import pytest
 from tests.core.making import new_task, queued
 
+from millpond.core.errors import ConfigError
 from millpond.core.spec import PoolSpec, fifo
-from millpond.core.task import Dedupe, Fence, key_of
+from millpond.core.task import LONGEST_KEY, Dedupe, Fence, key_of
 
 
 def test_the_unit_is_the_lane_where_there_is_one() -> None:
@@ -38,3 +42,33 @@ def test_a_key_counts_per_run_only_where_it_says_so(
 ) -> None:
     """The same key in two runs is two keys under `run`, one under any other way."""
     assert name == key_of(new_task(1, idempotency_key="k", dedupe=dedupe, run=7))
+
+
+REFUSED: list[tuple[str, Any]] = [
+    ("weight", 0),
+    ("weight", -1),
+    ("attempts", 0),
+    ("delay", -1.0),
+    ("delay", math.nan),
+    ("delay", math.inf),
+    *(
+        (field, value)
+        for field in ("key", "share", "idempotency_key")
+        for value in ("", "a\0b", "x" * (LONGEST_KEY + 1))
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED)
+def test_what_cannot_be_queued_is_refused_by_name(field: str, value: object) -> None:
+    """A value that some store could not keep, or that would never start, is no task."""
+    with pytest.raises(ConfigError) as caught:
+        new_task(1, **{field: value})
+    assert field == caught.value.option
+
+
+@pytest.mark.parametrize("field", ["key", "share", "idempotency_key"])
+def test_a_long_key_is_a_key(field: str) -> None:
+    """The longest one that is allowed, and the shortest."""
+    for value in ("x", "x" * LONGEST_KEY, "\u00fc" * LONGEST_KEY):
+        assert value == getattr(new_task(1, **{field: value}), field)

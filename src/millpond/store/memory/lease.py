@@ -64,15 +64,23 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     """
     if slots(pool, worker, now) < 1:
         return False
-    for function, waiting in pool.parked.items():
-        units = (tables.tasks[identifier].unit for identifier in waiting)
-        if knows(worker, function) and any(pool.backlog.would_open(unit, now) for unit in units):
-            return True
-    return any(
-        (task.new.owner is not None or knows(worker, task.new.call.function))
-        and (task.expires_at is None or task.expires_at > now)
-        and _rate_moment(pool, task, now) <= now
+    parked = (
+        tables.tasks[identifier]
+        for function, waiting in pool.parked.items()
+        if knows(worker, function)
+        for identifier in waiting
+    )
+    reachable = [task for task in parked if pool.backlog.would_open(task.unit, now)]
+    reachable += (
+        task
         for task in pool.backlog.startable(worker.owner, now)
+        if task.new.owner is not None or knows(worker, task.new.call.function)
+    )
+    return any(
+        (task.expires_at is None or task.expires_at > now)
+        and task.due <= now
+        and _rate_moment(pool, task, now) <= now
+        for task in reachable
     )
 
 

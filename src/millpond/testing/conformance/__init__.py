@@ -11,6 +11,7 @@ _PARTS = (
     "audit",
     "callbacks",
     "control",
+    "declare",
     "idempotency",
     "lab",
     "lanes",

@@ -249,10 +249,9 @@ class LanesConformance(StoreSuite):
     async def test_a_position_is_counted_in_its_lane(self, lab: Lab, ordered: bool) -> None:
         """How many wait ahead in the lane, whatever waits in others or runs."""
         await lab.declare(lanes=None if ordered else 8, ordered=ordered, max_concurrent=8)
-        positions = []
-        for key in ("acme", "acme", "bolt", "acme", "bolt"):
-            positions.append((await lab.submit(lab.new(key=key))).admissions[0].position)
-        assert [0, 1, 0, 2, 1] == positions
+        keys = ("acme", "acme", "bolt", "acme", "bolt")
+        told = [(await lab.submit(lab.new(key=key))).admissions[0] for key in keys]
+        assert [0, 1, 0, 2, 1] == [one.position for one in told]
         assert 2 == len(await lab.lease())
         assert 2 == (await lab.submit(lab.new(key="acme"))).admissions[0].position
 

@@ -255,10 +255,9 @@ class LeaseConformance(StoreSuite):
         """A worker that asks for one is given the one with the highest priority."""
         await lab.declare(order=priority())
         await lab.join("w2", functions=("other",))
-        for level in (1, 5, 3):
-            await lab.put(str(level), call=Call("rare"), priority=level)
-        await lab.put("4", call=Call("odd"), priority=4)
-        assert [] == await lab.lease(worker="w2")
+        for level in (1, 5, 3, 4):
+            await lab.put(str(level), call=Call("odd" if level == 4 else "rare"), priority=level)
+            assert [] == await lab.lease(worker="w2")
         assert 4 == (await lab.pool()).parked
         starts = [names_of(await lab.lease(1)) for _ in range(4)]
         assert ["5", "4", "3", "1"] == starts
