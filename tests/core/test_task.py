@@ -1,12 +1,16 @@
 """The nouns: what a task derives from what it was told."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.core.making import new_task, queued
 
+from millpond.core import control as orders
 from millpond.core.errors import ConfigError
+from millpond.core.lifecycle import Event
+from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import LONGEST_KEY, Dedupe, Fence, key_of
 
@@ -72,3 +76,26 @@ def test_a_long_key_is_a_key(field: str) -> None:
     """The longest one that is allowed, and the shortest."""
     for value in ("x", "x" * LONGEST_KEY, "\u00fc" * LONGEST_KEY):
         assert value == getattr(new_task(1, **{field: value}), field)
+
+
+@pytest.mark.parametrize("option", ["run_at", "expires_in", "timeout"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_times_are_finite(option: str, value: float) -> None:
+    """A time that no clock can reach is refused at birth, not in the middle of a verb."""
+    with pytest.raises(ConfigError, match=f"{option}="):
+        new_task(1, **{option: value})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Settlement(fence=Fence(1, 1, 1), event=Event.RETRY, delay=math.nan),
+        lambda: orders.Hold("p", math.inf),
+        lambda: orders.Join("w", 0.0),
+        lambda: orders.Join("w", math.nan),
+    ],
+)
+def test_orders_and_settlements_are_checked_at_birth(make: Callable[[], object]) -> None:
+    """What a store could not carry out whole cannot be asked of it."""
+    with pytest.raises(ConfigError):
+        make()

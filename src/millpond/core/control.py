@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.spec import PoolSpec
 
 
@@ -44,6 +45,9 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
     pool: str
     seconds: float
     unit: str | None = None
+
+    def __post_init__(self) -> None:
+        check.number("seconds", self.seconds)
 
 
 class Purge(msgspec.Struct, frozen=True, tag=True):
@@ -86,6 +90,9 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     lease: float
     owner: str | None = None
     functions: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check.number("lease", self.lease, above=0.0)
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

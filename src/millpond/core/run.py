@@ -69,7 +69,7 @@ class Run(msgspec.Struct, kw_only=True):
             if not self.ended[status]:
                 del self.ended[status]
         self.finished_at = None
-        self.stopped = None
+        self.stopped = self.failed_task = None
 
     def left(self, status: Status, *, counted: bool) -> None:
         """Take off a task that ended."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.backoff import Retry, delay
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
@@ -72,6 +73,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
+        check.number("delay", self.delay)
 
 
 class Settled(StrEnum):

@@ -82,6 +82,11 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("attempts", self.attempts, "must be at least 1")
         if not 0.0 <= self.delay < math.inf:
             raise ConfigError("delay", self.delay, "must be finite and not negative")
+        for name in ("expires_in", "timeout"):
+            if (limit := getattr(self, name)) is not None and not 0.0 < limit < math.inf:
+                raise ConfigError(name, limit, "must be finite and above 0")
+        if self.run_at is not None and not math.isfinite(self.run_at):
+            raise ConfigError("run_at", self.run_at, "must be finite")
         for name in ("key", "share", "idempotency_key"):
             _check_text(name, getattr(self, name))
 

@@ -188,12 +188,13 @@ def run_ended_on_a_transient_empty() -> Iterator[None]:
     """A run is over as soon as it is seen empty, though a handler's follow-ups are on their way."""
     apply = settle._apply
 
-    def apply_late(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
+    def apply_late(
+        tables: Tables, task: Task, settlement: Settlement, now: float
+    ) -> tuple[submit.Taken, ...]:
         apply(tables, task, msgspec.structs.replace(settlement, follow_ups=()), now)
         tables.end(now)
-        if settlement.event is Event.COMPLETE:
-            for new in settlement.follow_ups:
-                submit.follow_up(tables, new, now)
+        late = settlement.follow_ups if settlement.event is Event.COMPLETE else ()
+        return tuple(submit.follow_up(tables, new, now) for new in late)
 
     with patch.object(settle, "_apply", apply_late):
         yield

@@ -120,7 +120,8 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     companion = tables.pools[spec.name + CALLBACKS]
     if companion.declared != _callback_spec(spec):
         companion.declared = _callback_spec(spec)
-        _respec(tables, companion, companion.declared, now)
+        limited = _with_limit(companion.declared, companion.operator_limit)
+        _respec(tables, companion, limited, now)
     tables.order(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
     return 1, pool.revision
 
@@ -195,8 +196,10 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
     gone = 0
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
-            gone += _forget(tables, table, table.succeeded, order.completed_before, order.limit)
-            gone += _forget(tables, table, table.unsuccessful, order.failed_before, order.limit)
+            left = order.limit - gone
+            gone += _forget(tables, table, table.succeeded, order.completed_before, left)
+            left = order.limit - gone
+            gone += _forget(tables, table, table.unsuccessful, order.failed_before, left)
     if order.keys_before is not None:
         _forget_keys(tables, pool, order.keys_before)
     return gone

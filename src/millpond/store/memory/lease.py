@@ -49,7 +49,7 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
     if pool.paused or pool.not_before > now:
         return 0
     limit = pool.spec.max_concurrent
-    starved = _others_starved(pool, worker, now)
+    starved = _starved_before(pool, worker, now)
     if not starved:
         return limit - pool.running
     # A free slot for each who got none, and no more than an even share for those who have some.
@@ -97,24 +97,34 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
     if task is None:
         return pool.backlog.next_moment()
     if slots(pool, worker, now) < 1:
-        starved = min(pool.starved[one] for one in _others_starved(pool, worker, now))
-        return rounded(starved + STARVED_FOR)
+        last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
+        return rounded(last + STARVED_FOR)
     return sooner(_rate_moment(pool, task, now), pool.backlog.next_moment())
 
 
-def _others_starved(pool: PoolTable, worker: Worker, now: float) -> set[str]:
-    """Return the other workers that asked of late and got nothing because every slot was held."""
+def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
+    """Return the workers that got nothing of late, and have waited longer than this one."""
+    own = pool.starved.get(worker.id)
+    waiting_since = own[0] if own is not None and _is_recent(own[1], now) else now
     return {
         one
-        for one, at in pool.starved.items()
-        if rounded(at + STARVED_FOR) > now and one != worker.id
+        for one, (since, last) in pool.starved.items()
+        if one != worker.id and _is_recent(last, now) and (since < waiting_since or own is None)
     }
 
 
+def _is_recent(asked_at: float, now: float) -> bool:
+    return rounded(asked_at + STARVED_FOR) > now
+
+
 def _note_starved(pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
-    held_up = not got and pool.running >= pool.spec.max_concurrent > 0
-    if held_up and worker.id not in pool.holding and pool.backlog.peek(worker.owner) is not None:
-        pool.starved[worker.id] = now
+    """Remember a worker that holds nothing and got nothing, though there was something to get."""
+    wanting = not got and worker.id not in pool.holding and pool.spec.max_concurrent > 0
+    if not wanting or pool.paused or pool.backlog.peek(worker.owner) is None:
+        pool.starved.pop(worker.id, None)
+    elif slots(pool, worker, now) < 1:
+        since, last = pool.starved.get(worker.id, (now, now))
+        pool.starved[worker.id] = (since if _is_recent(last, now) else now, now)
     else:
         pool.starved.pop(worker.id, None)
 

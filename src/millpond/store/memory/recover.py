@@ -44,14 +44,21 @@ def more(tables: Tables, now: float) -> bool:
 
 
 def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:
-    """Lose the leases of a dead worker, up to `limit`; it is forgotten with the last of them."""
+    """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
     held = sorted((tables.tasks[identifier] for identifier in worker.holding), key=in_order)
     for task in held[:limit]:
         lose(tables, task, now)
+    moved = len(held[:limit])
+    left = None if limit is None else limit - moved
     if worker.holding:
-        return len(held[:limit])
+        return moved
+    last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
+    if last:
+        moved += _abandon_closures(tables, worker.owner or "", now, left)
+    if last and tables.owned.get(worker.owner or ""):
+        return moved
     remove(tables, worker)
-    return len(held) + _abandon_closures(tables, worker.owner, now)
+    return moved
 
 
 def lose(tables: Tables, task: Task, now: float) -> None:
@@ -71,16 +78,14 @@ def remove(tables: Tables, worker: Worker) -> None:
         pool.starved.pop(worker.id, None)
 
 
-def _abandon_closures(tables: Tables, owner: str | None, now: float) -> int:
+def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
     """Fail the queued closures of a process whose last worker is gone: their code is gone."""
-    if owner is None or tables.lives(owner):
-        return 0
     for run in [run for run in tables.open_runs.values() if owner in run.holders]:
         run.holders.discard(owner)
         tables.touch_run(run)
     closures = [tables.tasks[identifier] for identifier in tables.owned.get(owner, ())]
     failed = 0
-    for task in sorted(closures, key=in_order):
+    for task in sorted(closures, key=in_order)[:limit]:
         # The failure of one may have cancelled others, where their run says so.
         if task.status is Status.QUEUED:
             failed += _fail(tables, task, Event.STALE, Reason.STALE, now)

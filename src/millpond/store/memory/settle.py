@@ -8,17 +8,14 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
-from millpond.store.memory.submit import follow_up
+from millpond.store.memory.submit import Taken, follow_up
 
 if TYPE_CHECKING:
     from millpond.core.task import Fence, Task
     from millpond.store.memory.tables import Tables
-    from millpond.store.protocol import Admission
 
 
-def settle(
-    tables: Tables, settlement: Settlement, now: float
-) -> tuple[Settled, tuple[Admission, ...]]:
+def settle(tables: Tables, settlement: Settlement, now: float) -> tuple[Settled, tuple[Taken, ...]]:
     """Apply one settlement, or report that its fence is not the current one."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
@@ -34,13 +31,13 @@ def is_current(task: Task, fence: Fence) -> bool:
     return task.status is Status.RUNNING and task.fence == fence
 
 
-def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Admission, ...]:
+def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
     task.result = settlement.result
     task.error = settlement.error
-    admissions: tuple[Admission, ...] = ()
+    taken: tuple[Taken, ...] = ()
     if event is Event.COMPLETE:
-        admissions = tuple(follow_up(tables, new, now) for new in settlement.follow_ups)
+        taken = tuple(follow_up(tables, new, now) for new in settlement.follow_ups)
     if not settlement.spend:
         task.attempt -= 1
     match event:
@@ -58,7 +55,7 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
             if event is Event.CANCEL:
                 task.reason = Reason.CANCELLED
             tables.move(task, event, now)
-    return admissions
+    return taken
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.errors import StoreClosed
 from millpond.core.moment import rounded
 from millpond.core.run import RunView
@@ -16,7 +17,7 @@ from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import could_lease, lease
 from millpond.store.memory.recover import more, recover
 from millpond.store.memory.settle import settle
-from millpond.store.memory.submit import submit
+from millpond.store.memory.submit import admission, submit
 from millpond.store.memory.tables import Tables
 from millpond.store.protocol import (
     AuditPage,
@@ -105,6 +106,7 @@ class MemoryStore:
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
     ) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
+        check.number("lease", lease, above=0.0)
         now = self._begin(now, entropy)
         row = self._tables.workers.get(worker)
         if row is None:
@@ -133,7 +135,9 @@ class MemoryStore:
         self._tables.end(now)
         return SettleAnswer(
             settled=tuple(settled for settled, _ in ended),
-            follow_ups=tuple(admissions for _, admissions in ended),
+            follow_ups=tuple(
+                tuple(admission(self._tables, one) for one in taken) for _, taken in ended
+            ),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),

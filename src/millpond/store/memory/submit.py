@@ -26,7 +26,7 @@ from millpond.core.order import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
-from millpond.core.task import NewTask, Task, key_of
+from millpond.core.task import CALLBACKS, NewTask, Task, key_of
 from millpond.store.memory.tables import PoolTable, Tables
 from millpond.store.protocol import Admission, BatchAnswer
 
@@ -58,7 +58,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if opened is not None:
         tables.touch_run(opened)
     # Told at the end: a later task of the batch may have evicted an earlier one.
-    admissions = tuple(_admission(tables, one) for one in taken)
+    admissions = tuple(admission(tables, one) for one in taken)
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
 
 
@@ -117,19 +117,13 @@ def _refused(
         return None
     name = fresh[0].pool
     pool = tables.pools.get(name)
-    if pool is None:
+    if pool is None or name.endswith(CALLBACKS):
         return Refusal(reason=Reason.UNKNOWN_POOL, pool=name)
     if pool.closed:
         return Refusal(reason=Reason.CLOSED, pool=name)
-    heavy = next((b for new in fresh if (b := too_heavy(pool.spec, new)) is not None), None)
-    if heavy is not None:
-        return Refusal(reason=Reason.WEIGHT_LIMIT, pool=name, bound=heavy)
-    owners = {new.owner for new in fresh if new.owner is not None}
-    if owners and pool.spec.strict:
-        return Refusal(reason=Reason.CLOSURE_IN_LANES, pool=name)
-    if not all(tables.lives(owner) for owner in owners):
-        # A closure whose process holds no lease any more could never run.
-        return Refusal(reason=Reason.OWNER_GONE, pool=name)
+    for new in fresh:
+        if (hopeless := _never_starts(tables, new)) is not None:
+            return Refusal(reason=hopeless, pool=name, bound=too_heavy(pool.spec, new))
     shut = _run_refuses(tables, fresh, run)
     if shut is not None:
         return Refusal(reason=shut, pool=name)
@@ -239,7 +233,7 @@ def depth(pool: PoolTable, key: str | None) -> Depth:
 # Taking
 
 
-class _Taken(NamedTuple):
+class Taken(NamedTuple):
     """What `_take` did with one task; how it stands is told when the batch is through."""
 
     task: int
@@ -249,20 +243,20 @@ class _Taken(NamedTuple):
     reason: str | None = None
 
 
-def _take(tables: Tables, new: NewTask, now: float) -> _Taken:
+def _take(tables: Tables, new: NewTask, now: float) -> Taken:
     """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
     known = _known(tables, new)
     if known is not None:
-        return _Taken(known.task, duplicate=known.task != new.id, known=known.status)
+        return Taken(known.task, duplicate=known.task != new.id, known=known.status)
     pool = tables.pools[new.pool]
     verdict = admit(pool.spec, depth(pool, new.key))
     if isinstance(verdict, Drop):
         tables.refuse(new, verdict.reason, now)
-        return _Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
+        return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
     if isinstance(verdict, Evict):
         _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return _Taken(new.id, position=_position(pool, task))
+    return Taken(new.id, position=_position(pool, task))
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
@@ -280,20 +274,29 @@ def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
     return task
 
 
-def follow_up(tables: Tables, new: NewTask, now: float) -> Admission:
+def follow_up(tables: Tables, new: NewTask, now: float) -> Taken:
     """Store what a completed attempt submitted: never refused, not counted by a bound."""
     known = _known(tables, new)
     if known is not None:
         conflict = Reason.CONFLICT if conflicts(known, new) else None
-        taken = _Taken(known.task, known.task != new.id, known=known.status, reason=conflict)
-        return _admission(tables, taken)
+        return Taken(known.task, known.task != new.id, known=known.status, reason=conflict)
     task = store(tables, new, now, outside=False)
-    heavy = too_heavy(tables.pools[new.pool].spec, new)
-    if heavy is not None and task.status is Status.QUEUED:
-        # It could never start. There is nobody left to refuse it to, so its handle is told.
-        task.reason = Reason.WEIGHT_LIMIT
+    hopeless = _never_starts(tables, new)
+    if hopeless is not None and task.status is Status.QUEUED:
+        # There is nobody left to refuse it to, so its handle is told.
+        task.reason = hopeless
         tables.move(task, Event.CANCEL, now)
-    return _admission(tables, _Taken(new.id))
+    return Taken(new.id)
+
+
+def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
+    """Return why a task could never start in its pool, or None."""
+    spec = tables.pools[new.pool].spec
+    if new.owner is not None and spec.strict:
+        return Reason.CLOSURE_IN_LANES
+    if new.owner is not None and not tables.lives(new.owner):
+        return Reason.OWNER_GONE
+    return Reason.WEIGHT_LIMIT if too_heavy(spec, new) is not None else None
 
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
@@ -304,7 +307,7 @@ def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: f
     tables.move(oldest, Event.EVICT, now, cause=new.id)
 
 
-def _admission(tables: Tables, taken: _Taken) -> Admission:
+def admission(tables: Tables, taken: Taken) -> Admission:
     task = tables.tasks.get(taken.task)
     if task is None:
         return Admission(

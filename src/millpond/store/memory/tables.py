@@ -41,7 +41,8 @@ class PoolTable:
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
         self.running = 0
         self.holding: dict[str, int] = {}
-        self.starved: dict[str, float] = {}
+        self.starved: dict[str, tuple[float, float]] = {}
+        """Workers that got nothing although there was work: since when, and when last."""
         self.tats = [0] * len(spec.rates)
         self.operator_limit: int | None = None
         """What an operator set by resize; it stays until reset, whatever is declared."""
@@ -135,9 +136,9 @@ class Tables:
         worker.expires_at = rounded(now + lease)
         self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
 
-    def lives(self, owner: str) -> bool:
-        """Return whether a process has a worker that may hold leases."""
-        return any(worker.owner == owner for worker in self.workers.values())
+    def lives(self, owner: str, *, besides: Worker | None = None) -> bool:
+        """Return whether a process has a worker (but for one) that may hold leases."""
+        return any(w.owner == owner for w in self.workers.values() if w is not besides)
 
     # Tasks come and go
 
@@ -168,6 +169,7 @@ class Tables:
         pool.live.setdefault(task.unit, OrderedDict())[new.id] = None
         self._audit(record(task, Event.SUBMIT, None, at=now, cause=cause))
         self._enqueue(pool, task, now)
+        self._keep_budget(task, now)
         self._stop_with_its_run(task, now)
         return task
 
@@ -380,15 +382,19 @@ class Tables:
             task.reason = reason
             self.move(task, Event.CANCEL, now, cause=cause)
 
+    def _keep_budget(self, task: Task, now: float) -> None:
+        """Stop a run that has just grown beyond its budget: never in silence."""
+        run = self.runs.get(task.new.run) if task.new.run is not None else None
+        room = run.room() if run is not None else None
+        if run is not None and room is not None and room < 0 and run.stopped is None:
+            self.stop_run(run, Reason.OVER_BUDGET, now, cause=task.new.id)
+
     def _stop_with_its_run(self, task: Task, now: float) -> None:
         """Cancel a task that was queued for a run which takes nothing more."""
         run = self.runs.get(task.new.run) if task.new.run is not None else None
         if run is None or task.status is not Status.QUEUED or task.new.is_callback:
             return
-        room = run.room()
-        if room is not None and room < 0 and run.stopped is None:
-            self.stop_run(run, Reason.OVER_BUDGET, now, cause=task.new.id)
-        elif run.stopped is not None:
+        if run.stopped is not None:
             task.reason = run.stopped
             self.move(task, Event.CANCEL, now)
 

@@ -292,3 +292,16 @@ class LanesConformance(StoreSuite):
             await lab.lease()
         await lab.put(key="bolt")
         await lab.run_one()
+
+    @scenario
+    async def test_a_closure_cannot_follow_up_into_a_lane(self, lab: Lab) -> None:
+        """A lane waits for no process: such a follow-up is cancelled, and says why."""
+        await lab.declare(lanes=4)
+        await lab.join("w2", owner="mine")
+        await lab.put(key="bolt")
+        closure = lab.new(owner="mine", key="acme")
+        answer = await lab.applied(completed(await lab.one(), closure))
+        assert (Status.CANCELLED, Reason.CLOSURE_IN_LANES) == (
+            answer.follow_ups[0][0].status,
+            answer.follow_ups[0][0].reason,
+        )

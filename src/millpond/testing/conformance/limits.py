@@ -490,3 +490,22 @@ class LimitsConformance(StoreSuite):
         held = await lab.lease(worker="w1")
         assert () == (await lab.ask(0, worker="w2")).leased
         await self._takes_every_free_slot(lab, held[0])
+
+    @scenario
+    async def test_three_workers_take_turns_at_one_slot(self, lab: Lab) -> None:
+        """Nobody starves, whoever asks first and most often: who has waited longest is next."""
+        await lab.declare(max_concurrent=1)
+        started = dict.fromkeys(("w1", "w2", "w3"), 0)
+        for worker in started:
+            await lab.join(worker)
+        for _ in range(40):
+            await lab.put()
+        for _ in range(12):
+            for worker in ("w2", "w1", "w3"):
+                for leased in await lab.lease(worker=worker):
+                    started[worker] += 1
+                    await lab.lease(worker="w1")
+                    await lab.lease(worker="w3")
+                    await lab.applied(completed(leased))
+            lab.later(0.1)
+        assert min(started.values()) >= 5

@@ -268,3 +268,20 @@ class RecoverConformance(StoreSuite):
         lab.later(5.0)
         answer = await lab.recover(limit=3)
         assert (3, False) == (answer.moved, answer.more)
+
+    @scenario
+    async def test_abandoned_closures_are_failed_in_pages(self, lab: Lab) -> None:
+        """The limit of a call holds for the closures of a dead process too."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0, owner="mine")
+        closures = [await lab.put(owner="mine") for _ in range(5)]
+        lab.later(5.0)
+        calls = 0
+        while True:
+            answer = await lab.recover(limit=2)
+            calls += 1
+            assert answer.moved <= 2
+            assert calls < 9
+            if not answer.more:
+                break
+        assert [Status.FAILED] * 5 == await lab.statuses(*closures)

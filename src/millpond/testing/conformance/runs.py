@@ -566,3 +566,13 @@ class RunsConformance(StoreSuite):
         await lab.run_one()
         assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
         assert (run,) == (await lab.control(orders.Seal(run, "yours"))).finished_runs
+
+    @scenario
+    async def test_a_settle_tells_of_follow_ups_as_they_are_after_it(self, lab: Lab) -> None:
+        """One that a later one of the same settlement took over the budget is told cancelled."""
+        await lab.declare()
+        run = await self._open(lab, max_tasks=2)
+        answer = await lab.applied(completed(await lab.one(), lab.new(run=run), lab.new(run=run)))
+        told = answer.follow_ups[0]
+        assert [Status.CANCELLED] * 2 == await lab.statuses(*(one.task for one in told))
+        assert [Status.CANCELLED] * 2 == [one.status for one in told]
