@@ -40,7 +40,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         tables.start(task, worker, token, now)
         leased.append(_leased(task))
     if ask.want > 0:
-        _note_starved(pool, worker, now, got=len(leased))
+        _note_starved(tables, pool, worker, now, got=len(leased))
     return LeaseAnswer(leased=tuple(leased), next_at=next_moment(pool, worker, now))
 
 
@@ -117,16 +117,16 @@ def _is_recent(asked_at: float, now: float) -> bool:
     return rounded(asked_at + STARVED_FOR) > now
 
 
-def _note_starved(pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
+def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
-    wanting = not got and worker.id not in pool.holding and pool.spec.max_concurrent > 0
-    if not wanting or pool.paused or pool.backlog.peek(worker.owner) is None:
-        pool.starved.pop(worker.id, None)
-    elif slots(pool, worker, now) < 1:
-        since, last = pool.starved.get(worker.id, (now, now))
+    before = pool.starved.pop(worker.id, None)
+    wanting = not got and worker.id not in pool.holding and not pool.paused
+    if wanting and pool.backlog.peek(worker.owner) is not None and slots(pool, worker, now) < 1:
+        since, last = before or (now, now)
         pool.starved[worker.id] = (since if _is_recent(last, now) else now, now)
-    else:
-        pool.starved.pop(worker.id, None)
+    if before is not None and pool.starved.get(worker.id, (None,))[0] != before[0]:
+        # It no longer stands before those who waited behind it.
+        tables.wake(pool.spec.name, now)
 
 
 def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:

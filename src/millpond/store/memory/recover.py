@@ -58,7 +58,16 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     if last and tables.owned.get(worker.owner or ""):
         return moved
     remove(tables, worker)
+    if last:
+        _let_go_of_runs(tables, worker.owner or "")
     return moved
+
+
+def _let_go_of_runs(tables: Tables, owner: str) -> None:
+    """A process that is gone adds nothing more to the runs it held open."""
+    for run in [run for run in tables.open_runs.values() if owner in run.holders]:
+        run.holders.discard(owner)
+        tables.touch_run(run)
 
 
 def lose(tables: Tables, task: Task, now: float) -> None:
@@ -80,9 +89,6 @@ def remove(tables: Tables, worker: Worker) -> None:
 
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
     """Fail the queued closures of a process whose last worker is gone: their code is gone."""
-    for run in [run for run in tables.open_runs.values() if owner in run.holders]:
-        run.holders.discard(owner)
-        tables.touch_run(run)
     closures = [tables.tasks[identifier] for identifier in tables.owned.get(owner, ())]
     failed = 0
     for task in sorted(closures, key=in_order)[:limit]:
