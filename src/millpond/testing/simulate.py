@@ -14,12 +14,14 @@ import statistics
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.testing.history import save
 from millpond.testing.simulation import (
     Broken,
     Lived,
@@ -144,14 +146,17 @@ def show(table: Table, seconds: float) -> bool:
     return fine
 
 
-def replay_one(seed: int) -> int:
+def replay_one(seed: int, file: Path | None) -> int:
     """Live through one history and, if it breaks a promise, print the shortest part that does."""
     try:
         lived = simulate(seed)
     except Broken as broken:
         print(broken)
-        for verb in shrink(broken.history):
+        shortest = shrink(broken.history)
+        for verb in shortest:
             print(f"  at {verb.now:<12.6g} {verb.name:8} {verb.asked}")
+        if file is not None:
+            file.write_bytes(save(shortest))
         return 1
     print(f"seed {seed}: {lived.verbs} verbs, faults: {', '.join(sorted(lived.faults))}")
     return 0
@@ -161,12 +166,13 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--seed", type=int, help="live through this one history and explain it")
+    parser.add_argument("--save", type=Path, help="with --seed: keep what breaks in this file")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--histories", type=int, default=ENOUGH_HISTORIES)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.seed is not None:
-        return replay_one(given.seed)
+        return replay_one(given.seed, given.save)
     started = time.monotonic()
     table = Table()
     for report in live_all(given.first, given.histories, given.processes):

@@ -57,7 +57,7 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
         moved += _abandon_closures(tables, worker.owner or "", now, left)
     if last and tables.owned.get(worker.owner or ""):
         return moved
-    remove(tables, worker)
+    remove(tables, worker, now)
     if last:
         _let_go_of_runs(tables, worker.owner or "")
     return moved
@@ -79,12 +79,14 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     tables.move(task, event, now)
 
 
-def remove(tables: Tables, worker: Worker) -> None:
+def remove(tables: Tables, worker: Worker, now: float) -> None:
     """Forget a worker that holds nothing any more."""
     del tables.workers[worker.id]
     tables.expiring_workers.discard(worker.id)
     for pool in tables.pools.values():
-        pool.starved.pop(worker.id, None)
+        if pool.starved.pop(worker.id, None) is not None:
+            # A slot may have been kept free for it.
+            tables.wake(pool.spec.name, now)
 
 
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
