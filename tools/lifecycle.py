@@ -52,8 +52,9 @@ def page() -> str:
             "|---|---|---|---|",
             *arrows,
             "",
-            "Only `lease` leads into running, and every arrow out of running carries the fence",
-            "that its lease made; see [leases and fences](leases-and-fences.md).",
+            "Only `lease` leads into running. Whoever ran a task ends its attempt with the",
+            "fence that its lease made; `lose`, `exhaust` and `stale` take a lease away from a",
+            "worker that is gone. See [leases and fences](leases-and-fences.md).",
             "",
         ]
     )

@@ -86,7 +86,7 @@ class Bulkhead:
                 hooks[kind] = _checked_hook(f"on_{kind}", hook)
         self._door = Door(check.name("name", name), gate, hooks=hooks, limiter=limiter, clock=clock)
         # Only for a watched bulkhead: which permits `async with` holds for which task.
-        self._entered: defaultdict[asyncio.Task[object] | None, list[Permit]] = defaultdict(list)
+        self._entered: defaultdict[int, list[Permit]] = defaultdict(list)
 
     @property
     def name(self) -> str:
@@ -100,14 +100,23 @@ class Bulkhead:
         door = self._door
         gate = door.gate
         keys = door.keys
+        permit = Permit()
+        permit.held = False
+        permit.door = door
+        permit.weight = weight
         try:
             keys.pop()
         except IndexError:
             door.lock.wait()
+        except BaseException:
+            keys.append(None)
+            raise
         try:
             reason = gate.try_enter(weight)
             if reason is None:
-                number, revision = gate.admitted, gate.revision
+                permit.held = True
+                permit.id = gate.admitted
+                permit.revision = gate.revision
             else:
                 capacity = door.capacity()
         finally:
@@ -115,13 +124,9 @@ class Bulkhead:
         if reason is not None:
             if door.alert:
                 door.tidy()
+            if door.batches:
+                door.recall(None)
             return door.rejected(reason, weight, capacity)
-        permit = Permit()
-        permit.door = door
-        permit.id = number
-        permit.weight = weight
-        permit.revision = revision
-        permit.held = True
         if door.alert:
             door.admitted(permit)
         return permit
@@ -139,6 +144,8 @@ class Bulkhead:
         """
         if weight != 1:
             check.whole("weight", weight, least=1)
+        if timeout is not None:
+            timeout = seconds_of(timeout)
         door = self._door
         if signal is not None and signal.is_set():
             return door.reject(RejectReason.ABORTED, weight)
@@ -149,6 +156,9 @@ class Bulkhead:
             keys.pop()
         except IndexError:
             door.lock.wait()
+        except BaseException:
+            keys.append(None)
+            raise
         try:
             if gate.take(weight):
                 number, revision = gate.admitted, gate.revision
@@ -161,6 +171,8 @@ class Bulkhead:
         if waiter is not None:
             if door.alert:
                 door.tidy()
+            if door.batches:
+                door.recall(waiter.get_loop())
             if waiter.outcome is WAITING:
                 if timeout is None and signal is None:
                     try:
@@ -235,7 +247,7 @@ class Bulkhead:
             permit = await self.acquire()
             if not permit:
                 raise as_error(permit)
-            self._entered[asyncio.current_task()].append(permit)
+            self._entered[_task_id()].append(permit)
             return
         waiter = None
         keys = door.keys
@@ -243,6 +255,9 @@ class Bulkhead:
             keys.pop()
         except IndexError:
             door.lock.wait()
+        except BaseException:
+            keys.append(None)
+            raise
         try:
             if not door.gate.take():
                 waiter = LoopWaiter(1, door.batches)
@@ -253,6 +268,8 @@ class Bulkhead:
         if door.alert:
             door.tidy()
         if waiter is not None:
+            if door.batches:
+                door.recall(waiter.get_loop())
             if waiter.outcome is WAITING:
                 try:
                     await waiter
@@ -278,6 +295,9 @@ class Bulkhead:
             keys.pop()
         except IndexError:
             door.lock.wait()
+        except BaseException:
+            keys.append(None)
+            raise
         try:
             settled = door.gate.leave()
         finally:
@@ -376,6 +396,7 @@ class Bulkhead:
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - listed in asyncio.__all__
             raise RuntimeError("blocking() on a thread that runs a loop; use `async with` there")
         check.whole("weight", weight, least=1)
+        timeout = seconds_of(timeout)
         door, waiter = self._door, ThreadWaiter(weight)
         with door:
             if door.gate.enter(waiter) is not ADMITTED:
@@ -386,7 +407,7 @@ class Bulkhead:
 
     def _take_out(self) -> Permit:
         """The permit that this task's innermost `async with` put in."""
-        task = asyncio.current_task()
+        task = _task_id()
         if task not in self._entered:
             # The block is left by another task than entered it (an exit stack was handed over):
             # one anonymous permit is as good as another.
@@ -395,6 +416,14 @@ class Bulkhead:
         if not self._entered[task]:
             del self._entered[task]
         return permit
+
+
+def _task_id() -> int:
+    """A name for the running task that does not keep it alive; 0 where there is none."""
+    try:
+        return id(asyncio.current_task())
+    except RuntimeError:
+        return 0
 
 
 def _whole_or_none(option: str, value: int | None) -> int | None:

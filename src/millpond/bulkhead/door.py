@@ -175,6 +175,17 @@ class Door:
                         heirs = self.gate.cancel(deaf.pop())
                     deaf += [heir for heir in heirs if not heir.wake()]
 
+    def recall(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Pass on what was granted to tasks of a loop that was closed before it could tell them.
+
+        Called by whoever is refused, or about to wait on `loop`: what it lacks may be just that.
+        """
+        if not self.batches or loop in self.batches:
+            return
+        for other in [other for other in self.batches if other.is_closed()]:
+            for waiter in self.batches.pop(other, []):
+                self.apply(self.gate.cancel, waiter)
+
     def lose(self, permit: Permit) -> None:
         """Take back the slot of a permit that was collected. Called by the collector, anywhere."""
         self.lost.append(Gone(permit.id, permit.weight, permit.revision))
@@ -332,6 +343,7 @@ class Door:
         """Call one hook; what it raises is counted and goes no further."""
         try:
             self.hooks[event.kind](event)
-        except Exception:  # noqa: BLE001 - an observer must not change what it observes
+        # An observer must not change what it observes, not even by cancelling itself.
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001
             with self.lock:
                 self.hook_errors += 1

@@ -20,7 +20,9 @@ class Lock:
     gone gives way until it is back. Its holder is inside a section that never waits, so all it
     needs in order to finish is the interpreter, which is what the others are giving up.
 
-    Hot paths use `keys` directly, and `wait` where the pop fails; all others use `with`.
+    Hot paths use `keys` directly, and `wait` where the pop fails; all others use `with`. An
+    interrupt (KeyboardInterrupt) can strike as soon as the pop has returned, before the section is
+    guarded: any error but IndexError there means that the key was taken, and puts it back.
     """
 
     __slots__ = ("keys",)
@@ -33,6 +35,9 @@ class Lock:
             self.keys.pop()
         except IndexError:
             self.wait()
+        except BaseException:
+            self.keys.append(None)
+            raise
 
     def __exit__(self, *_error: object) -> None:
         self.keys.append(None)
@@ -65,6 +70,9 @@ class Lock:
                 self.keys.pop()
             except IndexError:
                 pause = 2 * pause + 1e-6
+            except BaseException:
+                self.keys.append(None)
+                raise
             else:
                 return True
         return False

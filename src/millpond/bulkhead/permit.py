@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from millpond.core import check
 
@@ -49,11 +49,14 @@ class Permit:
             if not door.lock.wait_briefly():
                 door.put_off(self)
                 return
+        except BaseException:
+            keys.append(None)
+            raise
         try:
             held = self.held
             if held:
-                self.held = False
                 settled = door.gate.leave(self.weight)
+                self.held = False
             else:
                 settled = ()
                 door.double_release += 1
@@ -96,6 +99,9 @@ class Permit:
     def bulkhead(self) -> str:
         """The name of the bulkhead it belongs to."""
         return self.door.name
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Permit is one slot: a copy of it could be released a second time")
 
     def __bool__(self) -> Literal[True]:
         return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Stay(AbstractAsyncContextManager[Permit]):
     """One `async with bulkhead.permit(...)`."""
 
-    __slots__ = ("_bulkhead", "_permit", "_signal", "_timeout", "_weight")
+    __slots__ = ("_bulkhead", "_permit", "_signal", "_timeout", "_used", "_weight")
 
     _permit: Permit
 
@@ -34,8 +34,12 @@ class Stay(AbstractAsyncContextManager[Permit]):
         self._weight = weight
         self._timeout = timeout
         self._signal = signal
+        self._used = False
 
     async def __aenter__(self) -> Permit:
+        if self._used:
+            raise RuntimeError("permit() is for one `async with`; call it again for another")
+        self._used = True
         permit = await self._bulkhead.acquire(self._timeout, self._signal, self._weight)
         if not permit:
             raise as_error(permit)

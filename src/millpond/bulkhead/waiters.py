@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 WAITING = Turn.WAITING
 
+_running_loop = asyncio._get_running_loop  # noqa: SLF001 - listed in asyncio.__all__
+
 
 class Waiter(Ticket):
     """A ticket whose caller can be told. `capacity` is that of the moment it was refused."""
@@ -68,8 +70,16 @@ class LoopWaiter(Waiter):
             if self._thread != get_ident():
                 loop.call_soon_threadsafe(self.resume)
             elif (batch := self._batches.get(loop)) is None:
-                loop.call_soon(wake_batch, self._batches, loop)
-                self._batches[loop] = [self]
+                # Outside a task's step (a signal handler, a finalizer) the loop may be about to
+                # sleep, or asleep: only the thread-safe call is sure to rouse it.
+                in_step = _running_loop() is loop and asyncio.current_task() is not None
+                call = loop.call_soon if in_step else loop.call_soon_threadsafe
+                call(wake_batch, self._batches, loop)
+                # A finalizer may have come in between and opened the batch: join it.
+                self._batches.setdefault(loop, []).append(self)
+            elif loop.is_closed():
+                del self._batches[loop]
+                return False
             else:
                 batch.append(self)
         except RuntimeError:
@@ -81,7 +91,11 @@ class LoopWaiter(Waiter):
         """Let the task go on, if it has not been woken yet."""
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
-            self._context.run(wakeup, self)
+            try:
+                self._context.run(wakeup, self)
+            finally:
+                # A CancelledError's traceback keeps this frame: it must not keep the task.
+                del wakeup, self
 
     def cancel(self, msg: object = None) -> bool:
         """Wake the task with CancelledError; called by `Task.cancel`."""
@@ -93,8 +107,12 @@ class LoopWaiter(Waiter):
 
     def result(self) -> None:
         """Raise if the wait was cancelled; called by the task as it wakes."""
-        if self._cancelled is not None:
-            raise self._cancelled
+        error, self._cancelled = self._cancelled, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -113,7 +131,7 @@ class LoopWaiter(Waiter):
 
 def wake_batch(batches: Batches, loop: asyncio.AbstractEventLoop) -> None:
     """Wake everyone who was told during the last turn of `loop`, in order."""
-    told = iter(batches.pop(loop))
+    told = iter(batches.pop(loop, ()))
     try:
         for waiter in told:
             waiter.resume()
@@ -174,7 +192,12 @@ class Abort:
         # The event's own coroutine is driven by hand as far as its future: a task for every
         # waiter would cost more than the wait, and would outlive it by a turn of the loop.
         self._wait: Coroutine[Any, Any, object] = signal.wait()
-        future: asyncio.Future[object] = self._wait.send(None)
+        try:
+            future: asyncio.Future[object] = self._wait.send(None)
+        except StopIteration:
+            # Set by another thread since it was looked at.
+            then()
+            return
         future.add_done_callback(lambda done: None if done.cancelled() else then())
 
     def close(self) -> None:
