@@ -14,7 +14,7 @@ from tests.core.making import new_task
 from millpond.core import control as orders
 from millpond.core.admit import Reason, Refusal
 from millpond.core.audit import Record
-from millpond.core.invariants import Judge, Violated
+from millpond.core.invariants import Judge, Violated, nothing_lost
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
@@ -511,3 +511,29 @@ async def test_the_judge_counts_the_arrows_it_saw() -> None:
         (Status.QUEUED, Event.LEASE): 1,
         (Status.RUNNING, Event.COMPLETE): 1,
     } == judge.arrows
+
+
+@pytest.mark.parametrize(
+    ("kept", "pruned", "lost"),
+    [
+        (Status.QUEUED, False, False),
+        (Status.RUNNING, False, True),
+        (None, False, True),
+        (None, True, True),
+    ],
+)
+async def test_i2_what_is_kept_is_what_the_audit_says(
+    kept: Status | None, pruned: bool, lost: bool
+) -> None:
+    """A queued task that vanished or changed without a record is missed, pruning or not."""
+    scene = Scene()
+    await scene.do("control", orders.Declare(PoolSpec(name="p")))
+    await scene.do("submit", (Batch(tasks=(new_task(1),)),))
+    witness = scene.stage.judge.witness
+    if pruned:
+        witness.prunable.add(1)
+    if not lost:
+        nothing_lost(witness, {1: kept})
+        return
+    with pytest.raises(Violated, match="I2"):
+        nothing_lost(witness, {1: kept})

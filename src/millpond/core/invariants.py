@@ -19,6 +19,8 @@ from millpond.core.task import CALLBACKS, Dedupe
 from millpond.core.witness import Fact, PoolFacts, Step, Witness
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
 
@@ -108,6 +110,15 @@ def continuity(witness: Witness, entry: Record) -> None:
         raise Violated("I2", f"{entry.before} --{entry.event}--> {entry.after} is no arrow")
     if entry.event is Event.EVICT and fact is not None and not fact.fresh:
         raise Violated("I6", f"task {entry.task} was evicted though it was claimed before")
+
+
+def nothing_lost(witness: Witness, kept: Mapping[int, Status | None]) -> None:
+    """I2: what a store keeps is what its audit says; only retention makes an ended task vanish."""
+    for identifier, fact in witness.tasks.items():
+        found = kept[identifier]
+        forgotten = found is None and fact.status.terminal and identifier in witness.prunable
+        if found is not fact.status and not forgotten:
+            raise Violated("I2", f"task {identifier} is {found}, the audit says {fact.status}")
 
 
 def fences(witness: Witness, step: Step) -> dict[int, Settlement]:

@@ -13,6 +13,7 @@ import msgspec
 from millpond.core import control as orders
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event, Status
+from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,8 +166,8 @@ class Witness:
         for worker in set(self.workers) - known_workers:
             self._gone(worker)
         if step.verb == "control" and isinstance(step.asked, orders.Prune):
-            pruned = step.asked.pool
-            self.prunable |= {i for i, f in self.tasks.items() if f.pool == pruned}
+            pruned = (step.asked.pool, step.asked.pool + CALLBACKS)
+            self.prunable |= {i for i, f in self.tasks.items() if f.pool in pruned}
 
     def apply(self, entry: Record) -> Fact | None:
         """Take in one record; return the task it is about, after it."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millpond.core import control as orders
-from millpond.core.invariants import Violated
+from millpond.core.invariants import Violated, nothing_lost
+from millpond.core.lifecycle import Status
 from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
 from millpond.testing.crowd import Crowd
@@ -151,6 +152,7 @@ class World:
                 await self.do("control", orders.Seal(run, holder))
         for _ in range(most):
             if not await self.anything_left():
+                await self.compare_with_the_audit()
                 return
             self.now = rounded(self.now + self.dice.choice((0.0, 0.5, 2.0, 5.0)))
             await self.do("recover", 1000)
@@ -158,6 +160,15 @@ class World:
                 await worker.act()
                 await self.never_asleep()
         raise Violated("I2", "accepted work did not come to its end")
+
+    async def compare_with_the_audit(self) -> None:
+        """I2: every task that was ever accepted is kept as its records say."""
+        witness, view = self.stage.judge.witness, self.stage.store.view
+        kept: dict[int, Status | None] = {}
+        for identifier in witness.tasks:
+            task = await view.task(identifier)
+            kept[identifier] = None if task is None else task.status
+        nothing_lost(witness, kept)
 
     async def anything_left(self) -> bool:
         """Return whether a pool has anything queued or running."""
