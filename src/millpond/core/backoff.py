@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-
-import msgspec
+from functools import partial
+from typing import TypeAlias
 
 from millpond.core import check
+from millpond.core.check import Seconds
 from millpond.core.errors import ConfigError
+
+
+Kinds: TypeAlias = type[BaseException] | str | Sequence[type[BaseException] | str]
+"""One exception type or several, or their names."""
 
 
 class Curve(StrEnum):
@@ -18,40 +25,62 @@ class Curve(StrEnum):
     CONSTANT = "constant"
 
 
-class Retry(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, init=False, slots=True)
+class Retry:
     """How often and after how long a failed attempt is tried again.
 
     `attempts` counts every charged run, the first one too: attempts=1 means at most once.
-    `jitter` is the largest relative deviation: 0.1 spreads a delay over +-10 %.
+    `jitter` is the largest relative deviation: 0.1 spreads a delay over +-10 %. `on` names the only
+    exception types that are tried again, `never` those that are not, whatever `on` says; their
+    subclasses are meant too. Types are kept by name, so that a policy can be stored with a task.
     """
 
-    attempts: int = 3
-    initial: float = 1.0
-    factor: float = 2.0
-    max_delay: float = 60.0
-    jitter: float = 0.1
-    give_up_after: float | None = None
-    curve: Curve = Curve.EXPONENTIAL
+    attempts: int
+    initial: float
+    factor: float
+    max_delay: float
+    jitter: float
+    give_up_after: float | None
+    curve: Curve
+    on: tuple[str, ...]
+    never_on: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        check.whole("retry.attempts", self.attempts, least=1)
-        check.number("retry.initial", self.initial)
-        check.number("retry.factor", self.factor, least=1.0)
-        check.number("retry.max_delay", self.max_delay)
-        check.number("retry.jitter", self.jitter)
+    def __init__(
+        self,
+        attempts: int = 3,
+        initial: Seconds = 1.0,
+        factor: float = 2.0,
+        max_delay: Seconds = 60.0,
+        jitter: float = 0.1,
+        give_up_after: Seconds | None = None,
+        curve: Curve = Curve.EXPONENTIAL,
+        *,
+        on: Kinds = (),
+        never: Kinds = (),
+    ) -> None:
+        keep = partial(object.__setattr__, self)
+        keep("attempts", check.whole("retry.attempts", attempts, least=1))
+        keep("initial", check.seconds("retry.initial", initial))
+        keep("factor", check.number("retry.factor", factor, least=1.0))
+        keep("max_delay", check.seconds("retry.max_delay", max_delay))
+        keep("jitter", check.number("retry.jitter", jitter))
         if self.jitter > 1:
-            raise ConfigError("retry.jitter", self.jitter, "must be at most 1")
-        if self.give_up_after is not None:
-            check.number("retry.give_up_after", self.give_up_after, above=0.0)
+            raise ConfigError("retry.jitter", jitter, "must be at most 1")
+        keep("give_up_after", None)
+        if give_up_after is not None:
+            keep("give_up_after", check.seconds("retry.give_up_after", give_up_after, above=0.0))
+        keep("curve", Curve(check.one_of("retry.curve", curve, tuple(Curve))))
+        keep("on", _names("retry.on", on))
+        keep("never_on", _names("retry.never", never))
 
     @classmethod
-    def constant(cls, delay: float, *, attempts: int = 3, jitter: float = 0.1) -> Retry:
+    def constant(cls, delay: Seconds, *, attempts: int = 3, jitter: float = 0.1) -> Retry:
         """Wait the same time before every attempt."""
         return cls(attempts, delay, max_delay=delay, jitter=jitter, curve=Curve.CONSTANT)
 
     @classmethod
     def linear(
-        cls, step: float, *, attempts: int = 3, max_delay: float = 60.0, jitter: float = 0.1
+        cls, step: Seconds, *, attempts: int = 3, max_delay: float = 60.0, jitter: float = 0.1
     ) -> Retry:
         """Wait one `step` more before each further attempt."""
         return cls(attempts, step, max_delay=max_delay, jitter=jitter, curve=Curve.LINEAR)
@@ -60,6 +89,35 @@ class Retry(msgspec.Struct, frozen=True):
     def never(cls) -> Retry:
         """Run at most once."""
         return cls(attempts=1)
+
+
+def tries_again(policy: Retry, error: BaseException) -> bool:
+    """Return whether an error of this type is one to try again after."""
+    if not policy.on and not policy.never_on:
+        return True
+    names = {qualified_name(kind) for kind in type(error).__mro__}
+    if not names.isdisjoint(policy.never_on):
+        return False
+    return not policy.on or not names.isdisjoint(policy.on)
+
+
+def qualified_name(kind: type) -> str:
+    """Return the name of a type as it is kept: with its module, but for builtins."""
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+def _names(option: str, kinds: Kinds) -> tuple[str, ...]:
+    many = kinds if isinstance(kinds, (tuple, list)) else (kinds,)
+    return tuple(_type_name(option, kind) for kind in many)
+
+
+def _type_name(option: str, kind: object) -> str:
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return qualified_name(kind)
+    raise ConfigError(option, kind, "must be an exception type or the name of one")
 
 
 def delay(policy: Retry, attempt: int, *, jitter: float) -> float:

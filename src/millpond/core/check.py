@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from millpond.core.errors import ConfigError
 
@@ -54,6 +55,28 @@ def number(option: str, value: object, *, least: float = 0.0, above: float | Non
     if above is None and value < least:
         raise ConfigError(option, value, f"must be at least {least:g}")
     return float(value)
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """A duration, such as a timedelta."""
+
+    def total_seconds(self) -> float:
+        """Return it in seconds."""
+        ...
+
+
+Seconds: TypeAlias = float | Lasting
+"""Seconds may be given as a number or as a timedelta, everywhere."""
+
+
+def seconds(
+    option: str, value: object, *, least: float = 0.0, above: float | None = None
+) -> float:
+    """Return a duration in seconds, given as a number or as a timedelta."""
+    if isinstance(value, Lasting):
+        value = value.total_seconds()
+    return number(option, value, least=least, above=above)
 
 
 def instance(option: str, value: object, kind: type) -> None:

@@ -101,6 +101,16 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     worker: str
 
 
+class Disown(msgspec.Struct, frozen=True, tag=True):
+    """A worker holds only `tasks`: whatever else was leased to it never reached it.
+
+    Sent after an answer was lost; the rest goes back to the queue uncharged.
+    """
+
+    worker: str
+    tasks: tuple[int, ...]
+
+
 class Bury(msgspec.Struct, frozen=True, tag=True):
     """A worker is known to be dead: its leases are lost now, not when they expire."""
 
@@ -126,5 +136,5 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune
 TaskOrder: TypeAlias = Cancel | Redrive
-WorkerOrder: TypeAlias = Join | Leave | Bury
+WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
 Order: TypeAlias = PoolOrder | TaskOrder | WorkerOrder | Seal

@@ -13,8 +13,21 @@ MillpondError                code, docs
 ├── ConfigConflict           pool, field, stored, declared
 ├── StaleRevision            name, given, current
 ├── IllegalTransition        status, event
-└── StoreError
-    └── StoreClosed
+├── StoreError
+│   └── StoreClosed
+├── AlreadyOpen
+├── NotOpen
+├── DuplicateName            kind, name
+├── NotSupported             feature
+├── TaskEnded                task_id, pool, attempts
+│   ├── TaskFailed           error_type, error_message, traceback_text, reason
+│   ├── TaskCancelled        reason
+│   └── TaskRejected         reason, policy
+├── WouldDeadlock            pool, task_id, awaited
+├── Stuck                    pool, run, tasks
+└── RunStopped               pool, run, report
+    ├── RunFailed            task_id
+    └── RunOverBudget        max_tasks
 """
 
 from __future__ import annotations
@@ -22,21 +35,34 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AlreadyOpen",
     "BatchTooLarge",
     "BulkheadRejected",
     "ConfigConflict",
     "ConfigError",
+    "DuplicateName",
     "IdempotencyConflict",
     "IllegalTransition",
     "MillpondError",
     "NoCapacity",
+    "NotOpen",
+    "NotSupported",
     "PoolClosed",
     "PoolFull",
+    "RunFailed",
+    "RunOverBudget",
+    "RunStopped",
     "StaleRevision",
     "StoreClosed",
     "StoreError",
+    "Stuck",
+    "TaskCancelled",
+    "TaskEnded",
+    "TaskFailed",
+    "TaskRejected",
     "UnknownPool",
     "UnknownTask",
+    "WouldDeadlock",
 ]
 
 
@@ -177,6 +203,108 @@ class StoreClosed(StoreError):
     """The store was asked for something before it was opened or after it was closed."""
 
     code = "MILL-021"
+
+
+class AlreadyOpen(MillpondError):
+    """The Millpond is open already; one object is opened once at a time."""
+
+    code = "MILL-022"
+
+
+class NotOpen(MillpondError):
+    """The Millpond is not open: work needs `async with mp:` around it."""
+
+    code = "MILL-023"
+
+
+class DuplicateName(MillpondError):
+    """A pool or task of that name exists on this Millpond already."""
+
+    code = "MILL-024"
+    kind: str
+    name: str
+
+
+class NotSupported(MillpondError):
+    """The store in use cannot do this; the message says which one can."""
+
+    code = "MILL-025"
+    feature: str
+
+
+class TaskEnded(MillpondError):
+    """A task that was awaited ended without a result."""
+
+    code = "MILL-030"
+    task_id: int
+    pool: str
+    attempts: int
+
+
+class TaskFailed(TaskEnded):
+    """The task failed: its handler raised until its attempts were used up, or it could not run."""
+
+    code = "MILL-031"
+    error_type: str
+    error_message: str
+    traceback_text: str
+    reason: str | None
+
+
+class TaskCancelled(TaskEnded):
+    """The task was cancelled, by somebody or with its run."""
+
+    code = "MILL-032"
+    reason: str | None
+
+
+class TaskRejected(TaskEnded):
+    """The task was dropped from a full pool before it ever ran."""
+
+    code = "MILL-033"
+    reason: str | None
+    policy: str | None
+
+
+class WouldDeadlock(MillpondError):
+    """A handler waits for a task that could only start once that handler has ended."""
+
+    code = "MILL-034"
+    pool: str
+    task_id: int
+    awaited: int
+
+
+class Stuck(MillpondError):
+    """A run cannot go on: all that is left of it is paused, parked or served by nobody."""
+
+    code = "MILL-035"
+    pool: str
+    run: str | None
+    tasks: tuple[str, ...]
+
+
+class RunStopped(MillpondError):
+    """A run was stopped before its work was done; `report` tells how far it came."""
+
+    code = "MILL-036"
+    pool: str
+    run: str | None
+    report: object
+
+
+class RunFailed(RunStopped):
+    """A task of a run with on_error="fail" failed; what waited was cancelled."""
+
+    code = "MILL-037"
+    task_id: int
+
+
+class RunOverBudget(RunStopped):
+    """A run reached max_tasks with more to do; what waited was cancelled."""
+
+    code = "MILL-038"
+    max_tasks: int
 
 
 _LONGEST_SHOWN = 80

@@ -34,6 +34,8 @@ class Raised(msgspec.Struct, frozen=True):
     retry_in: float | None = None
     """RetryLater or Throttled named the delay itself."""
     spend: bool = True
+    reason: str | None = None
+    """Why it is final, where that is not the handler's own doing."""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -67,6 +69,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     result: bytes | None = None
     error: bytes | None = None
+    reason: str | None = None
     parked: bool = False
     follow_ups: tuple[NewTask, ...] = ()
 
@@ -112,7 +115,9 @@ def _after_error(
     attempt = lease.fence.attempt
     exhausted = raised.spend and attempt >= lease.max_attempts
     if raised.final or exhausted:
-        return Settlement(fence=lease.fence, event=Event.FAIL, error=raised.error)
+        return Settlement(
+            fence=lease.fence, event=Event.FAIL, error=raised.error, reason=raised.reason
+        )
     wait = raised.retry_in
     if wait is None:
         wait = delay(policy, attempt, jitter=jitter)
@@ -156,6 +161,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a task ended, as its on_complete callback is told."""
 
     task: int
+    pool: str
+    function: str
+    key: str | None
+    labels: dict[str, str]
     status: str
     reason: str | None
     attempt: int
@@ -167,6 +176,10 @@ def callback(task: Task, identifier: int) -> NewTask:
     """Return the callback task that the end of `task` calls for."""
     ending = Ending(
         task=task.new.id,
+        pool=task.new.pool,
+        function=task.new.call.function,
+        key=task.new.key,
+        labels=task.new.labels,
         status=task.status,
         reason=task.reason,
         attempt=task.attempt,

@@ -72,6 +72,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""
         return self.clock.now()
 
+    def wall_time(self) -> float:
+        """Return the time of day, which is the virtual time too: stores of this loop follow it."""
+        return self.clock.now()
+
     def call_later(
         self,
         delay: float,

@@ -14,6 +14,7 @@ from millpond.core.control import (
     CancelAll,
     Close,
     Declare,
+    Disown,
     Hold,
     Join,
     Leave,
@@ -47,7 +48,7 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
     match order:
         case Declare(spec):
             return _declare(tables, spec, now)
-        case Join() | Leave() | Bury():
+        case Join() | Leave() | Bury() | Disown():
             return _worker_order(tables, order, now), 0
         case Cancel(tasks):
             known = [tables.tasks[i] for i in tasks if i in tables.tasks]
@@ -311,10 +312,11 @@ def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
         return 0
     if isinstance(order, Bury):
         return bury(tables, worker, now)
-    held = sorted((tables.tasks[identifier] for identifier in worker.holding), key=in_order)
-    for task in held:
+    known = order.tasks if isinstance(order, Disown) else ()
+    held = [tables.tasks[identifier] for identifier in worker.holding if identifier not in known]
+    for task in sorted(held, key=in_order):
         tables.release(task, now)
-    return len(held) + bury(tables, worker, now)
+    return len(held) + (bury(tables, worker, now) if isinstance(order, Leave) else 0)
 
 
 def _join(tables: Tables, order: Join, now: float) -> int:

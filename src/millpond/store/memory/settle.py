@@ -52,8 +52,7 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
         case Event.RELEASE:
             _give_back(tables, task, settlement, now)
         case _:
-            if event is Event.CANCEL:
-                task.reason = Reason.CANCELLED
+            task.reason = Reason.CANCELLED if event is Event.CANCEL else settlement.reason
             tables.move(task, event, now)
     return taken
 

@@ -32,7 +32,7 @@ from millpond.store.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from millpond.core.control import Order
     from millpond.core.lease import LeaseAsk
@@ -49,7 +49,10 @@ class MemoryStore:
     No verb awaits anything, so on one event loop each is atomic by construction.
     """
 
-    def __init__(self, *, audit_limit: int | None = AUDIT_KEPT) -> None:
+    def __init__(
+        self, *, audit_limit: int | None = AUDIT_KEPT, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
         self._tables = Tables(audit_limit=audit_limit)
         self._view = MemoryView(self._tables)
         self._dice = random.SystemRandom()
@@ -67,7 +70,7 @@ class MemoryStore:
             raise StoreClosed(message)
         self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
         # Time does not go back here, whatever a clock does: what was due stays due.
-        self._latest = max(self._latest, rounded(time.time() if now is None else now))
+        self._latest = max(self._latest, rounded(self._clock() if now is None else now))
         return self._latest
 
     async def submit(

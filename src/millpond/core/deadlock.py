@@ -1,0 +1,65 @@
+"""Deadlock: whether a handler that waits for a task waits for itself.
+
+A running task can finish if it does not wait, or if all it waits for can finish. A queued task can
+finish if every limit it needs has room, or somebody who holds one of them can finish. What is left
+over when nothing more can be derived waits in a circle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Limit = tuple[str, str | None]
+"""A pool and a lane or key of it, or the pool as a whole (None)."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A running task: the limits it takes a place of, and the tasks it waits for."""
+
+    limits: tuple[Limit, ...]
+    awaits: frozenset[int] = frozenset()
+
+
+def waits_for_itself(
+    task: int,
+    running: Mapping[int, Holder],
+    queued: Mapping[int, tuple[Limit, ...]],
+    room: Collection[Limit],
+) -> bool:
+    """Return whether `task`, which runs and waits, can never finish.
+
+    `queued` tells which limits each awaited queued task needs, `room` which limits have a free
+    place or are held by somebody of whom nothing is known here.
+    """
+    free = set(room)
+    finishing = {one for one, holder in running.items() if not holder.awaits}
+    free |= {limit for one in finishing for limit in running[one].limits}
+    grew = True
+    while grew and task not in finishing:
+        grew = False
+        for one, holder in running.items():
+            if one not in finishing and all(
+                _can_finish(awaited, running, finishing, queued, free) for awaited in holder.awaits
+            ):
+                finishing.add(one)
+                free.update(holder.limits)
+                grew = True
+    return task not in finishing
+
+
+def _can_finish(
+    awaited: int,
+    running: Mapping[int, Holder],
+    finishing: set[int],
+    queued: Mapping[int, tuple[Limit, ...]],
+    free: set[Limit],
+) -> bool:
+    if awaited in running:
+        return awaited in finishing
+    # What is neither running nor queued here has ended, or is somebody else's.
+    return all(limit in free for limit in queued.get(awaited, ()))

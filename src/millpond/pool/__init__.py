@@ -1,0 +1,1 @@
+"""Pools: the public API over the runtime."""

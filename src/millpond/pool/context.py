@@ -1,0 +1,226 @@
+"""The context of an attempt: what a handler may know of itself, and ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from millpond.core.control import Progress, Remember
+from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.task import CALLBACKS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import Unpack
+
+    from millpond.pool.handle import Handle
+    from millpond.pool.options import Options
+    from millpond.pool.pool import Pool
+    from millpond.pool.task import BoundCall
+    from millpond.runtime.job import Job
+
+T = TypeVar("T")
+
+
+class _About:
+    """What both kinds of context tell."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def task_id(self) -> int:
+        """The task's id."""
+        return self._job.leased.fence.task
+
+    @property
+    def pool(self) -> str:
+        """The name of the pool it runs in."""
+        return self._job.leased.pool.removesuffix(CALLBACKS)
+
+    @property
+    def attempt(self) -> int:
+        """Which charged run this is, from 1."""
+        return self._job.leased.fence.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many charged runs there may be."""
+        return self._job.leased.max_attempts
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether an earlier attempt was charged."""
+        return self.attempt > 1
+
+    @property
+    def key(self) -> str | None:
+        """The task's key."""
+        return self._job.leased.key
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The task's labels."""
+        return dict(self._job.leased.labels)
+
+    @property
+    def lane(self) -> str | None:
+        """Its lane, in a pool that has lanes."""
+        return self._job.leased.lane
+
+    @property
+    def sequence(self) -> int:
+        """Its number in its lane, or in the pool."""
+        return self._job.leased.sequence
+
+    @property
+    def submitted_at(self) -> float:
+        """When it was submitted."""
+        return self._job.leased.submitted_at
+
+    @property
+    def started_at(self) -> float:
+        """When this attempt began."""
+        return self._job.started_at
+
+    @property
+    def deadline(self) -> float | None:
+        """When this attempt runs out of time, or None."""
+        return self._job.deadline
+
+    @property
+    def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded
+        """What the worker's `resources` yielded, shared by its jobs."""
+        return self._job.worker.resources
+
+    def _stored(self, stored: bytes) -> Any:  # noqa: ANN401 - plain data
+        return msgspec.json.decode(stored)
+
+
+class Context(_About):
+    """The context of an `async def` handler."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when somebody asked for this task to be cancelled."""
+        return self._job.cancelled
+
+    @property
+    def lease_lost(self) -> asyncio.Event:
+        """Set when the right to settle this attempt is gone: stop, nobody will take the result."""
+        return self._job.lease_lost
+
+    async def submit(
+        self, work: BoundCall[T], /, *, pool: Pool | None = None, **options: Unpack[Options]
+    ) -> Handle[T]:
+        """Submit a call as part of this attempt's outcome: stored if and when it completes."""
+        return (await self.submit_many([work.options(**options)], pool=pool))[0]
+
+    async def submit_many(
+        self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
+    ) -> list[Handle[T]]:
+        """Submit calls as part of this attempt's outcome, all of them or none."""
+        from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
+
+        return follow_ups(self._job, works, pool)
+
+    async def progress(self, fraction: float, text: str = "") -> None:
+        """Tell how far this attempt has come, to whoever watches the handle."""
+        await tell_progress(self._job, fraction, text)
+
+    async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
+        """Run a step once: its result is stored, and returned when the task is run again."""
+        known = self._job.leased.steps.get(step)
+        if known is not None:
+            return self._stored(known)  # type: ignore[no-any-return]
+        result = await fn()
+        await remember(self._job, step, result)
+        return result
+
+    def transaction(self) -> Any:  # noqa: ANN401 - there is none here
+        """Commit the handler's own writes together with its completion; needs a durable store."""
+        raise NotSupported(
+            "ctx.transaction() needs a store with a database; memory has none",
+            feature="transaction",
+        )
+
+    async def commit(self, fn: Callable[..., Any], *, result: Any = None) -> None:  # noqa: ANN401
+        """Run `fn` inside the transaction that settles this attempt; needs SQLite."""
+        raise NotSupported(
+            "ctx.commit() needs a store with a database; memory has none", feature="commit"
+        )
+
+
+class SyncContext(_About):
+    """The context of a `def` handler, which runs in a thread."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for this task to be cancelled."""
+        return self._job.cancel_asked
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the right to settle this attempt is gone."""
+        return self._job.why == "lease_lost"
+
+    def submit(
+        self, work: BoundCall[T], /, *, pool: Pool | None = None, **options: Unpack[Options]
+    ) -> Handle[T]:
+        """Submit a call as part of this attempt's outcome: stored if and when it completes."""
+        return self.submit_many([work.options(**options)], pool=pool)[0]
+
+    def submit_many(
+        self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
+    ) -> list[Handle[T]]:
+        """Submit calls as part of this attempt's outcome, all of them or none."""
+        from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
+
+        return follow_ups(self._job, works, pool)
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Tell how far this attempt has come, to whoever watches the handle."""
+        loop = self._job.worker.loop
+        asyncio.run_coroutine_threadsafe(tell_progress(self._job, fraction, text), loop).result()
+
+    def once(self, step: str, fn: Callable[[], T]) -> T:
+        """Run a step once: its result is stored, and returned when the task is run again."""
+        known = self._job.leased.steps.get(step)
+        if known is not None:
+            return self._stored(known)  # type: ignore[no-any-return]
+        result = fn()
+        loop = self._job.worker.loop
+        asyncio.run_coroutine_threadsafe(remember(self._job, step, result), loop).result()
+        return result
+
+
+async def tell_progress(job: Job, fraction: float, text: str) -> None:
+    """Store how far an attempt has come, if it still holds its lease."""
+    if not 0.0 <= fraction <= 1.0:
+        raise ConfigError("fraction", fraction, "must be from 0 to 1")
+    runtime = job.runtime
+    runtime.heed(await runtime.store.control(Progress(job.leased.fence, fraction, text)))
+    runtime.progress.told(job.id, fraction, text)
+
+
+async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - plain data
+    """Store the result of a step, if the attempt still holds its lease."""
+    try:
+        stored = msgspec.json.encode(result)
+        survived = msgspec.json.decode(stored) == result
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        survived = False
+    if not survived:
+        raise ConfigError(
+            "result", result, f"of step {step!r} cannot be stored as JSON and come back the same"
+        )
+    runtime = job.runtime
+    runtime.heed(await runtime.store.control(Remember(job.leased.fence, step, stored)))

@@ -1,0 +1,53 @@
+"""Follow-ups: what a handler submits as part of its own outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.core.errors import ConfigError
+from millpond.core.lifecycle import Status
+from millpond.core.task import CALLBACKS
+from millpond.pool.handle import Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from millpond.pool.pool import Pool
+    from millpond.pool.task import BoundCall
+    from millpond.runtime.job import Job
+
+T = TypeVar("T")
+
+
+def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> list[Handle[T]]:
+    """Note calls with the attempt and return their handles; they are stored when it completes."""
+    from millpond.pool.submit import new_task  # noqa: PLC0415 - submit knows tasks and contexts
+
+    if job.settled:
+        raise ConfigError("ctx", job.id, "belongs to an attempt that has ended; nothing was stored")
+    handles: list[Handle[T]] = []
+    for work in works:
+        if not hasattr(work, "encoded"):
+            raise ConfigError("work", work, "must be a call: ctx.submit stores it with the outcome")
+        target = pool or _pool_of(job, work)
+        new = new_task(
+            target,
+            work,
+            {"submitted_by": f"task:{job.id}"},
+            run=job.leased.run,
+        )
+        if job.follow_ups is None:
+            job.follow_ups = []
+        job.follow_ups.append(new)
+        handles.append(
+            Handle(target, new, status=Status.QUEUED, decode=work.function.signature.decode_result)
+        )
+    return handles
+
+
+def _pool_of(job: Job, work: BoundCall[Any]) -> Pool:
+    """Return where a follow-up goes: the function's own pool, else the one it was made in."""
+    own = work.function.own_pool
+    if own is not None:
+        return own
+    return work.function.mp.get_pool(job.leased.pool.removesuffix(CALLBACKS))

@@ -1,0 +1,549 @@
+"""The Millpond: one store, its pools and its tasks. Declared at import, opened where work is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+
+from millpond.core import check
+from millpond.core.check import Seconds
+from millpond.core.errors import (
+    AlreadyOpen,
+    ConfigError,
+    DuplicateName,
+    NotOpen,
+    NotSupported,
+    UnknownPool,
+    UnknownTask,
+)
+from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
+from millpond.core.spec import Order as QueueOrder
+from millpond.core.task import CALLBACKS
+from millpond.core.why import explain
+from millpond.pool.context import Context, SyncContext
+from millpond.pool.handle import Handle
+from millpond.pool.options import policy
+from millpond.pool.pool import Pool
+from millpond.pool.snapshot import TaskInfo
+from millpond.pool.task import Executor, KeyOf, TaskDecorator, TaskFunction, default_options
+from millpond.runtime.hooks import Hooks
+from millpond.runtime.retention import Keep
+from millpond.runtime.runtime import Runtime, wall_clock
+from millpond.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from millpond.core.audit import Record
+    from millpond.core.rate import Rate
+    from millpond.pool.sync import SyncMillpond
+    from millpond.runtime.hooks import DeadLetter, Empty, Observed
+    from millpond.runtime.job import Handler
+    from millpond.runtime.outcome import Policy
+    from millpond.runtime.worker import Worker
+    from millpond.store.protocol import Store
+
+log = logging.getLogger("millpond")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SCOPES = ("session", "app", "pipeline", "tenant", "org")
+UNSERVED_AFTER = 5.0
+
+Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
+
+
+class Millpond:
+    """Pools and tasks over one store. Making it does no I/O; `async with mp:` opens the store.
+
+    `None` keeps everything in this process, for as long as it is open.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        imports: Sequence[str] = (),
+        work: bool | None = None,
+        *,
+        keep: Keep | None = None,
+        lease: Seconds = 30.0,
+        resources: Resources | None = None,
+    ) -> None:
+        if url is not None:
+            raise NotSupported(
+                f"no store for {url!r} yet: this release keeps pools in memory (url=None)",
+                feature="store",
+            )
+        self.url = url
+        self.imports = tuple(imports)
+        self._work = work
+        self.keep = keep or Keep()
+        self.lease = check.seconds("lease", lease, above=0.0)
+        self._resources = resources
+        self._pools: dict[str, Pool] = {}
+        self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._retries: dict[str, Policy] = {}
+        self._hooks = Hooks()
+        self._runtime: Runtime | None = None
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._sync: SyncMillpond | None = None
+        self.make_store: Callable[[], Store] | None = None
+        """How to make the store, for tests that bring their own; None = as the URL says."""
+        self.seed: int | None = None
+        """The seed of ids, tokens and jitter, for tests that must repeat."""
+
+    # Its life
+
+    async def __aenter__(self) -> Self:
+        if self._runtime is not None:
+            raise AlreadyOpen("this Millpond is open already; use it, or make another one")
+        shared = self.make_store is not None
+        if self.make_store is not None:
+            store = self.make_store()
+        else:
+            store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+        runtime = self._runtime = Runtime(
+            store,
+            functions=MappingProxyType(self._handlers),
+            retries=MappingProxyType(self._retries),
+            hooks=self._hooks,
+            keep=self.keep,
+            shared=shared,
+            seed=self.seed,
+        )
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                for pool in self._pools.values():
+                    await runtime.declare(pool.spec)
+                if self._work is None or self._work:
+                    await stack.enter_async_context(self.worker())
+                self._stack = stack.pop_all()
+        except BaseException:
+            await self._shut(0.0)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._shut(0.0)
+
+    async def _shut(self, grace: float) -> None:
+        runtime, stack = self._runtime, self._stack
+        self._stack = None
+        if runtime is None:
+            return
+        try:
+            if stack is not None:
+                await stack.aclose()
+        finally:
+            try:
+                await runtime.close(grace)
+            finally:
+                self._runtime = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        return self._runtime is not None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime while it is open; NotOpen otherwise."""
+        if self._runtime is None:
+            raise NotOpen("this Millpond is not open; put `async with mp:` around the work")
+        return self._runtime
+
+    async def ready(self, pool: Pool) -> None:
+        """See to it that the store knows a pool made after it was opened."""
+        runtime = self.runtime
+        if pool.name not in runtime.declared:
+            await runtime.declare(pool.spec)
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self,
+        pools: Iterable[str | Pool] | None = None,
+        concurrency: int | None = None,
+        resources: Resources | None = None,
+        *,
+        grace: Seconds = 0.0,
+    ) -> AsyncIterator[Worker]:
+        """Run tasks here, of all pools or of some, at most `concurrency` at a time.
+
+        `resources` is a function that gives an async context manager: what that yields is made
+        once, is there as `ctx.resources`, and is closed when the worker has stopped.
+        """
+        runtime = self.runtime
+        if concurrency is not None:
+            check.whole("concurrency", concurrency, least=1)
+        names = None
+        if pools is not None:
+            given = [pools] if isinstance(pools, str) else pools
+            names = frozenset(self.get_pool(p).name if isinstance(p, str) else p.name for p in given)
+        make = resources or self._resources
+        async with contextlib.AsyncExitStack() as stack:
+            made = await stack.enter_async_context(make()) if make is not None else None
+            worker = await runtime.add_worker(
+                pools=names, concurrency=concurrency, lease=self.lease, resources=made
+            )
+            try:
+                yield worker
+            finally:
+                await runtime.remove_worker(worker, check.seconds("grace", grace))
+
+    # Pools
+
+    def pool(
+        self,
+        name: str,
+        *,
+        max_concurrent: int | None = None,
+        queue: QueueOrder | None = None,
+        backpressure: Backpressure | None = None,
+        max_per_key: int | None = None,
+        rate: Rate | Sequence[Rate] | None = None,
+        rate_per_key: Rate | None = None,
+        lanes: int | None = None,
+        ordered: bool = False,
+        prefetch: int = 0,
+        max_callbacks: int = 16,
+        retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        on_empty: Callable[[Empty], object] | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+    ) -> Pool:
+        """Declare a pool; it is made known to the store when the Millpond is open.
+
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        """
+        if name in self._pools:
+            message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
+            raise DuplicateName(message, kind="pool", name=name)
+        self._check_scope(scope, scope_id)
+        strict = ordered or lanes is not None
+        spec = PoolSpec(
+            name=name,
+            max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
+            order=queue if queue is not None else (fifo() if strict else priority()),
+            backpressure=backpressure,
+            max_per_key=max_per_key,
+            rates=_rates(rate),
+            rate_per_key=rate_per_key,
+            lanes=lanes,
+            ordered=ordered,
+            prefetch=prefetch,
+            max_callbacks=max_callbacks,
+        )
+        return self._add_pool(
+            spec, scope or "session", scope_id, policy("retry", retry), on_dead_letter, on_empty
+        )
+
+    def _add_pool(
+        self,
+        spec: PoolSpec,
+        scope: str,
+        scope_id: str | None,
+        retry: Policy | None,
+        on_dead_letter: Callable[[DeadLetter], object] | None,
+        on_empty: Callable[[Empty], object] | None,
+    ) -> Pool:
+        name = spec.name
+        pool = Pool(
+            self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time()
+        )
+        self._pools[name] = pool
+        if retry is not None:
+            self._retries[name] = retry
+        for option, hook, where in (
+            ("on_dead_letter", on_dead_letter, self._hooks.on_dead_letter),
+            ("on_empty", on_empty, self._hooks.on_empty),
+        ):
+            if hook is not None:
+                if not callable(hook):
+                    raise ConfigError(option, hook, "must be a function")
+                where[name] = hook  # type: ignore[index]
+        return pool
+
+    def _check_scope(self, scope: str | None, scope_id: str | None) -> None:
+        if scope is not None:
+            check.one_of("scope", scope, SCOPES)
+        if scope not in (None, "session"):
+            raise NotSupported(
+                f"scope={scope!r} needs a durable store: a pool in memory lives and ends with its "
+                'process (scope="session")',
+                feature="scope",
+            )
+        if scope_id is not None:
+            raise ConfigError("scope_id", scope_id, "means nothing for a pool in memory")
+
+    def get_pool(self, name: str) -> Pool:
+        """Return the pool of a name (or id); UnknownPool if there is none."""
+        found = self._pools.get(name)
+        if found is None:
+            found = next((pool for pool in self._pools.values() if pool.id == name), None)
+        if found is None:
+            known = ", ".join(self._pools) or "none"
+            raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
+        return found
+
+    def pools(self) -> list[Pool]:
+        """Return every pool, in the order they were made."""
+        return list(self._pools.values())
+
+    # Tasks
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
+    @overload
+    def task(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> Any:
+        """Register a function; any pool takes its calls."""
+        return self.register(
+            None,
+            fn,
+            name=name,
+            key=key,
+            aliases=aliases,
+            executor=executor,
+            defaults=default_options(timeout, retry, priority),
+        )
+
+    def register(
+        self,
+        pool: Pool | None,
+        fn: Callable[..., Any] | None,
+        *,
+        name: str | None,
+        key: KeyOf | None,
+        aliases: Iterable[str],
+        executor: str | None,
+        defaults: Mapping[str, Any],
+        batch: tuple[int, float] | None = None,
+    ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
+        """Register a function under its name and aliases."""
+        if fn is None:
+            return lambda given: self.register(
+                pool,
+                given,
+                name=name,
+                key=key,
+                aliases=aliases,
+                executor=executor,
+                defaults=defaults,
+                batch=batch,
+            )
+        if not callable(fn):
+            raise TypeError(f"task() decorates a function, not {fn!r}")
+        own = check.name("name", name if name is not None else getattr(fn, "__name__", ""))
+        task: TaskFunction[..., Any, Any] = TaskFunction(
+            self,
+            pool,
+            fn,
+            name=own,
+            key=key,
+            aliases=aliases,
+            executor=executor,
+            batch=batch,
+            defaults=defaults,
+        )
+        for one in (own, *task.aliases):
+            if one in self._tasks:
+                message = f"a task named {one!r} is registered already; give this one name="
+                raise DuplicateName(message, kind="task", name=one)
+        handler = task.handler()
+        for one in (own, *task.aliases):
+            self._tasks[one] = task
+            self._handlers[one] = handler
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
+        """Every registered task by its name and aliases."""
+        return MappingProxyType(self._tasks)
+
+    # Many tasks
+
+    async def wait(
+        self, handles: Iterable[Handle[Any]], *, timeout: Seconds | None = None  # noqa: ASYNC109
+    ) -> list[Handle[Any]]:
+        """Wait until every task has ended, whatever way; return the handles in their order."""
+        given = list(handles)
+        limit = None if timeout is None else check.seconds("timeout", timeout)
+        async with asyncio.timeout(limit):
+            for handle in given:
+                await handle.wait()
+        return given
+
+    async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
+        """Yield each handle when its task has ended, in the order in which they end."""
+        ended: asyncio.Queue[Handle[T]] = asyncio.Queue()
+
+        async def watch(handle: Handle[T]) -> None:
+            await handle.wait()
+            ended.put_nowait(handle)
+
+        given = list(handles)
+        async with asyncio.TaskGroup() as group:
+            watchers = [group.create_task(watch(handle)) for handle in given]
+            try:
+                for _ in given:
+                    yield await ended.get()
+            finally:
+                for watcher in watchers:
+                    watcher.cancel()
+
+    @overload
+    def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...
+    @overload
+    def handle(self, task: int, /, *, of: TaskFunction[..., T, Any]) -> Awaitable[Handle[T]]: ...
+    async def handle(
+        self, task: int, /, *, of: TaskFunction[..., Any, Any] | None = None
+    ) -> Handle[Any]:
+        """Return a handle for a known id; `of` gives its result the type of that task."""
+        runtime = self.runtime
+        record = await runtime.view.task(task)
+        if record is None:
+            raise runtime.gone(task)
+        function = of or self._tasks.get(record.new.call.function)
+        decode = None if function is None else function.signature.decode_result
+        pool = self.get_pool(record.new.pool.removesuffix(CALLBACKS))
+        found: Handle[Any] = Handle(pool, record.new, status=record.status, decode=decode)
+        found.read(record)
+        return found
+
+    async def status(self, tasks: Iterable[int]) -> list[str]:
+        """Return where tasks are: queued, running, how they ended, expired, or unknown."""
+        return list(await self.runtime.view.status(tuple(tasks)))
+
+    async def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+        """Cancel one task of any pool; return whether that changed anything."""
+        check.one_of("mode", mode, ("cooperative", "interrupt"))
+        return bool(await self.runtime.cancel((task,), interrupt=mode == "interrupt"))
+
+    async def why(self, task: int, /) -> str:
+        """Return in words why a task is not running (or that it is, or how it ended)."""
+        runtime = self.runtime
+        facts = await runtime.view.why(task, now=runtime.clock())
+        if facts is None:
+            (status,) = await runtime.view.status((task,))
+            if status == "unknown":
+                raise UnknownTask(f"no task {task} is known", task_id=task)
+            return status
+        return explain(facts, runtime.clock())
+
+    async def unsettled(self) -> list[TaskInfo]:
+        """Return every task that is queued or running, callbacks too: what a clean end waits for."""
+        from millpond.core.lifecycle import Status  # noqa: PLC0415
+
+        found: list[TaskInfo] = []
+        for pool in list(self.runtime.declared):
+            for name in (pool, pool + CALLBACKS):
+                for status in (Status.RUNNING, Status.QUEUED):
+                    after: int | None = 0
+                    while after is not None:
+                        page = await self.runtime.view.tasks(name, status=status, after=after)
+                        found += [TaskInfo.of(task) for task in page.tasks]
+                        after = page.next
+        return found
+
+    async def audit(self, pool: str | Pool | None = None) -> AsyncIterator[Record]:
+        """Yield the audit records that are kept, oldest first, of one pool or of all."""
+        name = pool.name if isinstance(pool, Pool) else pool
+        after = 0
+        while True:
+            page = await self.runtime.view.audit(after=after)
+            for record in page.records:
+                if name is None or record.pool == name:
+                    yield record
+            if not page.records:
+                return
+            after = page.next
+
+    def observe(self, observer: Callable[[Observed], object]) -> Callable[[], None]:
+        """Be told of what happens in this process; return a function that ends it.
+
+        Observers are called synchronously, after the fact; one that raises is counted.
+        """
+        self._hooks.observers.append(observer)
+
+        def stop() -> None:
+            with contextlib.suppress(ValueError):
+                self._hooks.observers.remove(observer)
+
+        return stop
+
+    async def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope and everything in it; needs a durable store."""
+        raise NotSupported("scopes need a durable store; memory has none to end", feature="scope")
+
+    @property
+    def sync(self) -> SyncMillpond:
+        """The same API for threads."""
+        if self._sync is None:
+            from millpond.pool.sync import SyncMillpond  # noqa: PLC0415
+
+            self._sync = SyncMillpond(self)
+        return self._sync
+
+
+def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
+    if rate is None:
+        return ()
+    return tuple(rate) if isinstance(rate, (list, tuple)) else (rate,)  # type: ignore[arg-type]

@@ -1,0 +1,535 @@
+"""The pool: one name, one budget, one queue, whoever submits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from millpond.core import check, control
+from millpond.core.check import Seconds
+from millpond.core.control import Order
+from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.lifecycle import Status
+from millpond.pool.context import Context, SyncContext
+from millpond.pool.handle import CancelMode, Handle
+from millpond.pool.map import Mapped
+from millpond.pool.options import Options, checked
+from millpond.pool.rejection import Rejected, rejection
+from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
+from millpond.pool.submit import as_work, new_closure, new_task, refused
+from millpond.pool.task import (
+    BatchDecorator,
+    BoundCall,
+    Executor,
+    KeyOf,
+    TaskDecorator,
+    TaskFunction,
+    default_options,
+)
+from millpond.store.protocol import Batch, BatchAnswer
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from millpond.core.run import NewRun
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import NewTask
+    from millpond.pool.millpond import Millpond
+    from millpond.runtime.job import Closure
+    from millpond.runtime.outcome import Policy
+    from millpond.runtime.runtime import Runtime
+    from millpond.store.protocol import ControlAnswer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Pool:
+    """A named pool of one Millpond. Make it with `mp.pool(...)`."""
+
+    def __init__(
+        self,
+        mp: Millpond,
+        spec: PoolSpec,
+        *,
+        scope: str,
+        scope_id: str | None,
+        retry: Policy | None,
+        created_at: float,
+    ) -> None:
+        self._mp = mp
+        self.spec = spec
+        self.scope = scope
+        self.scope_id = scope_id
+        self.retry = retry
+        self.created_at = created_at
+
+    @property
+    def name(self) -> str:
+        """Its name, unique on its Millpond."""
+        return self.spec.name
+
+    @property
+    def id(self) -> str:
+        """Its id: scope, scope id and name; the same in every process."""
+        return f"{self.scope}:{self.scope_id or ''}:{self.name}"
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of the open Millpond; NotOpen while it is closed."""
+        return self._mp.runtime
+
+    def __repr__(self) -> str:
+        return f"<pool {self.id}>"
+
+    # Registering
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
+    @overload
+    def task(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> Any:
+        """Register a function as a task of this pool; any pool of the Millpond takes its calls."""
+        return self._mp.register(
+            self,
+            fn,
+            name=name,
+            key=key,
+            aliases=aliases,
+            executor=executor,
+            defaults=default_options(timeout, retry, priority),
+        )
+
+    def batch_task(
+        self,
+        *,
+        size: int = 64,
+        linger: Seconds = 0.05,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+    ) -> BatchDecorator:
+        """Register a function that takes a list: several tasks in one call, settled each alone.
+
+        It gives one result per item, or `Failed(error)` for one that failed.
+        """
+        check.whole("size", size, least=1)
+        if self.spec.strict:
+            raise ConfigError("batch_task", self.name, "cannot be had with lanes or ordered")
+        return self._mp.register(  # type: ignore[no-any-return]
+            self,
+            None,
+            name=name,
+            key=key,
+            aliases=aliases,
+            executor=None,
+            defaults=default_options(timeout, retry, priority),
+            batch=(size, check.seconds("linger", linger)),
+        )
+
+    # Submitting
+
+    @overload
+    async def submit(
+        self,
+        work: BoundCall[T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[T]: ...
+    @overload
+    async def submit(
+        self,
+        work: TaskFunction[[], T, Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[T]: ...
+    @overload
+    async def submit(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[T]: ...
+    @overload
+    async def submit(
+        self,
+        work: Callable[[], T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[T]: ...
+    async def submit(
+        self,
+        work: Any,
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[Any]:
+        """Submit a call, or any function of no arguments; return its handle.
+
+        A full pool answers as its backpressure says: it waits (at most `wait` seconds), raises,
+        or gives a handle that says `rejected`.
+        """
+        if connection is not None:
+            self._no_connection()
+        handles = await self._submit([work], checked(options), wait)
+        return handles[0]
+
+    async def submit_many(
+        self,
+        works: Iterable[BoundCall[T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]:
+        """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        if connection is not None:
+            self._no_connection()
+        return await self._submit(list(works), checked(options), wait)
+
+    async def try_submit(
+        self,
+        work: Any,
+        /,
+        **options: Unpack[Options],
+    ) -> Handle[Any] | Rejected:
+        """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
+        batch, handles, closures = await self.prepared([work], checked(options))
+        answer = await self.sent(batch, closures, 0.0)
+        if answer.refusal is not None:
+            return rejection(answer.refusal)
+        self._admitted(handles, answer)
+        first = handles[0]
+        return first if first.status != "rejected" else Rejected(
+            reason=first.reason or "", pool=self.name, policy=first.rejection_policy, handle=first
+        )
+
+    async def _submit(
+        self,
+        works: list[Any],
+        options: Any,
+        wait: Seconds | None,
+        run: int | None = None,
+        opening: NewRun | None = None,
+    ) -> list[Handle[Any]]:
+        if not works and opening is None:
+            return []
+        batch, handles, closures = await self.prepared(works, options, run, opening)
+        limit = None if wait is None else check.seconds("wait", wait)
+        answer = await self.sent(batch, closures, limit)
+        if answer.refusal is not None:
+            raise self._refused(answer, batch)
+        self._admitted(handles, answer)
+        return handles
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the open Millpond."""
+        return self.runtime.loop
+
+    async def submit_works(self, works: list[Any], options: Any) -> list[Handle[Any]]:  # noqa: ANN401
+        """Submit calls and functions as one batch, with options checked before."""
+        return await self._submit(works, options, None)
+
+    async def submit_into(
+        self, run: int, works: list[Any], options: Options, wait: Seconds | None
+    ) -> list[Handle[Any]]:
+        """Submit tasks that belong to a run."""
+        return await self._submit(works, checked(options), wait, run)
+
+    async def ready(self) -> None:
+        """See to it that the store knows this pool; NotOpen while the Millpond is closed."""
+        await self._mp.ready(self)
+
+    @property
+    def millpond(self) -> Millpond:
+        """The Millpond it belongs to."""
+        return self._mp
+
+    async def prepared(
+        self,
+        works: list[Any],
+        options: Any,
+        run: int | None = None,
+        opening: NewRun | None = None,
+    ) -> tuple[Batch, list[Handle[Any]], dict[int, Closure]]:
+        """Make the tasks of a batch, all of them before any is sent."""
+        await self._mp.ready(self)
+        waiting = self.runtime.waiting
+        tasks: list[NewTask] = []
+        handles: list[Handle[Any]] = []
+        closures: dict[int, Closure] = {}
+        for one in works:
+            work = as_work(one)
+            if isinstance(work, BoundCall):
+                new = new_task(self, work, options, run=run)
+                decode = work.function.signature.decode_result
+            else:
+                new, closures_of = new_closure(self, work, options, run=run)
+                closures[new.id] = closures_of
+                decode = None
+            tasks.append(new)
+            handles.append(
+                Handle(self, new, status=Status.QUEUED, decode=decode, unheard=waiting.unheard)
+            )
+        return Batch(tasks=tuple(tasks), run=opening), handles, closures
+
+    async def sent(
+        self, batch: Batch, closures: dict[int, Closure], wait: float | None
+    ) -> BatchAnswer:
+        runtime = self.runtime
+        runtime.closures.update(closures)
+        answer = None
+        try:
+            answer = await runtime.submitter.submit(batch, wait=wait)
+            return answer
+        finally:
+            if closures:
+                taken = () if answer is None else {a.task for a in answer.admissions}
+                for task in closures.keys() - taken:
+                    runtime.closures.pop(task, None)
+
+    def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
+        now = self.runtime.clock()
+        for handle, admission in zip(handles, answer.admissions, strict=True):
+            handle.admitted(admission, now)
+
+    def _refused(self, answer: BatchAnswer, batch: Batch) -> Exception:
+        assert answer.refusal is not None  # noqa: S101
+        keys = (new.idempotency_key for new in batch.tasks if new.idempotency_key)
+        return refused(answer.refusal, len(batch.tasks), next(keys, None))
+
+    def _no_connection(self) -> None:
+        raise NotSupported(
+            "connection= joins a transaction of a database; this pool is in memory",
+            feature="connection",
+        )
+
+    def map(
+        self,
+        fn: Callable[[T], Coroutine[Any, Any, R]] | Callable[[T], R] | TaskFunction[[T], R, Any],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> Mapped[R]:
+        """Run `fn` on each item; await it for the list of results, or iterate over them, in order.
+
+        Items are taken as there is room for them, so they may be endless.
+        """
+        return Mapped(self, fn, items, checked(options))
+
+    # Runs
+
+    async def drain(
+        self,
+        seed: Iterable[BoundCall[Any]] | None = None,
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+        progress: bool = False,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the drain's own limit
+    ) -> RunReport:
+        """Run a seed and everything it submits to the end; without one, wait for an idle pool."""
+        await self._mp.ready(self)
+        limit = None if timeout is None else check.seconds("timeout", timeout)
+        if seed is None:
+            return await drain_idle(self, limit)
+        return await drain_run(
+            self,
+            list(seed),
+            name=run,
+            on_error=on_error,
+            max_tasks=max_tasks,
+            progress=progress,
+            timeout=limit,
+        )
+
+    def run(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> Run:
+        """Open a run: `async with pool.run("nightly") as run: await run.submit(...)`."""
+        return Run(self, name, on_error=on_error, max_tasks=max_tasks)
+
+    def stream(
+        self,
+        seed: Iterable[BoundCall[Any]],
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> Stream:
+        """Run a seed; `async with ... as outcomes: async for outcome in outcomes`."""
+        return Stream(self, list(seed), name=run, on_error=on_error, max_tasks=max_tasks)
+
+    # Control
+
+    async def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start nothing more, of the pool or of one lane or key; what runs goes on."""
+        await self._order(control.Pause(self.name, self._unit(lane, key)))
+
+    async def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start work again."""
+        await self._order(control.Resume(self.name, self._unit(lane, key)))
+
+    async def resize(
+        self, max_concurrent: int | None = None, *, revision: int | None = None
+    ) -> int:
+        """Change the limit; a lower one is reached as work ends, 0 pauses, None = as declared.
+
+        Return the revision now in force.
+        """
+        return (await self._order(control.Resize(self.name, max_concurrent, revision))).revision
+
+    async def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
+        """Cancel everything that waits; return how many."""
+        return (await self._order(control.Purge(self.name, self._unit(lane, key)))).count
+
+    async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
+        """Cancel one task; return whether that changed anything."""
+        check.one_of("mode", mode, ("cooperative", "interrupt"))
+        await self._mp.ready(self)
+        return bool(await self.runtime.cancel((task,), interrupt=mode == "interrupt"))
+
+    async def cancel_all(
+        self,
+        *,
+        before: float | None = None,
+        lane: str | int | None = None,
+        key: str | None = None,
+        mode: CancelMode = "cooperative",
+    ) -> int:
+        """Cancel every task submitted before a moment, waiting or running; return how many."""
+        check.one_of("mode", mode, ("cooperative", "interrupt"))
+        unit = self._unit(lane, key)
+        answer = await self._order(control.CancelAll(self.name, before, unit))
+        self.runtime.cancelled_all(
+            self.name, before=before, unit=unit, interrupt=mode == "interrupt"
+        )
+        return answer.count
+
+    async def redrive(self, tasks: Iterable[int | Handle[Any]], /) -> int:
+        """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
+        chosen = tuple(one.id if isinstance(one, Handle) else one for one in tasks)
+        return (await self._order(control.Redrive(chosen))).count
+
+    async def close(self) -> None:
+        """Take no more work from outside, for good; what is queued still runs."""
+        await self._order(control.Close(self.name))
+
+    async def _order(self, order: Order) -> ControlAnswer:
+        await self._mp.ready(self)
+        runtime = self.runtime
+        answer = await runtime.store.control(order)
+        runtime.heed(answer)
+        runtime.maintenance.nudge()
+        return answer
+
+    def _unit(self, lane: str | int | None, key: str | None) -> str | None:
+        """Return the lane or key an order is about."""
+        if lane is not None and key is not None:
+            raise ConfigError("lane", lane, "and key exclude each other")
+        if lane is None:
+            return key
+        if not self.spec.strict:
+            raise ConfigError("lane", lane, f"is unknown: pool {self.name!r} has no lanes")
+        name = str(lane)
+        lanes = self.spec.lanes
+        if lanes is not None and name not in map(str, range(lanes)):
+            raise ConfigError("lane", lane, f"must be from 0 to {lanes - 1}")
+        return name
+
+    # Looking
+
+    async def size(self) -> int:
+        """Return how many tasks run or wait."""
+        await self._mp.ready(self)
+        view = await self.runtime.view.pool(self.name)
+        return 0 if view is None else view.running + view.queued
+
+    async def snapshot(self) -> Snapshot:
+        """Return the pool at this moment: counts, limits, settings, ages."""
+        await self._mp.ready(self)
+        return await snapshot(self)
+
+    async def tasks(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[TaskInfo]:
+        """Return a page of its tasks, oldest first; go on after the last one's `seq`."""
+        await self._mp.ready(self)
+        return await tasks(self, status=status, key=key, after=after, limit=limit)
+
+    async def lanes(self) -> list[LaneStatus]:
+        """Return each lane: its state, what waits, how many it has processed."""
+        await self._mp.ready(self)
+        found = await self.runtime.view.lanes(self.name)
+        return [LaneStatus.of(view) for view in found]

@@ -1,0 +1,480 @@
+"""Runs: a seed of tasks and everything they submit, watched to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.admit import Reason
+from millpond.core.control import CancelRun, Seal
+from millpond.core.errors import ConfigError, RunFailed, RunOverBudget, RunStopped, Stuck
+from millpond.core.lifecycle import Status
+from millpond.core.run import NewRun, OnError, RunView
+from millpond.core.task import CALLBACKS
+from millpond.pool.outcome import Outcome, decoded
+from millpond.runtime.error import read
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from millpond.core.check import Seconds
+    from millpond.core.task import Task
+    from millpond.pool.handle import Handle
+    from millpond.pool.options import Options
+    from millpond.pool.pool import Pool
+    from millpond.pool.task import BoundCall
+    from millpond.runtime.end import End
+    from millpond.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+STUCK_AFTER = 5.0
+"""Seconds for which nothing of a run can move before it is called stuck."""
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run, or a drain, came to."""
+
+    pool: str
+    name: str | None
+    total: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    finished_before: bool = False
+    """The run of that name had ended already: nothing was seeded."""
+    resumed: bool = False
+    """The run of that name was under way: nothing was seeded, what was left went on."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every task completed."""
+        return self.completed == self.total
+
+
+def report_of(view: RunView, *, finished_before: bool = False) -> RunReport:
+    """Return the report of a run."""
+    return RunReport(
+        pool=view.pool,
+        name=view.name,
+        total=view.total,
+        completed=view.ended.get(Status.COMPLETED, 0),
+        failed=view.ended.get(Status.FAILED, 0),
+        cancelled=view.ended.get(Status.CANCELLED, 0),
+        rejected=view.ended.get(Status.REJECTED, 0),
+        finished_before=finished_before,
+        resumed=view.resumed and not finished_before,
+    )
+
+
+def new_run(
+    pool: Pool,
+    name: str | None,
+    on_error: str,
+    max_tasks: int | None,
+    *,
+    holder: str | None = None,
+) -> NewRun:
+    """Return a run to open."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigError("run", name, "must be a name, or None for a new run each time")
+    if max_tasks is not None:
+        check.whole("max_tasks", max_tasks, least=1)
+    return NewRun(
+        id=pool.runtime.new_id(),
+        pool=pool.name,
+        name=name,
+        on_error=OnError(check.one_of("on_error", on_error, ("skip", "fail"))),
+        max_tasks=max_tasks,
+        holder=holder,
+    )
+
+
+async def open_run(pool: Pool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> RunView:
+    """Open a run with its seed, or take one up under its name."""
+    from millpond.pool.submit import refused  # noqa: PLC0415 - submit knows pools
+
+    batch, _, closures = await pool.prepared(list(seed), {}, new.id, new)
+    answer = await pool.sent(batch, closures, None)
+    if answer.refusal is not None:
+        if answer.refusal.reason is Reason.OVER_BUDGET:
+            raise RunOverBudget(
+                f"the seed of {len(seed)} tasks is above max_tasks={new.max_tasks}; nothing ran",
+                pool=pool.name,
+                run=new.name,
+                report=None,
+                max_tasks=new.max_tasks,
+            )
+        raise refused(answer.refusal, len(seed), None)
+    assert answer.run is not None  # noqa: S101 - a batch that opens a run is answered with it
+    return answer.run
+
+
+async def drain_run(
+    pool: Pool,
+    seed: Sequence[BoundCall[Any]],
+    *,
+    name: str | None,
+    on_error: str,
+    max_tasks: int | None,
+    progress: bool,
+    timeout: float | None,  # noqa: ASYNC109 - the drain's own limit
+) -> RunReport:
+    """Run a seed and all it grows into; return when nothing of it is queued or running."""
+    view = await open_run(pool, new_run(pool, name, on_error, max_tasks), seed)
+    if view.finished and view.resumed:
+        return report_of(view, finished_before=True)
+    bar = _Bar(pool.runtime, view.id) if progress else None
+    async with asyncio.timeout(timeout):
+        ended = await finish(pool, view.id, bar)
+    return concluded(pool, msgspec.structs.replace(ended, resumed=view.resumed), max_tasks)
+
+
+def concluded(pool: Pool, view: RunView, max_tasks: int | None) -> RunReport:
+    """Return the report of a run that ended, or raise what stopped it."""
+    report = report_of(view)
+    if view.stopped is None:
+        return report
+    where: dict[str, Any] = {"pool": pool.name, "run": view.name, "report": report}
+    told = f"{report.completed} of {report.total} tasks completed, the rest was cancelled"
+    match view.stopped:
+        case Reason.RUN_FAILED:
+            raise RunFailed(
+                f"task {view.failed_task} of the run failed; {told}",
+                task_id=view.failed_task,
+                **where,
+            )
+        case Reason.OVER_BUDGET:
+            raise RunOverBudget(
+                f"the run grew beyond max_tasks={max_tasks}; {told}", max_tasks=max_tasks, **where
+            )
+        case _:
+            raise RunStopped(f"the run was stopped ({view.stopped}); {told}", **where)
+
+
+async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
+    """Wait for the end of a run; raise Stuck if nothing of it can move any more."""
+    runtime = pool.runtime
+    over = asyncio.Event()
+    runtime.waiting.on_run(run, over.set)
+    still = 0.0
+    try:
+        while True:
+            view = await runtime.view.run(run)
+            if view is None:
+                raise runtime.gone(run)
+            if bar is not None:
+                bar.draw(view)
+            if view.finished:
+                return view
+            runtime.must_be_open()
+            if await _nothing_moves(runtime, run):
+                still = still or runtime.clock()
+                if runtime.clock() - still >= STUCK_AFTER:
+                    raise await _stuck(runtime, view)
+            else:
+                still = 0.0
+            await _either(runtime, over, STUCK_AFTER if not bar else 0.1)
+            if over.is_set():
+                over.clear()
+                runtime.waiting.on_run(run, over.set)
+    finally:
+        runtime.waiting.forget_run(run, over.set)
+        if bar is not None:
+            bar.done()
+
+
+async def _either(runtime: Runtime, over: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await over.wait()
+
+
+async def _nothing_moves(runtime: Runtime, run: int) -> bool:
+    """Return whether everything left of a run is paused, parked or served by nobody."""
+    left = await runtime.view.run_tasks(run, limit=50)
+    if not left:
+        return False
+    for task in left:
+        if task.status is Status.RUNNING or not await _held_back(runtime, task):
+            return False
+    return True
+
+
+async def _held_back(runtime: Runtime, task: Task) -> bool:
+    view = await runtime.view.pool(task.new.pool)
+    if view is None or task.parked or view.paused or view.spec.max_concurrent == 0:
+        return True
+    if task.unit is not None and task.unit in view.paused_units:
+        return True
+    return not runtime.shared and not runtime.served(task.new.pool)
+
+
+async def _stuck(runtime: Runtime, view: RunView) -> Stuck:
+    left = await runtime.view.run_tasks(view.id, limit=5)
+    named = tuple([f"{task.new.id} ({await _why(runtime, task)})" for task in left])
+    return Stuck(
+        f"the run cannot go on: {view.live} task(s) left and none can start: {', '.join(named)}; "
+        "resume what is paused, or start a worker that knows them, and drain again under its name",
+        pool=view.pool,
+        run=view.name,
+        tasks=named,
+    )
+
+
+async def _why(runtime: Runtime, task: Task) -> str:
+    if task.parked:
+        return f"no worker knows function {task.new.call.function!r}"
+    view = await runtime.view.pool(task.new.pool)
+    if view is not None and view.paused:
+        return f"pool {task.new.pool!r} is paused"
+    if view is not None and task.unit is not None and task.unit in view.paused_units:
+        return f"{task.unit!r} of pool {task.new.pool!r} is paused"
+    if view is not None and view.spec.max_concurrent == 0:
+        return f"pool {task.new.pool!r} has max_concurrent=0"
+    return f"no worker serves pool {task.new.pool!r}"
+
+
+async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: ASYNC109
+    """Wait until nothing of a pool is queued or running, its callbacks included."""
+    runtime = pool.runtime
+    before = await runtime.view.pool(pool.name)
+    totals = dict(before.totals) if before is not None else {}
+    changed = asyncio.Event()
+    key = object()
+
+    def heard(_task: int, _end: End | None) -> None:
+        changed.set()
+
+    runtime.waiting.listen(key, heard)
+    try:
+        async with asyncio.timeout(timeout):
+            while await _busy(runtime, pool.name):
+                runtime.must_be_open()
+                await _either(runtime, changed, STUCK_AFTER)
+                changed.clear()
+    finally:
+        runtime.waiting.listen(key, None)
+    after = await runtime.view.pool(pool.name)
+    now = dict(after.totals) if after is not None else {}
+    ended = {status: now.get(status, 0) - totals.get(status, 0) for status in now}
+    return RunReport(
+        pool=pool.name,
+        name=None,
+        total=sum(ended.values()),
+        completed=ended.get(Status.COMPLETED, 0),
+        failed=ended.get(Status.FAILED, 0),
+        cancelled=ended.get(Status.CANCELLED, 0),
+        rejected=ended.get(Status.REJECTED, 0),
+    )
+
+
+async def _busy(runtime: Runtime, name: str) -> bool:
+    for one in (name, name + CALLBACKS):
+        view = await runtime.view.pool(one)
+        if view is not None and view.queued + view.running:
+            return True
+    return False
+
+
+class Run:
+    """An open run: everything submitted through it, and by what it submits, is one piece of work.
+
+    Leaving the block waits for its end; leaving it with an error cancels what waits.
+    """
+
+    def __init__(self, pool: Pool, name: str | None, *, on_error: str, max_tasks: int | None) -> None:
+        self._pool = pool
+        self._name = name
+        self._on_error = on_error
+        self._max_tasks = max_tasks
+        self._view: RunView | None = None
+        self.report: RunReport | None = None
+        """What it came to, once the block is left."""
+
+    @property
+    def finished_before(self) -> bool:
+        """Whether a run of this name had ended already; it takes no more tasks."""
+        return self._view is not None and self._view.finished and self._view.resumed
+
+    async def __aenter__(self) -> Self:
+        await self._pool.ready()
+        holder = self._pool.runtime.owner
+        new = new_run(self._pool, self._name, self._on_error, self._max_tasks, holder=holder)
+        self._view = await open_run(self._pool, new, [])
+        return self
+
+    async def submit(
+        self, work: Any, /, *, wait: Seconds | None = None, **options: Unpack[Options]
+    ) -> Handle[Any]:
+        """Submit one task of the run."""
+        return (await self.submit_many([work], wait=wait, **options))[0]
+
+    async def submit_many(
+        self, works: Any, /, *, wait: Seconds | None = None, **options: Unpack[Options]
+    ) -> list[Handle[Any]]:
+        """Submit tasks of the run as one batch."""
+        if self._view is None:
+            raise ConfigError("run", self._name, "is not open: use `async with pool.run(...)`")
+        return await self._pool.submit_into(self._view.id, list(works), options, wait)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        view = self._view
+        if view is None:
+            return
+        runtime = self._pool.runtime
+        if self.finished_before:
+            self.report = report_of(view, finished_before=True)
+            return
+        if kind is not None:
+            runtime.heed(await runtime.store.control(CancelRun(view.id)))
+        runtime.heed(await runtime.store.control(Seal(view.id, runtime.owner)))
+        if kind is not None:
+            return
+        ended = await finish(self._pool, view.id)
+        ended = msgspec.structs.replace(ended, resumed=view.resumed)
+        self.report = concluded(self._pool, ended, self._max_tasks)
+
+
+class Stream:
+    """The outcomes of a run as they come; leaving early cancels what is left of it."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        seed: Sequence[BoundCall[Any]],
+        *,
+        name: str | None,
+        on_error: str,
+        max_tasks: int | None,
+    ) -> None:
+        self._pool = pool
+        self._seed = seed
+        self._name = name
+        self._on_error = on_error
+        self._max_tasks = max_tasks
+        self._run: int | None = None
+        self._ends: asyncio.Queue[int | None] = asyncio.Queue()
+        self._watch: asyncio.Task[None] | None = None
+        self._view: RunView | None = None
+        self.report: RunReport | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._pool.ready()
+        runtime = self._pool.runtime
+        new = new_run(self._pool, self._name, self._on_error, self._max_tasks)
+        runtime.waiting.listen(self, self._heard)
+        try:
+            view = await open_run(self._pool, new, self._seed)
+        except BaseException:
+            runtime.waiting.listen(self, None)
+            raise
+        self._run = view.id
+        self._watch = runtime.spawn(self._until_over())
+        return self
+
+    def _heard(self, task: int, _end: End | None) -> None:
+        self._ends.put_nowait(task)
+
+    async def _until_over(self) -> None:
+        assert self._run is not None  # noqa: S101
+        try:
+            self._view = await finish(self._pool, self._run)
+        finally:
+            self._ends.put_nowait(None)
+
+    def __aiter__(self) -> AsyncIterator[Outcome]:
+        return self._outcomes()
+
+    async def _outcomes(self) -> AsyncIterator[Outcome]:
+        runtime = self._pool.runtime
+        over = False
+        while not over or not self._ends.empty():
+            task = await self._ends.get()
+            if task is None:
+                over = True
+                continue
+            record = await runtime.view.task(task)
+            if record is None or record.new.run != self._run or record.new.is_callback:
+                continue
+            if record.status.terminal:
+                yield self._outcome(record)
+        assert self._watch is not None  # noqa: S101
+        await self._watch
+        assert self._view is not None  # noqa: S101
+        self.report = concluded(self._pool, self._view, self._max_tasks)
+
+    def _outcome(self, task: Task) -> Outcome:
+        end = self._pool.runtime.waiting.read(task)
+        result = end.value
+        if end.result is not None:
+            result = decoded(task.new.call.function, end.result, self._pool.millpond.tasks)
+        return Outcome(
+            task_id=task.new.id,
+            pool=task.new.pool,
+            function=task.new.call.function,
+            status=str(task.status),
+            key=task.new.key,
+            labels=task.new.labels,
+            result=result,
+            error=read(task.error),
+            reason=task.reason,
+            attempts=task.attempt,
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        runtime = self._pool.runtime
+        runtime.waiting.listen(self, None)
+        if self._watch is not None and not self._watch.done():
+            runtime.heed(await runtime.store.control(CancelRun(self._run or 0)))
+            self._watch.cancel()
+        if self._watch is not None:
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+
+class _Bar:
+    """A line on the terminal that shows how far a run has come."""
+
+    def __init__(self, runtime: Runtime, run: int) -> None:
+        self._runtime = runtime
+        self._run = run
+        self._last = ""
+
+    def draw(self, view: RunView) -> None:
+        """Show the run as it is now."""
+        ended = sum(view.ended.values())
+        width = 30
+        filled = width * ended // max(view.total, 1)
+        failed = view.ended.get(Status.FAILED, 0)
+        line = f"{'█' * filled}{'░' * (width - filled)} {ended}/{view.total}"
+        if failed:
+            line += f"  {failed} failed"
+        if line != self._last:
+            self._last = line
+            sys.stderr.write(f"\r{line}")
+            sys.stderr.flush()
+
+    def done(self) -> None:
+        """End the line."""
+        if self._last:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+

@@ -1,0 +1,223 @@
+"""Submit: from a user's words to a task, and from a refusal to the error that explains it."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.admit import Reason, Refusal
+from millpond.core.errors import (
+    BatchTooLarge,
+    ConfigError,
+    IdempotencyConflict,
+    MillpondError,
+    NoCapacity,
+    PoolClosed,
+    PoolFull,
+    UnknownPool,
+)
+from millpond.core.spec import OrderKind
+from millpond.core.task import Call, Dedupe, NewTask
+from millpond.pool.payload import fingerprint
+from millpond.pool.task import BoundCall, TaskFunction, is_async
+from millpond.runtime.job import Closure, Where, current_job
+from millpond.runtime.outcome import DEFAULT_RETRY, Carried, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from millpond.pool.pool import Pool
+
+UNLIMITED = 1_000_000
+"""Attempts of a task whose own policy decides when to give up."""
+
+_NOTHING: dict[str, str] = {}
+
+
+def new_task(
+    pool: Pool,
+    work: BoundCall[Any],
+    options: Mapping[str, Any],
+    *,
+    run: int | None = None,
+) -> NewTask:
+    """Return the task for a call; refuses what would not survive, or could not be."""
+    given = work.given(options)
+    call = work.encoded()
+    key = given.get("key")
+    if key is None:
+        key = work.key()
+    retry = given.get("retry")
+    return _task(pool, call, given, key, work, retry, run=run)
+
+
+def new_closure(
+    pool: Pool, fn: Callable[[], Any], options: Mapping[str, Any], *, run: int | None = None
+) -> tuple[NewTask, Closure]:
+    """Return the task for a callable, and the code that stays here."""
+    retry: Policy | None = options.get("retry")
+    where = Where.LOOP if is_async(fn) else Where.THREAD
+    closure = Closure(fn, contextvars.copy_context(), where, retry)
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    owner = pool.runtime.owner
+    new = _task(pool, Call(name), options, options.get("key"), None, retry, run=run, owner=owner)
+    return new, closure
+
+
+def _task(
+    pool: Pool,
+    call: Call,
+    given: Mapping[str, Any],
+    key: str | None,
+    work: BoundCall[Any] | None,
+    retry: Policy | None,
+    *,
+    run: int | None,
+    owner: str | None = None,
+) -> NewTask:
+    runtime = pool.runtime
+    policy = retry or pool.retry or DEFAULT_RETRY
+    attempts = getattr(policy, "attempts", UNLIMITED)
+    order = pool.spec.order
+    share = None
+    if order.kind is OrderKind.FAIR:
+        share = _share(order.key, given, key, work)
+    if not given:
+        return NewTask(
+            id=runtime.new_id(),
+            pool=pool.name,
+            call=call,
+            key=key,
+            share=share,
+            attempts=attempts,
+            owner=owner,
+            run=run,
+            submitted_by=_submitter(),
+        )
+    idempotency_key = given.get("idempotency_key")
+    callback = given.get("on_complete")
+    dedupe = Dedupe(given.get("dedupe", "forever"))
+    if dedupe is Dedupe.RUN and run is None:
+        raise ConfigError("dedupe", "run", "needs a run: submit through ctx, a run or a drain")
+    return NewTask(
+        id=runtime.new_id(),
+        pool=pool.name,
+        call=call,
+        key=key,
+        share=share,
+        labels=given.get("labels", _NOTHING),
+        priority=given.get("priority", 0),
+        weight=given.get("weight", 1),
+        delay=given.get("delay") or 0.0,
+        run_at=given.get("run_at"),
+        expires_in=given.get("expires_in"),
+        timeout=given.get("timeout"),
+        attempts=attempts,
+        idempotency_key=idempotency_key,
+        dedupe=dedupe,
+        fingerprint=fingerprint(call.function, call.payload) if idempotency_key else 0,
+        on_complete=None if callback is None else callback.as_callback(),
+        owner=owner,
+        run=run,
+        submitted_by=given.get("submitted_by") or _submitter(),
+        options=_carried(given, work),
+    )
+
+
+def _share(
+    name: str, given: Mapping[str, Any], key: str | None, work: BoundCall[Any] | None
+) -> str | None:
+    """Return the partition in a fair pool: labels, else the argument, else the key."""
+    labelled: str | None = given.get("labels", _NOTHING).get(name)
+    if labelled is not None:
+        return labelled
+    argument = work.argument(name) if work is not None else None
+    return key if argument is None else str(argument)
+
+
+def _submitter() -> str:
+    job = current_job.get()
+    return "user" if job is None else f"task:{job.id}"
+
+
+def _carried(given: Mapping[str, Any], work: BoundCall[Any] | None) -> bytes:
+    """Return what the task carries for whoever runs it: a retry policy given with the call."""
+    retry = given.get("retry")
+    if retry is None or work is None or retry is work.function.defaults.get("retry"):
+        return b""
+    if callable(retry):
+        raise ConfigError(
+            "retry", retry, "given with a call must be a Retry: a function cannot be stored"
+        )
+    return msgspec.msgpack.encode(Carried(retry=retry))
+
+
+def as_work(
+    work: BoundCall[Any] | TaskFunction[..., Any, Any] | Callable[[], Any],
+) -> BoundCall[Any] | Callable[[], Any]:
+    """Return a call or a closure; a registered function itself means a call without arguments."""
+    if isinstance(work, TaskFunction):
+        return BoundCall(work, (), {})
+    if isinstance(work, BoundCall) or callable(work):
+        return work
+    if hasattr(work, "__await__"):
+        raise TypeError(
+            "submit() takes a call or a function, not a coroutine: give it the function, or "
+            "functools.partial(fn, ...)"
+        )
+    raise TypeError(f"submit() takes a call or a function of no arguments, not {work!r}")
+
+
+def refused(refusal: Refusal, size: int, key: str | None) -> MillpondError:
+    """Return the error that explains a refusal."""
+    pool = refusal.pool
+    match refusal.reason:
+        case Reason.QUEUE_FULL:
+            where = f"lane {refusal.lane!r} of pool {pool!r}" if refusal.lane else f"pool {pool!r}"
+            return PoolFull(
+                f"{where} is full: {refusal.depth} of {refusal.bound} waiting; try again later, "
+                "raise the bound, or choose another on_full",
+                pool=pool,
+                lane=refusal.lane,
+                depth=refusal.depth,
+                bound=refusal.bound,
+            )
+        case Reason.NO_CAPACITY:
+            return NoCapacity(
+                f"pool {pool!r} has no capacity now: {refusal.depth} of {refusal.bound} taken, or "
+                "paused, or its key or rate does not allow a start",
+                pool=pool,
+                reason=str(refusal.reason),
+            )
+        case Reason.CLOSED:
+            return PoolClosed(f"pool {pool!r} is closed and takes no more work", pool=pool)
+        case Reason.BATCH_TOO_LARGE:
+            return BatchTooLarge(
+                f"a batch of {size} can never fit into pool {pool!r}, which holds "
+                f"{refusal.bound}; submit it in parts",
+                pool=pool,
+                size=size,
+                bound=refusal.bound,
+            )
+        case Reason.CONFLICT:
+            return IdempotencyConflict(
+                f"idempotency_key={key!r} of pool {pool!r} stands for task {refusal.task}, which "
+                "has another function or other arguments",
+                pool=pool,
+                key=key,
+                task_id=refusal.task,
+            )
+        case Reason.UNKNOWN_POOL:
+            return UnknownPool(f"no pool named {pool!r} was declared", pool=pool)
+        case Reason.CLOSURE_IN_LANES:
+            return ConfigError(
+                "work", "a closure", f"cannot go into pool {pool!r}, which has lanes: use a task"
+            )
+        case Reason.WEIGHT_LIMIT:
+            return ConfigError(
+                "weight", refusal.bound, f"is the most that a rate of pool {pool!r} ever allows"
+            )
+        case _:
+            return MillpondError(f"pool {pool!r} refused: {refusal.reason}")

@@ -1,0 +1,139 @@
+"""Batch tasks: several leased tasks in one call, each settled on its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.settle import Interrupted, Stopped
+from millpond.runtime.job import BatchShape, Handler, Job, Why, current_job
+from millpond.runtime.outcome import raised
+from millpond.runtime.slot import succeeded, timed_out
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from millpond.runtime.worker import Worker
+
+
+class Failed:
+    """One item of a batch that failed; the others go their own way."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | str) -> None:
+        self.error = error if isinstance(error, BaseException) else RuntimeError(error)
+
+    def __repr__(self) -> str:
+        return f"Failed({self.error!r})"
+
+
+class Batches:
+    """Gathers the jobs of batch functions until a batch is full or its first has waited enough."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._gathering: dict[str, list[Job]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._calls: dict[Job, Job] = {}
+        """Each job at work -> the job that leads its call."""
+
+    def add(self, job: Job, shape: BatchShape) -> None:
+        """Take a job into the batch that is being gathered."""
+        name = job.leased.call.function
+        waiting = self._gathering.setdefault(name, [])
+        waiting.append(job)
+        if len(waiting) >= shape.size:
+            self._send(name, shape)
+        elif len(waiting) == 1:
+            self._timers[name] = self._worker.loop.call_later(
+                shape.linger, self._send, name, shape
+            )
+
+    def stop(self, job: Job) -> None:
+        """Take a job that is still being gathered out of its batch; interrupt one at work."""
+        name = job.leased.call.function
+        if job in self._gathering.get(name, ()):
+            self._gathering[name].remove(job)
+            self._end(job, None, Interrupted())
+            self._worker.kick()
+            return
+        leader = self._calls.get(job)
+        if leader is not None and leader.slot is not None:
+            leader.why = job.why
+            leader.slot.interrupt(leader)
+
+    def _send(self, name: str, shape: BatchShape) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        jobs = self._gathering.pop(name, [])
+        if not jobs:
+            return
+        body = jobs[0].body
+        assert isinstance(body, Handler)  # noqa: S101 - closures are never gathered
+        leader = Job(jobs[0].leased, self._worker, BatchCall(self, jobs, shape, body))
+        for job in jobs:
+            self._calls[job] = leader
+            self._worker.time(job)
+        context = leader.context = self._worker.runtime.context.copy()
+        context.run(current_job.set, jobs[0])
+        self._worker.place(leader)
+
+    def settle(self, jobs: list[Job], given: Any) -> None:  # noqa: ANN401 - what the handler gave
+        """Settle each job of a call by its own result."""
+        results = given if isinstance(given, list) else None
+        wrong = None
+        if results is None or len(results) != len(jobs):
+            count = "no list" if results is None else f"{len(results)} results"
+            wrong = TypeError(f"a batch of {len(jobs)} gave {count}; give one result per item")
+        for index, job in enumerate(jobs):
+            result = wrong if results is None or wrong is not None else results[index]
+            self._settle_one(job, result)
+
+    def fail(self, jobs: list[Job], error: BaseException, leader: Job) -> None:
+        """Settle every job of a call that raised, was stopped or ran for too long."""
+        for job in jobs:
+            match job.why:
+                case Why.TIMEOUT:
+                    self._end(job, error, timed_out(job))
+                case Why.CANCEL:
+                    self._end(job, error, Stopped())
+                case None if leader.why is None:
+                    self._end(job, error, raised(error, job))
+                case _:
+                    # Stopped on another's account: given back, not charged.
+                    self._end(job, error, Interrupted())
+
+    def _settle_one(self, job: Job, result: Any) -> None:  # noqa: ANN401
+        if isinstance(result, Failed):
+            self._end(job, result.error, raised(result.error, job))
+        elif isinstance(result, BaseException):
+            self._end(job, result, raised(result, job))
+        else:
+            self._end(job, result, succeeded(job, result))
+
+    def _end(self, job: Job, value: Any, outcome: Any) -> None:  # noqa: ANN401
+        self._calls.pop(job, None)
+        self._worker.finished(job, value, outcome, None)
+
+
+class BatchCall(Handler):
+    """The one call made for a batch: it looks like a handler and settles each job itself."""
+
+    __slots__ = ("_batches", "_jobs", "_shape")
+
+    def __init__(self, batches: Batches, jobs: list[Job], shape: BatchShape, body: Handler) -> None:
+        super().__init__(body.name, body.where, self._invoke, lambda _: b"", body.retry)
+        self._batches = batches
+        self._jobs = jobs
+        self._shape = shape
+
+    def _invoke(self, _leader: Job) -> Any:  # noqa: ANN401
+        return self._shape.call(self._jobs)
+
+    def over(self, leader: Job, value: Any, *, failed: bool) -> None:  # noqa: ANN401
+        """Settle the jobs of this call."""
+        if failed:
+            self._batches.fail(self._jobs, value, leader)
+        else:
+            self._batches.settle(self._jobs, value)

@@ -1,0 +1,75 @@
+"""Elsewhere: handlers that do not run on the loop, but in a thread or in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millpond.runtime.job import Closure, Job, Where, Why
+from millpond.runtime.slot import as_coroutine, stepped
+from millpond.runtime.threads import Threads
+
+if TYPE_CHECKING:
+    from millpond.runtime.worker import Worker
+
+
+class Elsewhere:
+    """The threads and processes of one worker; none are made before they are needed."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._threads: Threads | None = None
+        self._processes: Any = None
+
+    async def run(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
+        """Run a job where it wants to run."""
+        if job.body.where is Where.PROCESS:
+            return await self._in_process(job)
+        return await self._in_thread(job)
+
+    async def close(self) -> None:
+        """Let threads go and kill processes."""
+        if self._threads is not None:
+            self._threads.close()
+        if self._processes is not None:
+            await self._processes.close()
+
+    async def _in_thread(self, job: Job) -> Any:  # noqa: ANN401
+        if self._threads is None:
+            self._threads = Threads(self._worker.loop)
+        body, context = job.body, job.context
+        assert context is not None  # noqa: S101 - a job gets its context with its slot
+        call = body.fn if isinstance(body, Closure) else partial(body.invoke, job)
+        done = self._threads.run(partial(context.run, call))
+        result = await self._whatever_happens(job, done)
+        if asyncio.iscoroutine(result) or hasattr(result, "__await__"):
+            # A plain function that returns an awaitable, such as a lambda around a coroutine.
+            return await stepped(as_coroutine(result), context)
+        return result
+
+    async def _whatever_happens(self, job: Job, done: asyncio.Future[Any]) -> Any:  # noqa: ANN401
+        """Wait for a thread, which nothing can stop: its slot stays taken until it ends."""
+        while True:
+            try:
+                return await asyncio.shield(done)
+            except asyncio.CancelledError:
+                if done.cancelled() or (done.done() and job.why is None):
+                    raise
+                if job.why in (Why.STOP, Why.LEASE_LOST) and not done.done():
+                    # The process is leaving; a daemon thread does not keep it.
+                    done.add_done_callback(_forget)
+                    raise
+
+    async def _in_process(self, job: Job) -> Any:  # noqa: ANN401
+        if self._processes is None:
+            from millpond.runtime.processes import Processes  # noqa: PLC0415 - only where used
+
+            self._processes = Processes(self._worker)
+        return await self._processes.run(job)
+
+
+def _forget(done: asyncio.Future[Any]) -> None:
+    """Take note of an exception nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,64 @@
+"""Errors of handlers as data: what is stored with a task that failed, and told to who waits."""
+
+from __future__ import annotations
+
+import traceback
+
+import msgspec
+
+from millpond.core.backoff import qualified_name
+
+LONGEST_TRACEBACK = 16_384
+LONGEST_MESSAGE = 4_096
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An exception that can be stored: its type by name, its message, its traceback as text."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def describe(error: BaseException) -> bytes:
+    """Return an exception as bytes; never fails, whatever the exception's own methods do."""
+    return msgspec.msgpack.encode(info_of(error))
+
+
+def info_of(error: BaseException) -> ErrorInfo:
+    """Return what is kept of an exception."""
+    return ErrorInfo(qualified_name(type(error)), _message(error), _traceback(error))
+
+
+def read(stored: bytes | None) -> ErrorInfo | None:
+    """Return a stored error, or None where there is none."""
+    if not stored:
+        return None
+    try:
+        return msgspec.msgpack.decode(stored, type=ErrorInfo)
+    except msgspec.MsgspecError:
+        return ErrorInfo("unknown", stored.decode("utf-8", "replace")[:LONGEST_MESSAGE])
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a handler's exception may be as broken as it likes
+        return "(its message could not be read)"
+    return _storable(text[:LONGEST_MESSAGE])
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - see above
+        return ""
+    return _storable(text[-LONGEST_TRACEBACK:])
+
+
+def _storable(text: str) -> str:
+    """Return text that every store can keep: no lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,241 @@
+"""Hooks and observers: told what happened, after it happened; never able to break it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from millpond.core.lifecycle import Status
+from millpond.core.task import CALLBACKS
+from millpond.runtime.error import ErrorInfo, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.lease import Leased
+    from millpond.core.settle import Settlement
+    from millpond.runtime.end import End
+    from millpond.runtime.runtime import Runtime
+    from millpond.store.protocol import Batch, Emptied
+
+log = logging.getLogger("millpond.hooks")
+
+
+class Counts:
+    """What this process has seen that nobody should have to look for."""
+
+    def __init__(self) -> None:
+        self.hook_errors = 0
+        self.observer_errors = 0
+        self.stale_settles = 0
+        self.leases_lost = 0
+        self.unknown_functions = 0
+        self.corrupt = 0
+        self.stuck = 0
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that failed for good, as `on_dead_letter` is told."""
+
+    task_id: int
+    pool: str
+    function: str
+    payload: bytes
+    error: ErrorInfo | None
+    reason: str | None
+    attempts: int
+    key: str | None
+    labels: dict[str, str]
+    lane: str | None
+    sequence: int
+    submitted_at: float
+    failed_at: float
+
+
+class Empty(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane, or a pool without lanes, that has run dry, as `on_empty` is told."""
+
+    pool: str
+    lane: str | None
+    processed: int
+
+
+Kind = Literal[
+    "blocked", "completed", "failed", "cancelled", "rejected", "retry", "released", "stale"
+]
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened in this process, as observers are told."""
+
+    kind: Kind
+    pool: str
+    task_id: int | None = None
+    function: str = ""
+    attempt: int = 0
+    at: float = 0.0
+    delay: float | None = None
+    """Seconds until the next attempt, for a retry."""
+    error: ErrorInfo | None = None
+
+
+class Hooks:
+    """The user's hooks of each pool, and observers of everything."""
+
+    def __init__(self) -> None:
+        self.on_dead_letter: dict[str, Callable[[DeadLetter], Any]] = {}
+        self.on_empty: dict[str, Callable[[Empty], Any]] = {}
+        self.observers: list[Callable[[Observed], object]] = []
+
+    def settled(self, runtime: Runtime, leased: Leased, status: Status, end: End) -> None:
+        """Tell of a task that one of our own handlers ended."""
+        if self.observers:
+            self._observe(runtime, _kind(status), leased, error=end.error)
+        if status is Status.FAILED and leased.pool in self.on_dead_letter:
+            letter = DeadLetter(
+                task_id=leased.fence.task,
+                pool=leased.pool,
+                function=leased.call.function,
+                payload=leased.call.payload,
+                error=read(end.error),
+                reason=end.reason,
+                attempts=end.attempt,
+                key=leased.key,
+                labels=leased.labels,
+                lane=leased.lane,
+                sequence=leased.sequence,
+                submitted_at=leased.submitted_at,
+                failed_at=runtime.clock(),
+            )
+            self._call(runtime, self.on_dead_letter[leased.pool], letter)
+
+    def retried(self, runtime: Runtime, leased: Leased, decided: Settlement) -> None:
+        """Tell of an attempt that is followed by another."""
+        if self.observers:
+            kind: Kind = "retry" if decided.event == "retry" else "released"
+            self._observe(runtime, kind, leased, error=decided.error, delay=decided.delay)
+
+    def stale(self, runtime: Runtime, leased: Leased) -> None:
+        """Tell of a settlement that came too late."""
+        if self.observers:
+            self._observe(runtime, "stale", leased)
+
+    def blocked(self, runtime: Runtime, pool: str, batch: Batch) -> None:
+        """Tell of a submitter that waits for room."""
+        if self.observers:
+            first = batch.tasks[0]
+            happened = Observed(
+                kind="blocked",
+                pool=pool,
+                task_id=first.id,
+                function=first.call.function,
+                at=runtime.clock(),
+            )
+            self._tell(runtime, happened)
+
+    def ended_unseen(self, runtime: Runtime, task: int) -> None:
+        """Tell of a task that no handler ended: cancelled, dropped, expired, lost."""
+        if self.observers or self.on_dead_letter:
+            runtime.spawn(self._look_up(runtime, task))
+
+    async def _look_up(self, runtime: Runtime, task: int) -> None:
+        record = await runtime.view.task(task)
+        if record is None or not record.status.terminal:
+            return
+        new = record.new
+        if self.observers:
+            happened = Observed(
+                kind=_kind(record.status),
+                pool=new.pool,
+                task_id=task,
+                function=new.call.function,
+                attempt=record.attempt,
+                at=runtime.clock(),
+                error=read(record.error),
+            )
+            self._tell(runtime, happened)
+        if record.status is Status.FAILED and new.pool in self.on_dead_letter:
+            letter = DeadLetter(
+                task_id=task,
+                pool=new.pool,
+                function=new.call.function,
+                payload=new.call.payload,
+                error=read(record.error),
+                reason=record.reason,
+                attempts=record.attempt,
+                key=new.key,
+                labels=new.labels,
+                lane=record.lane,
+                sequence=record.sequence,
+                submitted_at=record.submitted_at,
+                failed_at=runtime.clock(),
+            )
+            self._call(runtime, self.on_dead_letter[new.pool], letter)
+
+    def emptied(self, runtime: Runtime, empty: Emptied) -> None:
+        """Tell of a lane or pool that has run dry."""
+        hook = self.on_empty.get(empty.pool)
+        if hook is not None:
+            told = Empty(pool=empty.pool, lane=empty.lane, processed=empty.processed)
+            self._call(runtime, hook, told)
+
+    def _observe(
+        self,
+        runtime: Runtime,
+        kind: Kind,
+        leased: Leased,
+        *,
+        error: bytes | None = None,
+        delay: float | None = None,
+    ) -> None:
+        happened = Observed(
+            kind=kind,
+            pool=leased.pool.removesuffix(CALLBACKS),
+            task_id=leased.fence.task,
+            function=leased.call.function,
+            attempt=leased.fence.attempt,
+            at=runtime.clock(),
+            delay=delay,
+            error=read(error),
+        )
+        self._tell(runtime, happened)
+
+    def _tell(self, runtime: Runtime, happened: Observed) -> None:
+        for observer in list(self.observers):
+            try:
+                observer(happened)
+            except Exception:
+                runtime.counts.observer_errors += 1
+                log.exception("an observer failed; it is counted and otherwise ignored")
+
+    def _call(self, runtime: Runtime, hook: Callable[[Any], Any], told: Any) -> None:  # noqa: ANN401
+        try:
+            result = hook(told)
+        except Exception:
+            runtime.counts.hook_errors += 1
+            log.exception("a hook failed; it is counted and otherwise ignored")
+            return
+        if inspect.isawaitable(result):
+            runtime.spawn(self._await(runtime, result))
+
+    async def _await(self, runtime: Runtime, result: Any) -> None:  # noqa: ANN401
+        try:
+            await result
+        except Exception:
+            runtime.counts.hook_errors += 1
+            log.exception("a hook failed; it is counted and otherwise ignored")
+
+
+def _kind(status: Status) -> Kind:
+    match status:
+        case Status.COMPLETED:
+            return "completed"
+        case Status.CANCELLED:
+            return "cancelled"
+        case Status.REJECTED:
+            return "rejected"
+        case _:
+            return "failed"

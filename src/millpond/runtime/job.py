@@ -1,0 +1,173 @@
+"""A job: one attempt of one task, from its lease to its settlement."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+    from millpond.core.lease import Leased
+    from millpond.core.task import NewTask
+    from millpond.runtime.outcome import Policy
+    from millpond.runtime.runtime import Runtime
+    from millpond.runtime.slot import Slot
+    from millpond.runtime.worker import Worker
+
+current_job: ContextVar[Job | None] = ContextVar("millpond_job", default=None)
+"""The job whose handler is running here, if any."""
+
+
+class Where(StrEnum):
+    """Where a handler runs."""
+
+    LOOP = "loop"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class Why(StrEnum):
+    """Why a running job was told to stop, the weaker reasons first."""
+
+    CANCEL = "cancel"
+    TIMEOUT = "timeout"
+    STOP = "stop"
+    LEASE_LOST = "lease_lost"
+
+
+_STRENGTH = {why: strength for strength, why in enumerate(Why)}
+
+
+class Handler:
+    """A registered function as a worker sees it."""
+
+    __slots__ = ("batch", "encode_result", "invoke", "name", "process", "retry", "where")
+
+    def __init__(
+        self,
+        name: str,
+        where: Where,
+        invoke: Callable[[Job], Any],
+        encode_result: Callable[[Any], bytes],
+        retry: Policy | None = None,
+        batch: BatchShape | None = None,
+        process: tuple[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.where = where
+        self.invoke = invoke
+        self.encode_result = encode_result
+        self.retry = retry
+        self.batch = batch
+        self.process = process
+
+
+class BatchShape:
+    """How many tasks of a function go into one call, and how long the first waits for more."""
+
+    __slots__ = ("call", "linger", "size")
+
+    def __init__(self, size: int, linger: float, call: Callable[[list[Job]], Any]) -> None:
+        self.size = size
+        self.linger = linger
+        self.call = call
+
+
+class Closure:
+    """Code that lives as long as its process, and the context it was submitted in."""
+
+    __slots__ = ("context", "fn", "retry", "where")
+
+    def __init__(
+        self,
+        fn: Callable[[], Any],
+        context: Context,
+        where: Where,
+        retry: Policy | None,
+    ) -> None:
+        self.fn = fn
+        self.context = context
+        self.where = where
+        self.retry = retry
+
+
+class Job:
+    """One attempt: what was leased, who runs it, and what it has asked for so far."""
+
+    __slots__ = (
+        "_cancelled",
+        "_lease_lost",
+        "awaits",
+        "body",
+        "cancel_asked",
+        "context",
+        "deadline",
+        "follow_ups",
+        "leased",
+        "settled",
+        "slot",
+        "started_at",
+        "timer",
+        "why",
+        "worker",
+    )
+
+    def __init__(self, leased: Leased, worker: Worker, body: Handler | Closure) -> None:
+        self.leased = leased
+        self.worker = worker
+        self.body = body
+        self.context: Context | None = None
+        self.slot: Slot | None = None
+        self.why: Why | None = None
+        self.cancel_asked = False
+        self.settled = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.started_at = 0.0
+        self.deadline: float | None = None
+        self.follow_ups: list[NewTask] | None = None
+        self.awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None
+        self._cancelled: asyncio.Event | None = None
+        self._lease_lost: asyncio.Event | None = None
+
+    @property
+    def id(self) -> int:
+        """The task's id."""
+        return self.leased.fence.task
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime it runs in."""
+        return self.worker.runtime
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when somebody asked for the task to be cancelled."""
+        if self._cancelled is None:
+            self._cancelled = asyncio.Event()
+            if self.cancel_asked:
+                self._cancelled.set()
+        return self._cancelled
+
+    @property
+    def lease_lost(self) -> asyncio.Event:
+        """Set when the right to settle this attempt is gone."""
+        if self._lease_lost is None:
+            self._lease_lost = asyncio.Event()
+            if self.why is Why.LEASE_LOST:
+                self._lease_lost.set()
+        return self._lease_lost
+
+    def tell(self, why: Why) -> None:
+        """Note why the job is to stop (a weaker reason gives way), and tell who listens."""
+        if self.why is None or _STRENGTH[why] > _STRENGTH[self.why]:
+            self.why = why
+        if why is Why.CANCEL:
+            self.cancel_asked = True
+            if self._cancelled is not None:
+                self._cancelled.set()
+        if why is Why.LEASE_LOST and self._lease_lost is not None:
+            self._lease_lost.set()

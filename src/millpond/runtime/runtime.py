@@ -1,0 +1,317 @@
+"""The runtime of one open Millpond: its store, its workers, and everybody who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import random
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.control import Cancel, Declare, Disown, Join
+from millpond.core.errors import NotOpen, UnknownTask
+from millpond.core.lifecycle import Status
+from millpond.core.task import CALLBACKS
+from millpond.runtime.hooks import Counts, Hooks
+from millpond.runtime.job import Why
+from millpond.runtime.maintain import Maintenance
+from millpond.runtime.progress import ProgressBoard
+from millpond.runtime.submit import Submitter
+from millpond.runtime.wait import Waits
+from millpond.runtime.waiting import Waiting
+from millpond.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Coroutine, Mapping
+
+    from millpond.core.lease import Leased
+    from millpond.core.plan import Wake
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
+    from millpond.runtime.end import End
+    from millpond.runtime.job import Closure, Handler, Job
+    from millpond.runtime.outcome import Policy
+    from millpond.runtime.retention import Keep
+    from millpond.store.protocol import Batch, Store, View
+
+log = logging.getLogger("millpond.runtime")
+
+
+def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock that goes with a loop: one with its own time has its own wall clock."""
+    return getattr(loop, "wall_time", time.time)
+
+
+class Runtime:
+    """What one open Millpond does in one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        functions: Mapping[str, Handler],
+        retries: Mapping[str, Policy],
+        hooks: Hooks,
+        keep: Keep,
+        shared: bool,
+        seed: int | None = None,
+    ) -> None:
+        self.store = store
+        self.view: View = store.view
+        self.loop = asyncio.get_running_loop()
+        self.clock = wall_clock(self.loop)
+        self.context = contextvars.copy_context()
+        self.functions = functions
+        self.retries = retries
+        self.hooks = hooks
+        self.keep = keep
+        self.shared = shared
+        """Whether other processes may use the store: then silence here proves nothing."""
+        self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
+        self.chance = self.dice.random
+        self.owner = f"{socket.gethostname()}-{os.getpid()}-{self.dice.getrandbits(32):08x}"
+        self.declared: dict[str, PoolSpec] = {}
+        self.closures: dict[int, Closure] = {}
+        self.counts = Counts()
+        self.workers: list[Worker] = []
+        self.waiting = Waiting(self)
+        self.waits = Waits(self)
+        self.submitter = Submitter(self)
+        self.progress = ProgressBoard(self)
+        self.maintenance = Maintenance(self)
+        self.closed = False
+        self._names = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # Its life
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Give back what this process holds, tell everybody who waits, and let the store go."""
+        if self.closed:
+            return
+        self.closed = True
+        error = NotOpen("the Millpond was closed while this waited; what is stored stays stored")
+        self.submitter.close(error)
+        for worker in list(self.workers):
+            await worker.stop(grace)
+        self.workers.clear()
+        await self.maintenance.stop()
+        self.waiting.close(error)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.closures.clear()
+        await self.store.close()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside everything else, and see to it that it is not lost."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def declare(self, spec: PoolSpec) -> None:
+        """Make a pool known to the store and to the workers."""
+        if self.declared.get(spec.name) == spec:
+            return
+        self.heed(await self.store.control(Declare(spec)))
+        self.declared[spec.name] = spec
+        for worker in self.workers:
+            worker.watch(spec.name)
+
+    async def add_worker(
+        self,
+        *,
+        pools: frozenset[str] | None = None,
+        concurrency: int | None = None,
+        lease: float = 30.0,
+        resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+    ) -> Worker:
+        """Start one more worker."""
+        self._names += 1
+        worker = Worker(
+            self,
+            f"{self.owner}/{self._names}",
+            pools=pools,
+            concurrency=concurrency,
+            lease=lease,
+            resources=resources,
+        )
+        self.workers.append(worker)
+        await worker.start()
+        self.maintenance.start()
+        return worker
+
+    async def remove_worker(self, worker: Worker, grace: float = 0.0) -> None:
+        """Stop a worker; what it runs is given `grace` seconds."""
+        await worker.stop(grace)
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def known_functions(self) -> tuple[str, ...] | None:
+        """Return the functions its workers know; None = whatever may come."""
+        return tuple(self.functions) if self.shared else None
+
+    def new_id(self) -> int:
+        """Return a new id: 63 bits, never 0."""
+        return self.dice.getrandbits(63) or 1
+
+    # What verbs tell
+
+    def heed(
+        self,
+        answer: Any,  # noqa: ANN401 - the answer of any verb
+        asked: tuple[Worker, str] | None = None,
+        told: Container[int] = (),
+    ) -> None:
+        """Pass on what an answer tells: pools to look at, tasks and runs that ended.
+
+        `asked` is the worker and pool that the same verb leased for, `told` the tasks of which
+        more is known already than that they ended.
+        """
+        for wake in answer.wakes:
+            self._wake(wake, asked)
+        for task in answer.ended:
+            if task not in told:
+                self._heard_of_end(task)
+        for run in answer.finished_runs:
+            self.waiting.run_ended(run)
+        if answer.emptied:
+            for empty in answer.emptied:
+                self.hooks.emptied(self, empty)
+
+    def _wake(self, wake: Wake, asked: tuple[Worker, str] | None) -> None:
+        for worker in self.workers:
+            if asked is None or asked[0] is not worker or asked[1] != wake.pool:
+                worker.woken(wake)
+
+    def _heard_of_end(self, task: int) -> None:
+        """A task was ended by something else than a handler of ours."""
+        self.closures.pop(task, None)
+        self.waiting.ended(task, None)
+        self.submitter.room_anywhere()
+        self.hooks.ended_unseen(self, task)
+
+    def ended(self, leased: Leased, status: Status, end: End) -> None:
+        """One of our own settlements ended a task."""
+        task = leased.fence.task
+        self.closures.pop(task, None)
+        self.waiting.ended(task, end)
+        self.hooks.settled(self, leased, status, end)
+
+    def retried(self, leased: Leased, decided: Settlement) -> None:
+        """One of our own settlements put a task back into the queue."""
+        self.hooks.retried(self, leased, decided)
+
+    def stale(self, job: Job) -> None:
+        """A settlement came too late: somebody else owns the task now, and nothing was changed."""
+        self.counts.stale_settles += 1
+        self.hooks.stale(self, job.leased)
+
+    def made_room(self, pool: str) -> None:
+        """Tasks left the queue of a pool: whoever waits for room may have it."""
+        self.submitter.room(pool)
+
+    def gone(self, task: int) -> Exception:
+        """Return the error for a task that the store does not know."""
+        return UnknownTask(
+            f"no task {task} is known; it may have ended and been forgotten (see Keep)",
+            task_id=task,
+        )
+
+    # What workers ask
+
+    def body_of(self, leased: Leased) -> Handler | Closure | None:
+        """Return the code of a leased task, or None if it is not here."""
+        closure = self.closures.get(leased.fence.task)
+        return closure if closure is not None else self.functions.get(leased.call.function)
+
+    def limit_of(self, pool: str) -> int:
+        """Return how many tasks of a pool may run, as far as this process knows."""
+        spec = self.declared.get(pool.removesuffix(CALLBACKS))
+        if spec is None:
+            return 1
+        return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.max_concurrent
+
+    def job_of(self, task: int) -> Job | None:
+        """Return the job that runs a task in this process, or None."""
+        for worker in self.workers:
+            job = worker.jobs.get(task)
+            if job is not None:
+                return job
+        return None
+
+    def served(self, pool: str) -> bool:
+        """Return whether a worker of this process looks after a pool."""
+        return any(worker.serves(pool) for worker in self.workers)
+
+    def fenced(self, worker: Worker) -> None:
+        """The store no longer knows a worker: its leases are lost, and it starts anew."""
+        self.counts.leases_lost += len(worker.jobs)
+        for job in list(worker.jobs.values()):
+            worker.stop_job(job, Why.LEASE_LOST)
+        self.spawn(self._rejoin(worker))
+
+    async def _rejoin(self, worker: Worker) -> None:
+        self._names += 1
+        worker.name = f"{self.owner}/{self._names}"
+        order = Join(worker.name, worker.lease, self.owner, self.known_functions())
+        self.heed(await self.store.control(order))
+        worker.look_everywhere()
+
+    def disown(self, worker: Worker) -> None:
+        """An answer was lost: give back whatever the store thinks this worker holds, unknown."""
+        self.spawn(self._disown(worker))
+
+    async def _disown(self, worker: Worker) -> None:
+        for pause in (0.05, 0.2, 1.0, 5.0, 30.0):
+            try:
+                order = Disown(worker.name, tuple(worker.held()))
+                self.heed(await self.store.control(order))
+            except Exception:  # noqa: BLE001 - the store is still away; its own lease will tell
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    def must_be_open(self) -> None:
+        """Object to waiting for what will not come any more."""
+        if self.closed:
+            raise NotOpen("the Millpond was closed while this waited")
+
+    # Orders
+
+    async def cancel(self, tasks: tuple[int, ...], *, interrupt: bool) -> int:
+        """Cancel tasks; a running one here is told at once."""
+        answer = await self.store.control(Cancel(tasks))
+        self.heed(answer)
+        for task in tasks:
+            job = self.job_of(task)
+            if job is not None:
+                job.worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+        return answer.count
+
+    def cancelled_all(
+        self, pool: str, *, before: float | None, unit: str | None, interrupt: bool
+    ) -> None:
+        """Tell the jobs of a pool that they were cancelled with the rest of it."""
+        for worker in self.workers:
+            for job in list(worker.jobs.values()):
+                leased = job.leased
+                own = leased.lane if leased.lane is not None else leased.key
+                if leased.pool == pool and unit in (None, own):
+                    if before is None or leased.submitted_at < before:
+                        worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+
+    def told_to_cancel(self, tasks: tuple[int, ...]) -> None:
+        """Somebody else cancelled tasks that run here."""
+        for task in tasks:
+            job = self.job_of(task)
+            if job is not None:
+                job.worker.stop_job(job, Why.CANCEL, interrupt=False)
+
+    def observe_blocked(self, pool: str, batch: Batch) -> None:
+        """A submitter waits for room."""
+        self.hooks.blocked(self, pool, batch)

@@ -1,0 +1,157 @@
+"""A slot: one long-lived task that runs jobs, each in a context of its own.
+
+Making a task for each job costs more than most of what the pool does for it. A slot drives each
+handler step by step inside the job's own context; `asyncio.current_task()` is real, so timeouts,
+task groups and cancellation work inside handlers as anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Generator
+from contextvars import Context
+from inspect import iscoroutine
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded
+from millpond.runtime.error import describe
+from millpond.runtime.job import Closure, Job, Where, Why
+from millpond.runtime.outcome import BadResult, raised
+
+if TYPE_CHECKING:
+    from millpond.runtime.worker import Worker
+
+
+class Slot:
+    """Runs one job at a time for a worker."""
+
+    __slots__ = ("_job", "_wake", "task", "worker")
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._job: Job | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self.task = worker.loop.create_task(self._main())
+
+    @property
+    def job(self) -> Job | None:
+        """The job it runs now."""
+        return self._job
+
+    def give(self, job: Job) -> None:
+        """Hand over a job; the slot must be idle."""
+        job.slot = self
+        self._job = job
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    def interrupt(self, job: Job) -> None:
+        """Cancel the handler of a job, if this slot still runs it."""
+        if self._job is job:
+            self.task.cancel()
+
+    async def _main(self) -> None:
+        worker = self.worker
+        while True:
+            job = self._job
+            if job is None:
+                self._wake = worker.loop.create_future()
+                await self._wake
+                continue
+            value, outcome = await self._attempt(job)
+            while self.task.cancelling():
+                # A cancellation belonged to the job, not to the slot.
+                self.task.uncancel()
+            self._job = None
+            if worker.finished(job, value, outcome, self):
+                await worker.turn()
+
+    async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
+        """Run the handler; whatever it does, an outcome comes back."""
+        value: Any = None
+        try:
+            value = await self._run(job)
+            if job.why is Why.TIMEOUT:
+                return None, timed_out(job)
+            return value, succeeded(job, value)
+        except asyncio.CancelledError as error:
+            return error, _interrupted(job, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end us
+            if job.why is Why.TIMEOUT:
+                return error, timed_out(job)
+            return error, raised(error, job)
+
+    async def _run(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
+        body = job.body
+        context = job.context
+        assert context is not None  # noqa: S101 - a job gets its context with its slot
+        if body.where is not Where.LOOP:
+            return await self.worker.run_elsewhere(job)
+        started = (
+            context.run(body.fn) if type(body) is Closure else context.run(body.invoke, job)  # type: ignore[union-attr]
+        )
+        return await stepped(as_coroutine(started), context)
+
+
+def as_coroutine(started: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401 - what a handler gave
+    """Return a coroutine for whatever calling a handler gave."""
+    return started if iscoroutine(started) else _awaited(started)
+
+
+async def _awaited(started: Any) -> Any:  # noqa: ANN401 - any awaitable, or a plain value
+    return await started if isinstance(started, Awaitable) else started
+
+
+@coroutine
+def stepped(coro: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
+    """Drive a coroutine to its end, each step inside `context`."""
+    run = context.run
+    step, given = coro.send, None
+    while True:
+        try:
+            yielded = run(step, given)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            given = yield yielded
+        except GeneratorExit:
+            run(coro.close)
+            raise
+        except BaseException as error:  # noqa: BLE001 - it belongs to the handler
+            step, given = coro.throw, error  # type: ignore[assignment]
+        else:
+            step = coro.send
+
+
+def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handler returned
+    """Return the outcome of a handler that returned."""
+    follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
+    if type(job.body) is Closure:
+        return Succeeded(None, follow_ups)
+    try:
+        return Succeeded(job.body.encode_result(value), follow_ups)  # type: ignore[union-attr]
+    except BadResult as error:
+        return Raised(describe(error), final=True, reason="bad_result")
+
+
+def timed_out(job: Job) -> Outcome:
+    """Return the outcome of an attempt that ran for too long."""
+    seconds = job.leased.timeout or 0.0
+    return raised(TimeoutError(f"the attempt ran for longer than {seconds:g} s"), job)
+
+
+def _interrupted(job: Job, error: asyncio.CancelledError) -> Outcome:
+    match job.why:
+        case Why.TIMEOUT:
+            return timed_out(job)
+        case Why.CANCEL:
+            return Stopped()
+        case Why.STOP | Why.LEASE_LOST:
+            return Interrupted()
+        case None:
+            # Nobody asked: something inside the handler was cancelled, and it did not care.
+            return raised(error, job)

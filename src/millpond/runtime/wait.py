@@ -1,0 +1,107 @@
+"""Waiting inside a handler: noted with the job, and refused where it would wait for itself."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from millpond.core.deadlock import Holder, Limit, waits_for_itself
+from millpond.core.errors import WouldDeadlock
+from millpond.core.lifecycle import Status
+from millpond.runtime.job import current_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millpond.core.task import Task
+    from millpond.runtime.end import End
+    from millpond.runtime.job import Job
+    from millpond.runtime.runtime import Runtime
+
+
+class Waits:
+    """Which running jobs of this process wait for which tasks."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @contextmanager
+    def noted(self, job: Job, awaited: Task) -> Iterator[None]:
+        """Note that a job waits for a task, for as long as it does."""
+        awaits = job.awaits = job.awaits or {}
+        awaits[awaited.new.id] = limits_of(awaited)
+        try:
+            yield
+        finally:
+            awaits.pop(awaited.new.id, None)
+
+    async def check(self, job: Job, awaited: Task) -> None:
+        """Raise WouldDeadlock if the wait just noted can never end."""
+        running = self._running()
+        queued = {
+            task: limits
+            for one in self._jobs()
+            for task, limits in (one.awaits or {}).items()
+            if task not in running
+        }
+        room = await self._room({limit for limits in queued.values() for limit in limits})
+        if waits_for_itself(job.id, running, queued, room):
+            message = (
+                f"task {job.id} of pool {job.leased.pool!r} waits for task {awaited.new.id}, "
+                f"which can only start in {awaited.new.pool!r} once somebody who waits has ended; "
+                "submit it with ctx.submit and do not wait, or use another pool"
+            )
+            raise WouldDeadlock(
+                message, pool=awaited.new.pool, task_id=job.id, awaited=awaited.new.id
+            )
+
+    def _jobs(self) -> list[Job]:
+        return [job for worker in self._runtime.workers for job in worker.jobs.values()]
+
+    def _running(self) -> dict[int, Holder]:
+        return {
+            job.id: Holder(_held(job), frozenset(job.awaits or ())) for job in self._jobs()
+        }
+
+    async def _room(self, limits: set[Limit]) -> set[Limit]:
+        """Return which limits have a free place, or are held by others than our own jobs."""
+        held: dict[Limit, int] = {}
+        for job in self._jobs():
+            for limit in _held(job):
+                held[limit] = held.get(limit, 0) + 1
+        room = set()
+        for pool, unit in limits:
+            view = await self._runtime.view.pool(pool)
+            if view is None:
+                continue
+            most = view.spec.max_concurrent if unit is None else view.spec.unit_limit
+            elsewhere = unit is None and view.running > held.get((pool, None), 0)
+            if most is None or held.get((pool, unit), 0) < most or elsewhere:
+                room.add((pool, unit))
+        return room
+
+
+async def end_of(runtime: Runtime, task: int, unheard: int | None = None) -> End:
+    """Wait for the end of a task: noted and checked if a handler is the one who waits."""
+    job = current_job.get()
+    if job is None or job.settled or job.runtime is not runtime:
+        return await runtime.waiting.end_of(task, unheard)
+    record = await runtime.view.task(task)
+    if record is None or record.status is not Status.QUEUED:
+        return await runtime.waiting.end_of(task)
+    with runtime.waits.noted(job, record):
+        await runtime.waits.check(job, record)
+        return await runtime.waiting.end_of(task)
+
+
+def limits_of(task: Task) -> tuple[Limit, ...]:
+    """Return the limits a queued task needs a place of."""
+    whole = (task.new.pool, None)
+    return (whole,) if task.unit is None else (whole, (task.new.pool, task.unit))
+
+
+def _held(job: Job) -> tuple[Limit, ...]:
+    leased = job.leased
+    unit = leased.lane if leased.lane is not None else leased.key
+    whole = (leased.pool, None)
+    return (whole,) if unit is None else (whole, (leased.pool, unit))

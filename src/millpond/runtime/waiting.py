@@ -1,0 +1,165 @@
+"""Who waits for what in this process: the ends of tasks and of runs, and idle pools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.lifecycle import Status
+from millpond.runtime.end import End
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.task import Task
+    from millpond.runtime.runtime import Runtime
+
+CAUSES_KEPT = 1_000
+
+
+class Waiting:
+    """Callbacks by task and run; what a closure returned, which no store could keep."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._tasks: dict[int, Any] = {}
+        self._runs: dict[int, list[Callable[[], None]]] = {}
+        self._everything: dict[object, Callable[[int, End | None], None]] = {}
+        self.values: dict[int, tuple[float, Any]] = {}
+        """What closures returned, until retention forgets them."""
+        self._causes: OrderedDict[int, BaseException] = OrderedDict()
+        self.unheard = 0
+        """How many tasks ended that nobody waited for: whoever comes late must ask the store."""
+
+    def on_end(self, task: int, callback: Callable[[End | None], None]) -> None:
+        """Call back once when a task ends; None means: ask the store."""
+        known = self._tasks.get(task)
+        if known is None:
+            self._tasks[task] = callback
+        elif isinstance(known, list):
+            known.append(callback)
+        else:
+            self._tasks[task] = [known, callback]
+
+    def forget(self, task: int, callback: Callable[[End | None], None]) -> None:
+        """Take a callback back."""
+        known = self._tasks.get(task)
+        if known is callback:
+            del self._tasks[task]
+        elif isinstance(known, list) and callback in known:
+            known.remove(callback)
+
+    def ended(self, task: int, end: End | None) -> None:
+        """Tell who waits for a task."""
+        if end is not None:
+            self._keep(task, end)
+        known = self._tasks.pop(task, None)
+        if known is None:
+            self.unheard += 1
+        elif isinstance(known, list):
+            for callback in known:
+                callback(end)
+        else:
+            known(end)
+        for listener in list(self._everything.values()) if self._everything else ():
+            listener(task, end)
+
+    def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
+        """Hear of every end from now on, under a key; None = no longer."""
+        if listener is None:
+            self._everything.pop(key, None)
+        else:
+            self._everything[key] = listener
+
+    def _keep(self, task: int, end: End) -> None:
+        """Remember what no store can: the value of a closure, and the exception itself."""
+        if end.value is not None:
+            self.values[task] = (self._runtime.clock(), end.value)
+        if end.cause is not None:
+            self._causes[task] = end.cause
+            if len(self._causes) > CAUSES_KEPT:
+                self._causes.popitem(last=False)
+
+    def forget_values(self, before: float) -> None:
+        """Forget what closures returned before a moment."""
+        for task in [task for task, (at, _) in self.values.items() if at < before]:
+            del self.values[task]
+
+    def read(self, task: Task) -> End:
+        """Return the end of a task from its record and from what this process remembers."""
+        end = End.read(task)
+        kept = self.values.get(task.new.id)
+        if kept is not None:
+            end.value = kept[1]
+        end.cause = self._causes.get(task.new.id)
+        return end
+
+    async def end_of(self, task: int, unheard: int | None = None) -> End:
+        """Wait for the end of a task. `unheard` is the count when the caller last knew it alive."""
+        told: asyncio.Future[End | None] = self._runtime.loop.create_future()
+
+        def tell(end: End | None) -> None:
+            if not told.done():
+                told.set_result(end)
+
+        self.on_end(task, tell)
+        try:
+            end = None
+            if unheard is None or unheard != self.unheard or self._runtime.shared:
+                end = await self._seen(task)
+            if end is None:
+                end = await told
+            if end is not None and end.status is Status.QUEUED and end.cause is not None:
+                raise end.cause
+            return end if end is not None else await self._must_be_seen(task)
+        finally:
+            self.forget(task, tell)
+
+    async def _seen(self, task: int) -> End | None:
+        """Return the end that the store knows of, or None while there is none."""
+        record = await self._runtime.view.task(task)
+        if record is None:
+            raise self._runtime.gone(task)
+        return self.read(record) if record.status.terminal else None
+
+    async def _must_be_seen(self, task: int) -> End:
+        end = await self._seen(task)
+        if end is None:
+            # Redriven between its end and our reading: its next end is the one to wait for.
+            return await self.end_of(task)
+        return end
+
+    def on_run(self, run: int, callback: Callable[[], None]) -> None:
+        """Call back once when a run ends."""
+        self._runs.setdefault(run, []).append(callback)
+
+    def forget_run(self, run: int, callback: Callable[[], None]) -> None:
+        """Take a callback back."""
+        known = self._runs.get(run, [])
+        if callback in known:
+            known.remove(callback)
+        if not known:
+            self._runs.pop(run, None)
+
+    def run_ended(self, run: int) -> None:
+        """Tell who waits for a run."""
+        for callback in self._runs.pop(run, ()):
+            callback()
+
+    @property
+    def runs(self) -> list[int]:
+        """The runs somebody waits for."""
+        return list(self._runs)
+
+    def close(self, error: BaseException) -> None:
+        """Nothing more will end here: tell everybody so."""
+        waiting, self._tasks = self._tasks, {}
+        for known in waiting.values():
+            for callback in known if isinstance(known, list) else [known]:
+                # Still queued: nobody will end it here, and whoever waits is told why.
+                callback(End(Status.QUEUED, cause=error))
+        runs, self._runs = self._runs, {}
+        for callbacks in runs.values():
+            for one in callbacks:
+                one()

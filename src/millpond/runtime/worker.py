@@ -1,0 +1,513 @@
+"""A worker: decide, act, wait. It leases where the plan says so, runs, settles, and sleeps.
+
+A turn carries out what there is to do: it settles what has ended and, in the same verb, leases
+what may start next. One turn at a time; what ends while a verb is on its way goes into the next.
+Between two turns a worker waits for a wake-up or for the moment the plan named. It never polls a
+pool that has nothing for it, and never sleeps through work that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.control import Join, Leave
+from millpond.core.heap import LazyHeap
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lifecycle import Status
+from millpond.core.plan import Wake, Watch, Work
+from millpond.core.settle import Interrupted, Outcome, Settled, Settlement, Succeeded, Unfit, settle
+from millpond.core.task import CALLBACKS
+from millpond.runtime.batch import BatchCall, Batches
+from millpond.runtime.elsewhere import Elsewhere
+from millpond.runtime.end import End
+from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
+from millpond.runtime.outcome import formula_of
+from millpond.runtime.slot import Slot, timed_out
+
+if TYPE_CHECKING:
+    from millpond.runtime.runtime import Runtime
+    from millpond.store.protocol import LeaseAnswer, SettleAnswer
+
+log = logging.getLogger("millpond.worker")
+
+MOST_AT_ONCE = 1000
+"""How many tasks one lease asks for at most."""
+
+SLOTS_KEPT = 256
+"""How many idle slots are kept for later."""
+
+STUCK_AFTER = 1.0
+"""Seconds after its timeout at which a handler that does not stop is settled without it."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds to wait after the store failed, doubling."""
+
+
+class Worker:
+    """Leases for its pools, runs handlers in slots, settles what they did."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        *,
+        pools: frozenset[str] | None,
+        concurrency: int | None,
+        lease: float,
+        resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+    ) -> None:
+        self.runtime = runtime
+        self.loop = runtime.loop
+        self.name = name
+        self.pools = pools
+        self.concurrency = concurrency
+        self.lease = lease
+        self.resources = resources
+        self.jobs: dict[int, Job] = {}
+        self.stuck: dict[str, int] = {}
+        """Handlers that went on after they were settled, by pool: each keeps its local slot."""
+        self.stopping = False
+        self.joined = False
+        self.turns = 0
+        self._watches: dict[str, Watch] = {}
+        self._dry: set[str] = set()
+        """Pools whose last answer said that nothing waits in them."""
+        self._due: dict[str, None] = {}
+        self._moments: LazyHeap[str] = LazyHeap()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: list[tuple[Settlement, Job, Any]] = []
+        self._idle: list[Slot] = []
+        self._slots: set[Slot] = set()
+        self._turning = False
+        self._scheduled = False
+        self._driver: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._pause = 0.0
+        self._quiet: list[asyncio.Future[None]] = []
+        self.elsewhere = Elsewhere(self)
+        self.batches = Batches(self)
+
+    # Its life
+
+    async def start(self) -> None:
+        """Present itself to the store and begin to look for work."""
+        runtime = self.runtime
+        order = Join(self.name, self.lease, runtime.owner, runtime.known_functions())
+        runtime.heed(await runtime.store.control(order))
+        self.joined = True
+        self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
+        for pool in runtime.declared:
+            self.watch(pool)
+
+    def watch(self, pool: str) -> None:
+        """Look after a pool, and after its callbacks, from now on."""
+        if self.pools is not None and pool not in self.pools:
+            return
+        for name in (pool, pool + CALLBACKS):
+            if name not in self._watches:
+                self._watches[name] = Watch()
+                self._due[name] = None
+        self.kick()
+
+    def serves(self, pool: str) -> bool:
+        """Return whether it looks after a pool."""
+        return self.joined and not self.stopping and pool in self._watches
+
+    def look_everywhere(self) -> None:
+        """Ask every pool again: what was known of them may be old."""
+        for pool, watch in self._watches.items():
+            watch.woken(Wake(pool, 0.0))
+            self._due[pool] = None
+        self._dry.clear()
+        self.kick()
+
+    def held(self) -> list[int]:
+        """Return the tasks it holds: at work, or ended and not settled yet."""
+        return [*self.jobs, *(job.id for _, job, _ in self._ended)]
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Start nothing more, give running jobs `grace` seconds, interrupt and give back the rest.
+
+        What was interrupted is released uncharged. Safe before start, and safe twice.
+        """
+        if not self.joined:
+            return
+        self.stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if grace > 0 and self.jobs:
+            await self._until_quiet(grace)
+        for job in list(self.jobs.values()):
+            self.stop_job(job, Why.STOP)
+        if self.jobs:
+            await self._until_quiet(STUCK_AFTER)
+        for job in list(self.jobs.values()):
+            self._settle_without(job, Interrupted())
+        await self.turn()
+        self.joined = False
+        if self._driver is not None:
+            self._driver.cancel()
+        for slot in list(self._slots):
+            slot.task.cancel()
+        await asyncio.gather(
+            *([self._driver] if self._driver else []),
+            *(slot.task for slot in self._slots if slot.job is None),
+            return_exceptions=True,
+        )
+        await self.elsewhere.close()
+        self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+
+    async def _until_quiet(self, seconds: float) -> None:
+        quiet = self.loop.create_future()
+        self._quiet.append(quiet)
+        await asyncio.wait([quiet], timeout=seconds)
+
+    # Waking
+
+    def woken(self, wake: Wake) -> None:
+        """Take in that a pool may have something to start."""
+        watch = self._watches.get(wake.pool)
+        if watch is None:
+            return
+        watch.woken(wake)
+        self._dry.discard(wake.pool)
+        self._look_at(wake.pool, wake.at)
+
+    def _look_at(self, pool: str, moment: float) -> None:
+        if moment <= self.runtime.clock():
+            self._due[pool] = None
+            self.kick()
+        else:
+            self._moments.set(pool, (moment,))
+            self._arm()
+
+    def kick(self) -> None:
+        """See to it that a turn comes soon."""
+        if self._turning or self._scheduled or not self.joined:
+            return
+        self._scheduled = True
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    async def _drive(self) -> None:
+        while True:
+            if not self._scheduled:
+                self._wake = self.loop.create_future()
+                await self._wake
+            if self._pause:
+                await asyncio.sleep(self._pause)
+            await self.turn()
+
+    def _arm(self) -> None:
+        """Wake up at the soonest moment that time alone will help."""
+        soonest = self._moments.lowest()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if soonest is not None and not self.stopping:
+            delay = max(soonest[0] - self.runtime.clock(), 0.0)
+            self._timer = self.loop.call_later(delay, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        now = self.runtime.clock()
+        while (soonest := self._moments.lowest()) is not None and soonest[0] <= now:
+            pool = self._moments.peek() or ""
+            self._moments.discard(pool)
+            self._due[pool] = None
+        if self._due:
+            self.kick()
+        self._arm()
+
+    # A turn
+
+    async def turn(self) -> None:
+        """Settle what has ended and lease what may start, until there is nothing of either."""
+        if self._turning:
+            self._scheduled = True
+            return
+        self._turning = True
+        try:
+            while True:
+                self._scheduled = False
+                ended, self._ended = self._ended, []
+                ask = None if self.stopping else self._next_ask()
+                if ask is None and not ended:
+                    break
+                if not await self._carry_out(ended, ask):
+                    break
+        finally:
+            self._turning = False
+        if self._scheduled:
+            self._scheduled = False
+            self.kick()
+        if self.stopping and not self.jobs:
+            self._tell_quiet()
+
+    def _next_ask(self) -> LeaseAsk | None:
+        """Return what to ask for next: of a pool that is due, as the plan says."""
+        now = self.runtime.clock()
+        while self._due:
+            pool = next(iter(self._due))
+            free = self._free(pool)
+            if free < 1:
+                return self._ask_of_others(pool)
+            del self._due[pool]
+            watch = self._watches[pool]
+            plan = watch.plan(free=free, now=now)
+            if isinstance(plan, Work):
+                watch.asking()
+                return LeaseAsk(pool=pool, worker=self.name, want=min(plan.want, MOST_AT_ONCE))
+            if plan.moment is not None:
+                self._moments.set(pool, (plan.moment,))
+                self._arm()
+        return None
+
+    def _ask_of_others(self, full: str) -> LeaseAsk | None:
+        """A pool that has no free slot here waits for one; the others need not wait for it."""
+        for pool in list(self._due):
+            if pool != full and self._free(pool) > 0:
+                self._due[full] = self._due.pop(full)
+                return self._next_ask()
+        return None
+
+    def _free(self, pool: str) -> int:
+        """Return how many jobs more of a pool may run here."""
+        free = MOST_AT_ONCE
+        if self.concurrency is not None:
+            # Callbacks have their own limit: a worker full of long jobs still tells how they ended.
+            taken = len(self.jobs) + sum(self.stuck.values())
+            free = self.concurrency - taken if not pool.endswith(CALLBACKS) else MOST_AT_ONCE
+        stuck = self.stuck.get(pool, 0)
+        if stuck:
+            here = sum(job.leased.pool == pool for job in self.jobs.values())
+            free = min(free, self.runtime.limit_of(pool) - stuck - here)
+        return free
+
+    async def _carry_out(
+        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None
+    ) -> bool:
+        """Do one verb; return whether to go on. After a failure everything is tried again."""
+        store = self.runtime.store
+        self.turns += 1
+        try:
+            if not ended and ask is not None:
+                self._take_in(ask, await store.lease(ask))
+            else:
+                answer = await store.settle([one[0] for one in ended], then=ask)
+                self._settled(ended, ask, answer)
+        except Exception as error:  # noqa: BLE001 - nothing may be lost, whatever the store does
+            self._failed(ended, ask, error)
+            return False
+        self._pause = 0.0
+        return True
+
+    def _failed(
+        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: Exception
+    ) -> None:
+        """Keep what could not be told; ask again after a pause that grows."""
+        if not self._pause:
+            log.warning("the store failed (%s); worker %s tries again", error, self.name)
+        self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self._ended[:0] = ended
+        if ask is not None:
+            self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
+            self._due[ask.pool] = None
+            self.runtime.disown(self)
+        self._scheduled = True
+
+    def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+        """Start what was leased, and remember when to ask again."""
+        self.runtime.heed(answer, asked=(self, ask.pool))
+        if answer.fenced:
+            self.runtime.fenced(self)
+            return
+        for leased in answer.leased:
+            self._start(leased)
+        pool, watch = ask.pool, self._watches[ask.pool]
+        got = len(answer.leased)
+        now = self.runtime.clock()
+        watch.seen(asked=ask.want, got=got, next_at=answer.next_at, now=now)
+        if answer.drained:
+            self._dry.add(pool)
+        else:
+            self._dry.discard(pool)
+        if got >= ask.want:
+            self._due[pool] = None
+        elif answer.next_at is not None:
+            self._look_at(pool, answer.next_at)
+        if got:
+            self.runtime.made_room(pool)
+
+    # Jobs
+
+    def _start(self, leased: Leased) -> None:
+        """Give a leased task to a slot, or say at once that it cannot be run here."""
+        body = self.runtime.body_of(leased)
+        if body is None:
+            self._unfit(leased)
+            return
+        job = Job(leased, self, body)
+        self.jobs[leased.fence.task] = job
+        job.started_at = self.runtime.clock()
+        if type(body) is Handler and body.batch is not None:
+            self.batches.add(job, body.batch)
+            return
+        self.time(job)
+        self.give(job)
+
+    def time(self, job: Job) -> None:
+        """Let the time of an attempt begin."""
+        seconds = job.leased.timeout
+        if seconds is not None:
+            job.deadline = self.runtime.clock() + seconds
+            job.timer = self.loop.call_later(seconds, self.stop_job, job, Why.TIMEOUT)
+
+    def give(self, job: Job) -> None:
+        """Let a slot run a job in a context of its own."""
+        body = job.body
+        base = body.context if type(body) is Closure else self.runtime.context
+        context = job.context = base.copy()
+        context.run(current_job.set, job)
+        self.place(job)
+
+    def place(self, job: Job) -> None:
+        """Put a job into a slot."""
+        slot = self._idle.pop() if self._idle else self._new_slot()
+        slot.give(job)
+
+    def _new_slot(self) -> Slot:
+        slot = Slot(self)
+        self._slots.add(slot)
+        return slot
+
+    def _unfit(self, leased: Leased) -> None:
+        """Give back a task whose code is not here: parked, not charged."""
+        job = Job(leased, self, NOBODY)
+        self.runtime.counts.unknown_functions += 1
+        self._settle(job, None, Unfit(corrupt=False))
+
+    def finished(self, job: Job, value: Any, outcome: Outcome, slot: Slot | None) -> bool:  # noqa: ANN401
+        """Take in how a job ended; return whether the caller should do the turn itself."""
+        if slot is not None:
+            if len(self._idle) < SLOTS_KEPT:
+                self._idle.append(slot)
+            else:
+                self._slots.discard(slot)
+                slot.task.cancel()
+        if isinstance(job.body, BatchCall):
+            job.body.over(job, value, failed=not isinstance(outcome, Succeeded))
+            return False
+        if job.timer is not None:
+            job.timer.cancel()
+        if job.settled:
+            self._unstick(job)
+            return False
+        self._settle(job, value, outcome)
+        if self._turning or self._scheduled:
+            self._scheduled = True
+            return False
+        if self.jobs:
+            # Others are at work: what ends in this round of the loop is settled in one verb.
+            self.kick()
+            return False
+        return not self._pause
+
+    def _settle(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
+        runtime = self.runtime
+        decided = settle(
+            job.leased, outcome, formula_of(job), jitter=runtime.chance(), now=runtime.clock()
+        )
+        job.settled = True
+        self.jobs.pop(job.leased.fence.task, None)
+        self._ended.append((decided, job, value))
+        pool = job.leased.pool
+        if pool not in self._dry and pool in self._watches:
+            self._watches[pool].woken(Wake(pool, 0.0))
+            self._due[pool] = None
+
+    def _settle_without(self, job: Job, outcome: Outcome) -> None:
+        """Settle a job whose handler does not stop; its slot stays taken until it does."""
+        if job.settled:
+            return
+        pool = job.leased.pool
+        self.stuck[pool] = self.stuck.get(pool, 0) + 1
+        self.runtime.counts.stuck += 1
+        log.warning(
+            "task %d of pool %s does not stop; it is settled without its handler, which keeps "
+            "its slot until it ends",
+            job.id,
+            pool,
+        )
+        self._settle(job, None, outcome)
+        self.kick()
+
+    def _unstick(self, job: Job) -> None:
+        pool = job.leased.pool
+        left = self.stuck.get(pool, 0) - 1
+        if left > 0:
+            self.stuck[pool] = left
+        else:
+            self.stuck.pop(pool, None)
+        if pool in self._watches:
+            self._watches[pool].woken(Wake(pool, 0.0))
+            self._due[pool] = None
+            self.kick()
+
+    def _settled(
+        self,
+        ended: list[tuple[Settlement, Job, Any]],
+        ask: LeaseAsk | None,
+        answer: SettleAnswer,
+    ) -> None:
+        """Tell everybody who waits how these attempts ended, and start what was leased."""
+        runtime = self.runtime
+        told: dict[int, None] = {}
+        for (decided, job, value), settled, after in zip(
+            ended, answer.settled, answer.after, strict=True
+        ):
+            if settled is Settled.STALE:
+                runtime.stale(job)
+            elif after is not None and after is not Status.QUEUED:
+                told[job.leased.fence.task] = None
+                runtime.ended(job.leased, after, End.of(decided, job, value, after))
+            else:
+                runtime.retried(job.leased, decided)
+        if ask is None or answer.lease is None:
+            runtime.heed(answer, told=told)
+            return
+        runtime.heed(answer, asked=(self, ask.pool), told=told)
+        self._take_in(ask, answer.lease)
+
+    def stop_job(self, job: Job, why: Why, *, interrupt: bool = True) -> None:
+        """Tell a job to stop; one that does not is settled without its handler."""
+        if job.settled:
+            return
+        job.tell(why)
+        if not interrupt:
+            return
+        if job.slot is not None:
+            job.slot.interrupt(job)
+        else:
+            self.batches.stop(job)
+        if why is Why.TIMEOUT:
+            job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
+
+    def _overran(self, job: Job) -> None:
+        self._settle_without(job, timed_out(job))
+
+    async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
+        """Run a handler in a thread or a process."""
+        return await self.elsewhere.run(job)
+
+    def _tell_quiet(self) -> None:
+        waiting, self._quiet = self._quiet, []
+        for quiet in waiting:
+            if not quiet.done():
+                quiet.set_result(None)
+
+
+NOBODY = Handler("", Where.LOOP, lambda _: None, lambda _: b"")
