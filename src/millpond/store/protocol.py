@@ -11,6 +11,10 @@ same answers on every store, and a test can replay it.
     settle    how attempts ended, each only with its current fence; may lease the next at once
     recover   what time alone does: lost leases, expired and forgotten tasks
     control   orders: declare, pause, resize, cancel, redrive, join, leave, ...
+
+The answers of all but `renew` also say what happened on the way, whatever caused it: runs that
+finished, tasks that ended (`ended`, for those who wait for them), lanes and pools that ran dry
+(`emptied`), and pools that may have something to start (`wakes`).
 """
 
 from __future__ import annotations
@@ -70,12 +74,27 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     run: RunView | None = None
 
 
+class Emptied(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a strict pool, or a whole pool of another kind, that ran dry in a verb.
+
+    It had a queued or running task before the verb and has none after it.
+    """
+
+    pool: str
+    lane: str | None = None
+    """None where the pool itself ran dry."""
+    processed: int
+    """How many of its tasks were ever completed or failed."""
+
+
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per batch, in order."""
 
     batches: tuple[BatchAnswer, ...]
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +107,23 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The store does not know the worker (any more): it must join under a new name."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
+    after: tuple[Status | None, ...] = ()
+    """What each settlement made of its task; None where it was stale."""
     follow_ups: tuple[tuple[Admission, ...], ...] = ()
     """What became of each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +138,12 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     moved: int
     more: bool = False
+    next_at: float | None = None
+    """When time alone gives `recover` something to do again; None = not before another verb."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +153,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):

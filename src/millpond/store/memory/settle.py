@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from millpond.store.memory.tables import Tables
 
 
-def settle(tables: Tables, settlement: Settlement, now: float) -> tuple[Settled, tuple[Taken, ...]]:
-    """Apply one settlement, or report that its fence is not the current one."""
+def settle(
+    tables: Tables, settlement: Settlement, now: float
+) -> tuple[Settled, Status | None, tuple[Taken, ...]]:
+    """Apply one settlement and tell what it made of its task, or that its fence is stale."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return Settled.STALE, ()
+        return Settled.STALE, None, ()
     if not is_current(task, settlement.fence):
         tables.pools[task.new.pool].stale_settles += 1
-        return Settled.STALE, ()
-    return Settled.APPLIED, _apply(tables, task, settlement, now)
+        return Settled.STALE, None, ()
+    taken = _apply(tables, task, settlement, now)
+    return Settled.APPLIED, task.status, taken
 
 
 def is_current(task: Task, fence: Fence) -> bool:

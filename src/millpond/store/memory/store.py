@@ -15,7 +15,7 @@ from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import could_lease, lease
-from millpond.store.memory.recover import more, recover
+from millpond.store.memory.recover import more, next_recovery, recover
 from millpond.store.memory.settle import settle
 from millpond.store.memory.submit import admission, submit
 from millpond.store.memory.tables import Tables
@@ -81,6 +81,8 @@ class MemoryStore:
             batches=tuple(map(self._with_run, answers)),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     def _with_run(self, answer: BatchAnswer) -> BatchAnswer:
@@ -99,7 +101,11 @@ class MemoryStore:
         answer = lease(self._tables, ask, now)
         self._tables.end(now)
         return msgspec.structs.replace(
-            answer, finished_runs=self._tables.finished_runs(), wakes=self._tables.wakes()
+            answer,
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def renew(
@@ -134,13 +140,16 @@ class MemoryStore:
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=tuple(settled for settled, _ in ended),
+            settled=tuple(settled for settled, _, _ in ended),
+            after=tuple(after for _, after, _ in ended),
             follow_ups=tuple(
-                tuple(admission(self._tables, one) for one in taken) for _, taken in ended
+                tuple(admission(self._tables, one) for one in taken) for _, _, taken in ended
             ),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def recover(
@@ -153,8 +162,11 @@ class MemoryStore:
         return RecoverAnswer(
             moved=moved,
             more=more(self._tables, now),
+            next_at=next_recovery(self._tables, now),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def control(
@@ -169,6 +181,8 @@ class MemoryStore:
             revision=revision,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def close(self) -> None:

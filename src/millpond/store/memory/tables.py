@@ -16,6 +16,7 @@ from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import NewTask, Task, key_of
+from millpond.store.memory.endings import Endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,7 @@ class PoolTable:
         """What an operator set by resize; it stays until reset, whatever is declared."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
+        self.lane_processed: dict[str, int] = {}
         self.next_lane = 0
         self.keys: dict[tuple[str, int | None], Known] = {}
         self.live: dict[str | None, OrderedDict[int, None]] = {}
@@ -89,6 +91,7 @@ class Tables:
         self._touched_runs: dict[int, Run] = {}
         self._touched_pools: dict[str, PoolTable] = {}
         self._tokens: Iterator[int] = iter(())
+        self.endings = Endings()
 
     # One verb
 
@@ -99,6 +102,7 @@ class Tables:
         self._touched_runs = {}
         self._touched_pools = {}
         self._tokens = tokens(entropy)
+        self.endings = Endings()
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -166,7 +170,7 @@ class Tables:
             self.runs[new.run].joined(counted=not new.is_callback)
         if new.owner is not None:
             self.owned.setdefault(new.owner, OrderedDict())[new.id] = None
-        pool.live.setdefault(task.unit, OrderedDict())[new.id] = None
+        self._bring_to_life(pool, task)
         self._audit(record(task, Event.SUBMIT, None, at=now, cause=cause))
         self._enqueue(pool, task, now)
         self._keep_budget(task, now)
@@ -249,7 +253,7 @@ class Tables:
         task.attempt = 0
         task.fresh = task.cancel_requested = False
         task.reason = task.result = task.error = task.finished_at = None
-        pool.live.setdefault(task.unit, OrderedDict())[task.new.id] = None
+        self._bring_to_life(pool, task)
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
 
@@ -280,6 +284,14 @@ class Tables:
             pool.backlog.add(task, now)
 
     # What hangs on an arrow
+
+    def _bring_to_life(self, pool: PoolTable, task: Task) -> None:
+        """Count a task among the live ones of its lane or key."""
+        live = pool.live.get(task.unit)
+        if live is None:
+            self.endings.filled(pool, task.unit)
+            live = pool.live[task.unit] = OrderedDict()
+        live[task.new.id] = None
 
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
         """Return the lane of a new task and its gap-free number there."""
@@ -350,6 +362,7 @@ class Tables:
         pool.totals[task.status] = pool.totals.get(task.status, 0) + 1
         _ended(pool, task.status)[task.new.id] = None
         _drop(pool.live, task.unit, task.new.id)
+        self.endings.over(pool, task)
         if task.new.owner is not None:
             _drop(self.owned, task.new.owner, task.new.id)
         self._settle_key(pool, task)

@@ -12,6 +12,7 @@ _PARTS = (
     "callbacks",
     "control",
     "declare",
+    "endings",
     "idempotency",
     "lab",
     "lanes",

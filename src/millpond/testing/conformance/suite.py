@@ -7,6 +7,7 @@ from millpond.testing.conformance.audit import AuditConformance
 from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
+from millpond.testing.conformance.endings import EndingsConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.lease import LeaseConformance
@@ -32,6 +33,7 @@ class StoreConformance(
     RenewConformance,
     SettleConformance,
     CallbacksConformance,
+    EndingsConformance,
     RecoverConformance,
     DeclareConformance,
     ControlConformance,
