@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from millpond.core import rate as gcra
 from millpond.core.admit import Reason
-from millpond.core.lease import STARVED_FOR, LeaseAsk, Leased, Worker, knows, may_hold
+from millpond.core.lease import (
+    NO_STEPS,
+    STARVED_FOR,
+    LeaseAsk,
+    Leased,
+    Worker,
+    knows,
+    may_hold,
+)
 from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
@@ -190,4 +198,5 @@ def _leased(task: Task) -> Leased:
         submitted_at=task.submitted_at,
         labels=new.labels,
         options=new.options,
+        steps=dict(task.steps) if task.steps else NO_STEPS,
     )

@@ -83,6 +83,7 @@ class Tables:
         self.open_runs: dict[int, Run] = {}
         self.runs_by_name: dict[tuple[str, str], int] = {}
         self.run_queued: dict[int, OrderedDict[int, None]] = {}
+        self.run_live: dict[int, OrderedDict[int, None]] = {}
         self.records: list[Record] = []
         self.records_dropped = 0
         self._audit_limit = audit_limit
@@ -253,6 +254,7 @@ class Tables:
         task.attempt = 0
         task.fresh = task.cancel_requested = False
         task.reason = task.result = task.error = task.finished_at = None
+        task.progress = task.steps = None
         self._bring_to_life(pool, task)
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
@@ -292,6 +294,8 @@ class Tables:
             self.endings.filled(pool, task.unit)
             live = pool.live[task.unit] = OrderedDict()
         live[task.new.id] = None
+        if task.new.run is not None:
+            self.run_live.setdefault(task.new.run, OrderedDict())[task.new.id] = None
 
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
         """Return the lane of a new task and its gap-free number there."""
@@ -363,6 +367,8 @@ class Tables:
         _ended(pool, task.status)[task.new.id] = None
         _drop(pool.live, task.unit, task.new.id)
         self.endings.over(pool, task)
+        if task.new.run is not None:
+            _drop(self.run_live, task.new.run, task.new.id)
         if task.new.owner is not None:
             _drop(self.owned, task.new.owner, task.new.id)
         self._settle_key(pool, task)
@@ -387,7 +393,7 @@ class Tables:
             run.failed_task = task.new.id
             self.stop_run(run, Reason.RUN_FAILED, now, cause=task.new.id)
 
-    def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int) -> None:
+    def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int | None = None) -> None:
         """Let a run come to its end: what waits is cancelled, what runs may finish."""
         run.stopped = reason
         waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
@@ -417,9 +423,17 @@ class Tables:
 
     # Audit
 
-    def order(self, pool: str, detail: str, now: float, *, task: int | None = None) -> None:
+    def order(
+        self,
+        pool: str,
+        detail: str,
+        now: float,
+        *,
+        task: int | None = None,
+        run: int | None = None,
+    ) -> None:
         """Record an operator's order."""
-        self._audit(order_record(pool, detail, at=now, task=task))
+        self._audit(order_record(pool, detail, at=now, task=task, run=run))
 
     def _audit(self, entry: Record) -> None:
         self.records.append(entry)

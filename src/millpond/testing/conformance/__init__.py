@@ -8,6 +8,7 @@ import pytest
 
 _PARTS = (
     "atomic",
+    "attempts",
     "audit",
     "callbacks",
     "control",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millpond.testing.conformance.atomic import AtomicConformance
+from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
 from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
@@ -33,6 +34,7 @@ class StoreConformance(
     RenewConformance,
     SettleConformance,
     CallbacksConformance,
+    AttemptsConformance,
     EndingsConformance,
     RecoverConformance,
     DeclareConformance,
