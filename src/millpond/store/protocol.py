@@ -19,7 +19,7 @@ finished, tasks that ended (`ended`, for those who wait for them), lanes and poo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,7 @@ from millpond.core.errors import ConfigError
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
+from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
@@ -161,17 +162,63 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment."""
 
     spec: PoolSpec
+    """What is in force: as declared, but for the limit that an operator set."""
+    declared: PoolSpec
     revision: int
+    created_at: float
+    """When it was first declared."""
     paused: bool
+    paused_units: tuple[str, ...] = ()
+    """The lanes or keys that are paused on their own, by name."""
     closed: bool
     queued: int
+    """All that wait: ready, scheduled, parked or claimed ahead."""
     fresh: int
     """Tasks from outside never claimed: what a bound counts."""
+    scheduled: int
+    """Queued and not due: submitted for later, or backing off."""
+    claimed: int = 0
+    """Queued and held ahead by a worker that has not started them."""
     running: int
     parked: int
+    kept: int
+    """Ended tasks that retention has not removed."""
+    oldest_queued_at: float | None
+    """When the queued task with the lowest seq was submitted (a redriven one is at the tail)."""
     totals: dict[str, int]
     """Lifetime counts of terminal outcomes."""
     stale_settles: int
+    waits: Quantiles
+    """Seconds between being due and starting, of the latest attempts that ran to an end."""
+    run_times: Quantiles
+    """Seconds between starting and settling, of the same."""
+
+
+LaneState: TypeAlias = Literal["processing", "idle", "paused"]
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a strict pool at one moment."""
+
+    lane: str
+    state: LaneState
+    """Paused by itself or with its pool, also while its last start is still running."""
+    pending: int
+    """How many of its tasks wait."""
+    processed: int
+    """How many of its tasks were ever completed or failed."""
+    current_sequence: int | None
+    """The one that runs now."""
+    paused: bool
+    """Whether the lane itself is paused."""
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some tasks of a pool in the order of their places, and the place to go on from."""
+
+    tasks: tuple[Task, ...]
+    next: int | None
+    """None = there are no more."""
 
 
 class AuditPage(msgspec.Struct, frozen=True):
@@ -188,12 +235,46 @@ class View(Protocol):
         """Return a copy of a task, or None if it is unknown or forgotten."""
         ...
 
-    async def pool(self, name: str) -> PoolView | None:
+    async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
+        """Return where each task is: its status, or "expired", or "unknown".
+
+        Expired: it was kept once and retention removed it; a store may forget that in the end.
+        """
+        ...
+
+    async def tasks(
+        self,
+        pool: str,
+        *,
+        status: Status | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> TaskPage:
+        """Return copies of tasks of a pool behind place (seq) `after`, lowest first."""
+        ...
+
+    async def pool(self, name: str, *, now: float | None = None) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared."""
+        ...
+
+    async def lanes(self, pool: str) -> tuple[LaneView, ...]:
+        """Return the lanes of a pool in order; none where there are no lanes.
+
+        Of an ordered pool, whose lanes are not numbered: those with live tasks or a pause, by name.
+        """
         ...
 
     async def run(self, run: int) -> RunView | None:
         """Return a run, or None."""
+        ...
+
+    async def run_named(self, pool: str, name: str) -> RunView | None:
+        """Return the run of a pool that has this name, or None."""
+        ...
+
+    async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
+        """Return copies of queued and running tasks of a run, callbacks too, by pool and seq."""
         ...
 
     async def workers(self) -> frozenset[str]:

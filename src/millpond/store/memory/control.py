@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Iterable
 
+REMOVED_KEPT = 100_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
+
 
 def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
     """Carry out an order; return how much it touched and the revision in force."""
@@ -112,8 +115,8 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
     pool = tables.pools.get(spec.name)
     if pool is None:
-        tables.pools[spec.name] = PoolTable(spec)
-        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec))
+        tables.pools[spec.name] = PoolTable(spec, now)
+        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
         tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     if pool.declared == spec:
@@ -153,6 +156,9 @@ def _respec(
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
+        if pool.spec.lanes != spec.lanes:
+            # The lanes that were paused are no more.
+            pool.paused_units.clear()
     pool.spec = spec
     pool.backlog.respec(spec)
     tables.touch(pool)
@@ -185,6 +191,7 @@ def _set_paused(
         pool.paused = paused
     else:
         pool.backlog.pause(unit, paused=paused)
+        (pool.paused_units.add if paused else pool.paused_units.discard)(unit)
         tables.touch(pool)
     word = "pause" if paused else "resume"
     tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
@@ -230,6 +237,11 @@ def _forget(
             break
         del ended[identifier]
         del tables.tasks[identifier]
+        pool.shelf.left(tables.tasks)
+        tables.removed[identifier] = None
+        tables.removed.move_to_end(identifier)
+        if len(tables.removed) > REMOVED_KEPT:
+            tables.removed.popitem(last=False)
         known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
         if known is not None and known.task == identifier:
             pool.old_keys[key_of(task.new)] = finished_at

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from millpond.store.memory.tables import Tables
 
 
+GIVEN_BACK = (Event.RELEASE, Event.CORRUPT)
+"""The ends of attempts that never really ran: they are not measured."""
+
+
 def settle(
     tables: Tables, settlement: Settlement, now: float
 ) -> tuple[Settled, Status | None, tuple[Taken, ...]]:
@@ -36,6 +40,8 @@ def is_current(task: Task, fence: Fence) -> bool:
 
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
+    if event not in GIVEN_BACK:
+        _measure(tables, task, now)
     task.result = settlement.result
     task.error = settlement.error
     taken: tuple[Taken, ...] = ()
@@ -59,6 +65,14 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
                 task.reason = Reason.CANCELLED
             tables.move(task, event, now)
     return taken
+
+
+def _measure(tables: Tables, task: Task, now: float) -> None:
+    """Note how long a task had waited for its start, and how long it ran."""
+    pool, started = tables.pools[task.new.pool], task.started_at
+    if started is not None:
+        pool.waits.append(rounded(started - task.due))
+        pool.run_times.append(rounded(now - started))
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:

@@ -50,7 +50,6 @@ class MemoryStore:
         self._tables = Tables(audit_limit=audit_limit)
         self._view = MemoryView(self._tables)
         self._dice = random.SystemRandom()
-        self._latest = float("-inf")
         self._closed = False
 
     @property
@@ -64,8 +63,9 @@ class MemoryStore:
             raise StoreClosed(message)
         self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
         # Time does not go back here, whatever a clock does: what was due stays due.
-        self._latest = max(self._latest, rounded(time.time() if now is None else now))
-        return self._latest
+        tables = self._tables
+        tables.latest = max(tables.latest, rounded(time.time() if now is None else now))
+        return tables.latest
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.admit import Known, Reason
@@ -13,10 +13,12 @@ from millpond.core.lifecycle import Event, Status, advance
 from millpond.core.moment import rounded
 from millpond.core.order import Backlog, lane_of, rank
 from millpond.core.plan import Wake
+from millpond.core.quantiles import SAMPLES
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import NewTask, Task, key_of
 from millpond.store.memory.endings import Endings
+from millpond.store.memory.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class PoolTable:
     """One pool: its settings, its queue and its counts."""
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, created_at: float = 0.0) -> None:
+        self.created_at = created_at
         self.declared = spec
         self.spec = spec
         self.revision = 1
@@ -60,6 +63,13 @@ class PoolTable:
         """Keys of forgotten tasks, by when those ended."""
         self.totals: dict[str, int] = {}
         self.stale_settles = 0
+        self.paused_units: set[str] = set()
+        self.shelf = Shelf(spec.name)
+        self.live_shelf = Shelf(spec.name, live=True)
+        self.scheduled: LazyHeap[int] = LazyHeap()
+        """Queued tasks that were not due when last looked at."""
+        self.waits: deque[float] = deque(maxlen=SAMPLES)
+        self.run_times: deque[float] = deque(maxlen=SAMPLES)
 
     @property
     def queued(self) -> int:
@@ -73,6 +83,10 @@ class Tables:
     def __init__(self, *, audit_limit: int | None) -> None:
         self.pools: dict[str, PoolTable] = {}
         self.tasks: dict[int, Task] = {}
+        self.removed: OrderedDict[int, None] = OrderedDict()
+        """Ids of tasks that retention removed, the latest of them."""
+        self.latest = float("-inf")
+        """The latest moment of a verb; time does not go back behind it."""
         self.workers: dict[str, Worker] = {}
         self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
@@ -240,6 +254,7 @@ class Tables:
     def redrive(self, task: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
         pool = self.pools[task.new.pool]
+        pool.shelf.left(self.tasks)
         del _ended(pool, task.status)[task.new.id]
         if task.new.run in self.runs:
             self.runs[task.new.run].revived(task.status, counted=not task.new.is_callback)
@@ -294,6 +309,8 @@ class Tables:
             self.endings.filled(pool, task.unit)
             live = pool.live[task.unit] = OrderedDict()
         live[task.new.id] = None
+        pool.shelf.add(task)
+        pool.live_shelf.add(task)
         if task.new.run is not None:
             self.run_live.setdefault(task.new.run, OrderedDict())[task.new.id] = None
 
@@ -323,6 +340,8 @@ class Tables:
             self.expiring_tasks.set(identifier, (task.expires_at, identifier))
         if task.new.run is not None and not task.new.is_callback:
             self.run_queued.setdefault(task.new.run, OrderedDict())[identifier] = None
+        if task.due > now:
+            pool.scheduled.set(identifier, (task.due, task.seq))
         pool.backlog.add(task, now)
         if task.parked:
             self.park(pool, task, now)
@@ -347,6 +366,8 @@ class Tables:
             if not same_key:
                 del pool.fresh_by_key[task.new.key]
         self.expiring_tasks.discard(identifier)
+        if pool.scheduled:
+            pool.scheduled.discard(identifier)
         if task.new.run is not None:
             _drop(self.run_queued, task.new.run, identifier)
 
@@ -367,6 +388,7 @@ class Tables:
         _ended(pool, task.status)[task.new.id] = None
         _drop(pool.live, task.unit, task.new.id)
         self.endings.over(pool, task)
+        pool.live_shelf.left(self.tasks)
         if task.new.run is not None:
             _drop(self.run_live, task.new.run, task.new.id)
         if task.new.owner is not None:

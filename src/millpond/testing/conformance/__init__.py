@@ -20,6 +20,7 @@ _PARTS = (
     "lease",
     "limits",
     "order",
+    "pages",
     "recover",
     "renew",
     "runs",

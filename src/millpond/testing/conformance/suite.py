@@ -14,6 +14,7 @@ from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.lease import LeaseConformance
 from millpond.testing.conformance.limits import LimitsConformance
 from millpond.testing.conformance.order import OrderConformance
+from millpond.testing.conformance.pages import PagesConformance
 from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.runs import RunsConformance
@@ -43,6 +44,7 @@ class StoreConformance(
     WakesConformance,
     AuditConformance,
     ViewConformance,
+    PagesConformance,
     AtomicConformance,
     StoryConformance,
 ):
