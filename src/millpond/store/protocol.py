@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.control import Order
+    from millpond.core.why import Facts
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +284,10 @@ class View(Protocol):
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
+        ...
+
+    async def why(self, task: int, *, now: float) -> Facts | None:
+        """Return what decides when a task starts, or None; for people, so it may look at much."""
         ...
 
     async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:

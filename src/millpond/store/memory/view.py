@@ -19,12 +19,14 @@ from millpond.store.memory.control import pool_named
 from millpond.store.memory.endings import processed
 from millpond.store.memory.lease import could_lease
 from millpond.store.memory.tables import in_order
+from millpond.store.memory.why import facts_about
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from millpond.core.task import Task
+    from millpond.core.why import Facts
     from millpond.store.memory.tables import PoolTable, Tables
 
 
@@ -130,6 +132,11 @@ class MemoryView:
         if row is None:
             return False
         return could_lease(self._tables, table, row, rounded(now))
+
+    async def why(self, task: int, *, now: float) -> Facts | None:
+        """Return what decides when a task starts, or None if it is unknown or forgotten."""
+        found = self._tables.tasks.get(task)
+        return None if found is None else facts_about(self._tables, found, rounded(now))
 
     async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
         """Return audit records from position `after` on, oldest first."""

@@ -29,6 +29,7 @@ _PARTS = (
     "submit",
     "view",
     "wakes",
+    "why",
 )
 
 # Before they are imported: a failed assert then shows its two sides, as in a test of one's own.

@@ -23,6 +23,7 @@ from millpond.testing.conformance.story import StoryConformance
 from millpond.testing.conformance.submit import SubmitConformance
 from millpond.testing.conformance.view import ViewConformance
 from millpond.testing.conformance.wakes import WakesConformance
+from millpond.testing.conformance.why import WhyConformance
 
 
 class StoreConformance(
@@ -45,6 +46,7 @@ class StoreConformance(
     AuditConformance,
     ViewConformance,
     PagesConformance,
+    WhyConformance,
     AtomicConformance,
     StoryConformance,
 ):
