@@ -44,8 +44,15 @@ def whole(option: str, value: object, *, least: int = 0, most: int | None = None
     return value
 
 
-def number(option: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
-    """Return `value` as a finite float of at least `least`, and greater than `above` if given."""
+def number(
+    option: str,
+    value: object,
+    *,
+    least: float = 0.0,
+    above: float | None = None,
+    most: float | None = None,
+) -> float:
+    """Return `value` as a finite float of at least `least`, or greater than `above` if given."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(option, value, "must be a number")
     if not math.isfinite(value):
@@ -54,6 +61,8 @@ def number(option: str, value: object, *, least: float = 0.0, above: float | Non
         raise ConfigError(option, value, f"must be greater than {above:g}")
     if above is None and value < least:
         raise ConfigError(option, value, f"must be at least {least:g}")
+    if most is not None and value > most:
+        raise ConfigError(option, value, f"must be at most {most:g}")
     return float(value)
 
 

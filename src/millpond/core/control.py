@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.core import check
 from millpond.core.spec import PoolSpec
+from millpond.core.task import Fence
 
 
 class Declare(msgspec.Struct, frozen=True, tag=True):
@@ -31,10 +32,10 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resize(msgspec.Struct, frozen=True, tag=True):
-    """Change the limit; a lower one is reached by attrition. 0 = pause."""
+    """Change the limit; a lower one is reached by attrition. 0 = pause, None = as declared."""
 
     pool: str
-    max_concurrent: int
+    max_concurrent: int | None = None
     revision: int | None = None
     """The number of this change; refused unless it is above the one in force."""
 
@@ -75,6 +76,25 @@ class Redrive(msgspec.Struct, frozen=True, tag=True):
     """Queue failed or cancelled tasks again: a new budget of attempts, at the tail."""
 
     tasks: tuple[int, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """A handler says how far it is; the last word stands until the next one, or a redrive."""
+
+    fence: Fence
+    fraction: float
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        check.number("fraction", self.fraction, most=1.0)
+
+
+class Remember(msgspec.Struct, frozen=True, tag=True):
+    """A handler's step is done: later attempts are given its result. The first word stands."""
+
+    fence: Fence
+    name: str
+    value: bytes
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
@@ -124,6 +144,12 @@ class Seal(msgspec.Struct, frozen=True, tag=True):
     holder: str
 
 
+class CancelRun(msgspec.Struct, frozen=True, tag=True):
+    """Stop a run: what waits of it is cancelled, what runs is told, what follows is not started."""
+
+    run: int
+
+
 class Prune(msgspec.Struct, frozen=True, tag=True):
     """Forget tasks that ended before these moments; their keys stay known until keys_before."""
 
@@ -136,5 +162,8 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune
 TaskOrder: TypeAlias = Cancel | Redrive
+AttemptOrder: TypeAlias = Progress | Remember
+"""What a running attempt says of itself: it counts only with the current fence."""
 WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
-Order: TypeAlias = PoolOrder | TaskOrder | WorkerOrder | Seal
+RunOrder: TypeAlias = Seal | CancelRun
+Order: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | RunOrder

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.control import Progress, Remember
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
+    from millpond.core.task import Fence
 
 _CLOSE = 1e-6
 """Rounding allowed to sums of intervals; far below any interval a Rate can have."""
@@ -46,10 +48,12 @@ class Judge:
     def see(self, step: Step, known_workers: frozenset[str]) -> None:
         """Check one step of a history against every promise, then remember it."""
         settlements = fences(self.witness, step)
+        words(self.witness, step)
         refusals(step)
         self.witness.before(step)
         for index, entry in enumerate(step.records):
             self._see_record(entry, step, index, settlements)
+        remembered(self.witness, step)
         self.witness.after(step, known_workers)
         for facts in self.witness.pools.values():
             bound(facts)
@@ -121,6 +125,39 @@ def nothing_lost(witness: Witness, kept: Mapping[int, Status | None]) -> None:
             raise Violated("I2", f"task {identifier} is {found}, the audit says {fact.status}")
 
 
+def is_current(fact: Fact | None, fence: Fence) -> bool:
+    """Return whether a fence gives the right to write for its task, as the witness knows it."""
+    return (
+        fact is not None
+        and fact.status is Status.RUNNING
+        and (fact.attempt, fact.token) == (fence.attempt, fence.token)
+    )
+
+
+def words(witness: Witness, step: Step) -> None:
+    """I3: what an attempt says of itself counts if and only if its fence is the current one."""
+    if step.verb != "control" or not isinstance(step.asked, Progress | Remember):
+        return
+    order, fact = step.asked, witness.tasks.get(step.asked.fence.task)
+    expected = is_current(fact, order.fence)
+    if isinstance(order, Remember) and fact is not None and expected:
+        expected = order.name not in fact.steps
+        fact.steps.setdefault(order.name, order.value)
+    if step.answer.count != expected:
+        raise Violated("I3", f"{order} was answered with {step.answer.count}")
+    if step.records:
+        raise Violated("I3", f"{order} took an arrow")
+
+
+def remembered(witness: Witness, step: Step) -> None:
+    """I2: what an attempt remembered is given to the next one, until a redrive."""
+    answer = step.answer.lease if step.verb == "settle" else step.answer
+    for leased in answer.leased if step.verb in ("lease", "settle") and answer is not None else ():
+        fact = witness.tasks[leased.fence.task]
+        if leased.steps != fact.steps:
+            raise Violated("I2", f"task {fact.id} was given {leased.steps}, not {fact.steps}")
+
+
 def fences(witness: Witness, step: Step) -> dict[int, Settlement]:
     """I3: a settle is applied if and only if its fence is the current one."""
     if step.verb != "settle":
@@ -129,12 +166,7 @@ def fences(witness: Witness, step: Step) -> dict[int, Settlement]:
     for settlement, answer in zip(step.asked[0], step.answer.settled, strict=True):
         fence = settlement.fence
         fact = witness.tasks.get(fence.task)
-        current = (
-            fact is not None
-            and fact.status is Status.RUNNING
-            and (fact.attempt, fact.token) == (fence.attempt, fence.token)
-            and fence.task not in applied
-        )
+        current = is_current(fact, fence) and fence.task not in applied
         if current != (answer is Settled.APPLIED):
             word = "current" if current else "stale"
             raise Violated("I3", f"a {word} settle of task {fence.task} was {answer}")

@@ -11,6 +11,9 @@ from millpond.core.task import Call, Fence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NO_STEPS: dict[str, bytes] = {}
+"""Shared by every lease of a task that has remembered nothing; nobody writes to it."""
+
 _MASK = (1 << 64) - 1
 
 STARVED_FOR = 1.0
@@ -41,6 +44,8 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
     submitted_at: float
     labels: dict[str, str]
     options: bytes
+    steps: dict[str, bytes] = msgspec.field(default_factory=lambda: NO_STEPS)
+    """What earlier attempts have done already, by the name of the step."""
 
 
 class Worker(msgspec.Struct, kw_only=True):

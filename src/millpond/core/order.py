@@ -161,6 +161,15 @@ class Backlog:
         state = self._units.get(unit)
         return state is None or self._open(unit, state, now)
 
+    def holds(self, unit: Unit, now: float) -> tuple[float, float]:
+        """Return until when a lane or key is held back, and when its own rate lets it start."""
+        state, limit = self._units.get(unit), self.spec.rate_per_key
+        if state is None:
+            return 0.0, now
+        if limit is None or unit is None:
+            return state.held_until, now
+        return state.held_until, gcra.ready_at(limit, state.tat, 1, now)
+
     def would_open(self, unit: Unit, now: float) -> bool:
         """Return the same as if no parked head blocked the unit."""
         state = self._units.get(unit)

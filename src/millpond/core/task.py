@@ -136,6 +136,10 @@ class Task(msgspec.Struct, kw_only=True):
     reason: str | None = None
     result: bytes | None = None
     error: bytes | None = None
+    progress: tuple[float, str] | None = None
+    """How far its handler said it is: a fraction and a text."""
+    steps: dict[str, bytes] | None = None
+    """Results of steps its attempts have done (ctx.once), by name."""
 
     @property
     def fence(self) -> Fence:

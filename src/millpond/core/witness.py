@@ -54,6 +54,7 @@ class Fact(msgspec.Struct, kw_only=True):
     token: int = 0
     charged: int = 0
     worker: str | None = None
+    steps: dict[str, bytes] = {}
 
 
 class PoolFacts:
@@ -61,6 +62,7 @@ class PoolFacts:
 
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
+        self.declared = spec
         self.paused = False
         self.paused_units: set[str] = set()
         self.live: dict[int, Fact] = {}
@@ -130,7 +132,8 @@ class Witness:
                     self.pools[spec.name] = PoolFacts(spec)
             case orders.Resize(pool, limit):
                 facts = self.pools[pool]
-                facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=limit)
+                in_force = facts.declared.max_concurrent if limit is None else limit
+                facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=in_force)
             case orders.Pause(pool, unit) | orders.Resume(pool, unit):
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
@@ -198,6 +201,7 @@ class Witness:
             fact.charged += 1
         elif entry.event is Event.REDRIVE:
             fact.charged = 0
+            fact.steps = {}
         elif entry.event is Event.RELEASE:
             fact.charged -= 1
 

@@ -11,11 +11,15 @@ same answers on every store, and a test can replay it.
     settle    how attempts ended, each only with its current fence; may lease the next at once
     recover   what time alone does: lost leases, expired and forgotten tasks
     control   orders: declare, pause, resize, cancel, redrive, join, leave, ...
+
+The answers of all but `renew` also say what happened on the way, whatever caused it: runs that
+finished, tasks that ended (`ended`, for those who wait for them), lanes and pools that ran dry
+(`emptied`), and pools that may have something to start (`wakes`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -25,6 +29,7 @@ from millpond.core.errors import ConfigError
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
+from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.control import Order
+    from millpond.core.why import Facts
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +76,27 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     run: RunView | None = None
 
 
+class Emptied(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a strict pool, or a whole pool of another kind, that ran dry in a verb.
+
+    It had a queued or running task before the verb and has none after it.
+    """
+
+    pool: str
+    lane: str | None = None
+    """None where the pool itself ran dry."""
+    processed: int
+    """How many of its tasks were ever completed or failed."""
+
+
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per batch, in order."""
 
     batches: tuple[BatchAnswer, ...]
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +109,23 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The store does not know the worker (any more): it must join under a new name."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
+    after: tuple[Status | None, ...] = ()
+    """What each settlement made of its task; None where it was stale."""
     follow_ups: tuple[tuple[Admission, ...], ...] = ()
     """What became of each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +140,12 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     moved: int
     more: bool = False
+    next_at: float | None = None
+    """When time alone gives `recover` something to do again; None = not before another verb."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,23 +155,71 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    emptied: tuple[Emptied, ...] = ()
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment."""
 
     spec: PoolSpec
+    """What is in force: as declared, but for the limit that an operator set."""
+    declared: PoolSpec
     revision: int
+    created_at: float
+    """When it was first declared."""
     paused: bool
+    paused_units: tuple[str, ...] = ()
+    """The lanes or keys that are paused on their own, by name."""
     closed: bool
     queued: int
+    """All that wait: ready, scheduled, parked or claimed ahead."""
     fresh: int
     """Tasks from outside never claimed: what a bound counts."""
+    scheduled: int
+    """Queued and not due: submitted for later, or backing off."""
+    claimed: int = 0
+    """Queued and held ahead by a worker that has not started them."""
     running: int
     parked: int
+    kept: int
+    """Ended tasks that retention has not removed."""
+    oldest_queued_at: float | None
+    """When the queued task with the lowest seq was submitted (a redriven one is at the tail)."""
     totals: dict[str, int]
     """Lifetime counts of terminal outcomes."""
     stale_settles: int
+    waits: Quantiles
+    """Seconds between being due and starting, of the latest attempts that ran to an end."""
+    run_times: Quantiles
+    """Seconds between starting and settling, of the same."""
+
+
+LaneState: TypeAlias = Literal["processing", "idle", "paused"]
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a strict pool at one moment."""
+
+    lane: str
+    state: LaneState
+    """Paused by itself or with its pool, also while its last start is still running."""
+    pending: int
+    """How many of its tasks wait."""
+    processed: int
+    """How many of its tasks were ever completed or failed."""
+    current_sequence: int | None
+    """The one that runs now."""
+    paused: bool
+    """Whether the lane itself is paused."""
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some tasks of a pool in the order of their places, and the place to go on from."""
+
+    tasks: tuple[Task, ...]
+    next: int | None
+    """None = there are no more."""
 
 
 class AuditPage(msgspec.Struct, frozen=True):
@@ -157,12 +236,46 @@ class View(Protocol):
         """Return a copy of a task, or None if it is unknown or forgotten."""
         ...
 
-    async def pool(self, name: str) -> PoolView | None:
+    async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
+        """Return where each task is: its status, or "expired", or "unknown".
+
+        Expired: it was kept once and retention removed it; a store may forget that in the end.
+        """
+        ...
+
+    async def tasks(
+        self,
+        pool: str,
+        *,
+        status: Status | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> TaskPage:
+        """Return copies of tasks of a pool behind place (seq) `after`, lowest first."""
+        ...
+
+    async def pool(self, name: str, *, now: float | None = None) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared."""
+        ...
+
+    async def lanes(self, pool: str) -> tuple[LaneView, ...]:
+        """Return the lanes of a pool in order; none where there are no lanes.
+
+        Of an ordered pool, whose lanes are not numbered: those with live tasks or a pause, by name.
+        """
         ...
 
     async def run(self, run: int) -> RunView | None:
         """Return a run, or None."""
+        ...
+
+    async def run_named(self, pool: str, name: str) -> RunView | None:
+        """Return the run of a pool that has this name, or None."""
+        ...
+
+    async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
+        """Return copies of queued and running tasks of a run, callbacks too, by pool and seq."""
         ...
 
     async def workers(self) -> frozenset[str]:
@@ -171,6 +284,10 @@ class View(Protocol):
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
+        ...
+
+    async def why(self, task: int, *, now: float) -> Facts | None:
+        """Return what decides when a task starts, or None; for people, so it may look at much."""
         ...
 
     async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:

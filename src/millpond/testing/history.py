@@ -127,21 +127,26 @@ def load(saved: bytes) -> list[Verb]:
     ]
 
 
-_HINTS = frozenset({"wakes", "next_at"})
+_HINTS = frozenset({"wakes", "next_at", "ended"})
 _NAMED = frozenset({"task", "tasks", "token", "id", "cause", "run", "runs", "finished_runs", "seq"})
+
+
+def _hint(field: str, value: object) -> bool:
+    """Return whether a field of an answer is a hint; what ended of a run is a count, and none."""
+    return field in _HINTS and not isinstance(value, dict)
 
 
 def trace(steps: Sequence[Step]) -> list[Any]:
     """Return what a history did, with ids, tokens and sequences named by first appearance.
 
-    Wake-ups are hints and stay out of it: a store may give more of them than another, never fewer
-    than keep its workers awake (I11).
+    Wake-ups, and word of what ended, are hints and stay out of it: a store may give more of them
+    than another, never fewer than keep its workers awake (I11).
     """
     names: dict[tuple[str, object], int] = {}
 
     def named(field: str, value: Any) -> Any:  # noqa: ANN401 - builtins of any shape
         if isinstance(value, dict):
-            return {key: named(key, item) for key, item in value.items() if key not in _HINTS}
+            return {key: named(key, item) for key, item in value.items() if not _hint(key, item)}
         if isinstance(value, (list, tuple)):
             return [named(field, item) for item in value]
         if isinstance(value, int) and not isinstance(value, bool) and field in _NAMED and value:

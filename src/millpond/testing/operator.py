@@ -63,7 +63,7 @@ class Operator:
     def seldom(self, pool: str, unit: str | None) -> orders.Order | None:
         """Make up an order that is given seldom."""
         world, dice = self.world, self.world.dice
-        match dice.randint(0, 3):
+        match dice.randint(0, 4):
             case 0:
                 world.fault("hold")
                 return orders.Hold(pool, dice.choice((0.5, 3.0)), unit)
@@ -71,6 +71,8 @@ class Operator:
                 return orders.CancelAll(pool, world.now - 2.0, self.some_unit(pool))
             case 2:
                 return orders.Prune(pool, world.now - 5.0, world.now - 20.0, 5)
+            case 3:
+                return orders.CancelRun(dice.choice(list(world.runs))) if world.runs else None
             case _:
                 held = [(run, holder) for run, holder in world.runs.items() if holder is not None]
                 if not held:
@@ -84,7 +86,8 @@ class Operator:
         world = self.world
         most = world.specs[pool].lanes or 5
         revision = 999 if world.chance(0.05) else None
-        return orders.Resize(pool, world.dice.randint(0, min(most, 5)), revision)
+        limit = None if world.chance(0.2) else world.dice.randint(0, min(most, 5))
+        return orders.Resize(pool, limit, revision)
 
     def some_unit(self, pool: str) -> str | None:
         """Choose a lane or a key."""

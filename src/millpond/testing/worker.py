@@ -103,6 +103,8 @@ class SimWorker:
             await self.renew()
         elif self.unanswered or self.finished():
             await self.settle()
+        elif self.running and world.chance(0.1):
+            await self.speak()
         else:
             await self.lease()
 
@@ -157,6 +159,15 @@ class SimWorker:
             self.unanswered = batch
         if then is not None:
             self.take_in(then, answer.lease)
+
+    async def speak(self) -> None:
+        """Say how far a task is, or that a step of it is done; now and then of a lost one."""
+        dice = self.world.dice
+        leased, _ = dice.choice(list(self.running.values()))
+        order: orders.Order = orders.Progress(leased.fence, dice.random(), "on it")
+        if dice.random() < 0.6:
+            order = orders.Remember(leased.fence, dice.choice(("charge", "send")), self.id.encode())
+        await self.world.do("control", order)
 
     def decide(self, leased: Leased) -> Settlement:
         """Let the core decide what an outcome means."""

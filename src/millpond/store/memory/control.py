@@ -9,9 +9,11 @@ import msgspec
 from millpond.core import check
 from millpond.core.admit import Reason
 from millpond.core.control import (
+    AttemptOrder,
     Bury,
     Cancel,
     CancelAll,
+    CancelRun,
     Close,
     Declare,
     Disown,
@@ -21,9 +23,11 @@ from millpond.core.control import (
     Order,
     Pause,
     PoolOrder,
+    Progress,
     Prune,
     Purge,
     Redrive,
+    Remember,
     Resize,
     Resume,
     Seal,
@@ -36,11 +40,15 @@ from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
 from millpond.store.memory.recover import bury
+from millpond.store.memory.settle import is_current
 from millpond.store.memory.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Iterable
+
+REMOVED_KEPT = 100_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
 
 
 def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
@@ -55,8 +63,12 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
             return sum(cancel(tables, task, now) for task in known), 0
         case Redrive(tasks):
             return sum(_redrive(tables, i, now) for i in tasks), 0
+        case Progress() | Remember():
+            return _attempt_order(tables, order), 0
         case Seal(run, holder):
             return _seal(tables, run, holder), 0
+        case CancelRun(run):
+            return _cancel_run(tables, run, now), 0
         case _:
             pool = pool_named(tables, order.pool)
             return _pool_order(tables, pool, order, now), pool.revision
@@ -104,8 +116,8 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
     pool = tables.pools.get(spec.name)
     if pool is None:
-        tables.pools[spec.name] = PoolTable(spec)
-        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec))
+        tables.pools[spec.name] = PoolTable(spec, now)
+        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
         tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     if pool.declared == spec:
@@ -145,24 +157,31 @@ def _respec(
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
+        if pool.spec.lanes != spec.lanes:
+            # The lanes that were paused are no more.
+            pool.paused_units.clear()
     pool.spec = spec
     pool.backlog.respec(spec)
     tables.touch(pool)
     tables.wake(spec.name, now)
 
 
-def _resize(tables: Tables, pool: PoolTable, limit: int, revision: int | None, now: float) -> int:
-    check.whole("max_concurrent", limit, least=0)
+def _resize(
+    tables: Tables, pool: PoolTable, limit: int | None, revision: int | None, now: float
+) -> int:
+    if limit is not None:
+        check.whole("max_concurrent", limit, least=0)
     if revision is not None and revision <= pool.revision:
         message = (
             f"revision={revision} of pool {pool.spec.name!r} is not above {pool.revision}, "
             "which is in force: read its settings again and decide anew"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
-    in_force = _with_limit(pool.spec, limit)
+    in_force = _with_limit(pool.declared, limit)
     pool.operator_limit = limit
     _respec(tables, pool, in_force, now, revision)
-    tables.order(pool.spec.name, f"resize max_concurrent={limit}", now)
+    word = "resize" if limit is not None else "reset"
+    tables.order(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
     return 1
 
 
@@ -173,6 +192,7 @@ def _set_paused(
         pool.paused = paused
     else:
         pool.backlog.pause(unit, paused=paused)
+        (pool.paused_units.add if paused else pool.paused_units.discard)(unit)
         tables.touch(pool)
     word = "pause" if paused else "resume"
     tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
@@ -218,6 +238,11 @@ def _forget(
             break
         del ended[identifier]
         del tables.tasks[identifier]
+        pool.shelf.left(tables.tasks)
+        tables.removed[identifier] = None
+        tables.removed.move_to_end(identifier)
+        if len(tables.removed) > REMOVED_KEPT:
+            tables.removed.popitem(last=False)
         known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
         if known is not None and known.task == identifier:
             pool.old_keys[key_of(task.new)] = finished_at
@@ -301,6 +326,22 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
     return 1
 
 
+def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
+    """Note what a running attempt says of itself; without the current fence nothing changes."""
+    task = tables.tasks.get(order.fence.task)
+    if task is None or not is_current(task, order.fence):
+        return 0
+    if isinstance(order, Progress):
+        task.progress = (order.fraction, order.text)
+        return 1
+    steps = task.steps if task.steps is not None else {}
+    if order.name in steps:
+        return 0
+    steps[order.name] = order.value
+    task.steps = steps
+    return 1
+
+
 # Workers and runs
 
 
@@ -346,3 +387,17 @@ def _seal(tables: Tables, identifier: int, holder: str) -> int:
     run.holders.discard(holder)
     tables.touch_run(run)
     return 1
+
+
+def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
+    """Stop an open run: cancel what waits of it, tell what runs; its callbacks go on."""
+    run = tables.runs.get(identifier)
+    if run is None or run.finished:
+        return 0
+    count = len(tables.run_queued.get(identifier, ()))
+    live = [tables.tasks[i] for i in tables.run_live.get(identifier, ())]
+    running = [task for task in live if task.status is Status.RUNNING and not task.new.is_callback]
+    if run.stopped is None:
+        tables.order(run.new.pool, "cancel run", now, run=identifier)
+        tables.stop_run(run, Reason.CANCELLED, now)
+    return count + sum(cancel(tables, task, now) for task in sorted(running, key=in_order))

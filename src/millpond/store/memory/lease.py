@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from millpond.core import rate as gcra
 from millpond.core.admit import Reason
-from millpond.core.lease import STARVED_FOR, LeaseAsk, Leased, Worker, knows, may_hold
+from millpond.core.lease import (
+    NO_STEPS,
+    STARVED_FOR,
+    LeaseAsk,
+    Leased,
+    Worker,
+    knows,
+    may_hold,
+)
 from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
@@ -79,7 +87,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     return any(
         (task.expires_at is None or task.expires_at > now)
         and task.due <= now
-        and _rate_moment(pool, task, now) <= now
+        and rate_moment(pool, task, now) <= now
         for task in reachable
     )
 
@@ -99,7 +107,7 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
     if slots(pool, worker, now) < 1:
         last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
         return rounded(last + STARVED_FOR)
-    return sooner(_rate_moment(pool, task, now), pool.backlog.next_moment())
+    return sooner(rate_moment(pool, task, now), pool.backlog.next_moment())
 
 
 def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
@@ -139,7 +147,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
         elif task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif _rate_moment(pool, task, now) > now:
+        elif rate_moment(pool, task, now) > now:
             return None
         else:
             return task
@@ -158,7 +166,7 @@ def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: flo
     pool.backlog.flush(now)
 
 
-def _rate_moment(pool: PoolTable, task: Task, now: float) -> float:
+def rate_moment(pool: PoolTable, task: Task, now: float) -> float:
     """Return when the pool's rates let a task start: now or later."""
     moments = (
         gcra.ready_at(rate, tat, rate.cost(task.new.weight), now)
@@ -190,4 +198,5 @@ def _leased(task: Task) -> Leased:
         submitted_at=task.submitted_at,
         labels=new.labels,
         options=new.options,
+        steps=dict(task.steps) if task.steps else NO_STEPS,
     )

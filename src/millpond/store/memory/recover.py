@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
+from millpond.core.moment import rounded
 from millpond.core.settle import event_of_loss
 from millpond.store.memory.tables import in_order
 
@@ -28,7 +29,7 @@ def recover(tables: Tables, limit: int, now: float) -> int:
         moved += bury(tables, worker, now, limit - moved)
     while moved < limit and (task := _first(tables, tables.expiring_tasks, now)) is not None:
         moved += _fail(tables, task, Event.EXPIRE, Reason.EXPIRED, now)
-    forgotten = now - UNKNOWN_AFTER
+    forgotten = rounded(now - UNKNOWN_AFTER)
     while moved < limit and (task := _first(tables, tables.parked_since, forgotten)) is not None:
         moved += _fail(tables, task, Event.UNKNOWN, Reason.UNKNOWN_FUNCTION, now)
     return moved
@@ -39,8 +40,18 @@ def more(tables: Tables, now: float) -> bool:
     return (
         _expired_worker(tables, now) is not None
         or _first(tables, tables.expiring_tasks, now) is not None
-        or _first(tables, tables.parked_since, now - UNKNOWN_AFTER) is not None
+        or _first(tables, tables.parked_since, rounded(now - UNKNOWN_AFTER)) is not None
     )
+
+
+def next_recovery(tables: Tables, now: float) -> float | None:
+    """Return when time alone gives `recover` something to do: now or later, or None."""
+    parked = tables.parked_since.lowest()
+    firsts = (tables.expiring_workers.lowest(), tables.expiring_tasks.lowest())
+    moments = [first[0] for first in firsts if first is not None]
+    if parked is not None:
+        moments.append(rounded(parked[0] + UNKNOWN_AFTER))
+    return max(min(moments), now) if moments else None
 
 
 def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:

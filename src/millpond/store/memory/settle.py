@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from millpond.store.memory.tables import Tables
 
 
-def settle(tables: Tables, settlement: Settlement, now: float) -> tuple[Settled, tuple[Taken, ...]]:
-    """Apply one settlement, or report that its fence is not the current one."""
+GIVEN_BACK = (Event.RELEASE, Event.CORRUPT)
+"""The ends of attempts that never really ran: they are not measured."""
+
+
+def settle(
+    tables: Tables, settlement: Settlement, now: float
+) -> tuple[Settled, Status | None, tuple[Taken, ...]]:
+    """Apply one settlement and tell what it made of its task, or that its fence is stale."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return Settled.STALE, ()
+        return Settled.STALE, None, ()
     if not is_current(task, settlement.fence):
         tables.pools[task.new.pool].stale_settles += 1
-        return Settled.STALE, ()
-    return Settled.APPLIED, _apply(tables, task, settlement, now)
+        return Settled.STALE, None, ()
+    taken = _apply(tables, task, settlement, now)
+    return Settled.APPLIED, task.status, taken
 
 
 def is_current(task: Task, fence: Fence) -> bool:
@@ -33,6 +40,8 @@ def is_current(task: Task, fence: Fence) -> bool:
 
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
+    if event not in GIVEN_BACK:
+        _measure(tables, task, now)
     task.result = settlement.result
     task.error = settlement.error
     taken: tuple[Taken, ...] = ()
@@ -55,6 +64,14 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
             task.reason = Reason.CANCELLED if event is Event.CANCEL else settlement.reason
             tables.move(task, event, now)
     return taken
+
+
+def _measure(tables: Tables, task: Task, now: float) -> None:
+    """Note how long a task had waited for its start, and how long it ran."""
+    pool, started = tables.pools[task.new.pool], task.started_at
+    if started is not None:
+        pool.waits.append(rounded(started - task.due))
+        pool.run_times.append(rounded(now - started))
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:

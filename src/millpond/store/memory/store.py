@@ -11,20 +11,18 @@ import msgspec
 from millpond.core import check
 from millpond.core.errors import StoreClosed
 from millpond.core.moment import rounded
-from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.store.memory.control import control, pool_named
-from millpond.store.memory.lease import could_lease, lease
-from millpond.store.memory.recover import more, recover
+from millpond.store.memory.lease import lease
+from millpond.store.memory.recover import more, next_recovery, recover
 from millpond.store.memory.settle import settle
 from millpond.store.memory.submit import admission, submit
 from millpond.store.memory.tables import Tables
+from millpond.store.memory.view import MemoryView
 from millpond.store.protocol import (
-    AuditPage,
     BatchAnswer,
     ControlAnswer,
     LeaseAnswer,
-    PoolView,
     RecoverAnswer,
     RenewAnswer,
     SettleAnswer,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from millpond.core.control import Order
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
-    from millpond.core.task import Task
     from millpond.store.protocol import Batch, View
 
 AUDIT_KEPT = 10_000
@@ -56,7 +53,6 @@ class MemoryStore:
         self._tables = Tables(audit_limit=audit_limit)
         self._view = MemoryView(self._tables)
         self._dice = random.SystemRandom()
-        self._latest = float("-inf")
         self._closed = False
 
     @property
@@ -70,8 +66,9 @@ class MemoryStore:
             raise StoreClosed(message)
         self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
         # Time does not go back here, whatever a clock does: what was due stays due.
-        self._latest = max(self._latest, rounded(self._clock() if now is None else now))
-        return self._latest
+        tables = self._tables
+        tables.latest = max(tables.latest, rounded(self._clock() if now is None else now))
+        return tables.latest
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
@@ -84,6 +81,8 @@ class MemoryStore:
             batches=tuple(map(self._with_run, answers)),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     def _with_run(self, answer: BatchAnswer) -> BatchAnswer:
@@ -102,7 +101,11 @@ class MemoryStore:
         answer = lease(self._tables, ask, now)
         self._tables.end(now)
         return msgspec.structs.replace(
-            answer, finished_runs=self._tables.finished_runs(), wakes=self._tables.wakes()
+            answer,
+            finished_runs=self._tables.finished_runs(),
+            wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def renew(
@@ -137,13 +140,16 @@ class MemoryStore:
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=tuple(settled for settled, _ in ended),
+            settled=tuple(settled for settled, _, _ in ended),
+            after=tuple(after for _, after, _ in ended),
             follow_ups=tuple(
-                tuple(admission(self._tables, one) for one in taken) for _, taken in ended
+                tuple(admission(self._tables, one) for one in taken) for _, _, taken in ended
             ),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def recover(
@@ -156,8 +162,11 @@ class MemoryStore:
         return RecoverAnswer(
             moved=moved,
             more=more(self._tables, now),
+            next_at=next_recovery(self._tables, now),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def control(
@@ -172,61 +181,10 @@ class MemoryStore:
             revision=revision,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
+            ended=tuple(self._tables.endings.ended),
+            emptied=self._tables.endings.emptied(),
         )
 
     async def close(self) -> None:
         """Take no more verbs; safe twice."""
         self._closed = True
-
-
-class MemoryView:
-    """Reads of the memory store: copies, so that nobody can change a task by reading it."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-
-    async def task(self, task: int) -> Task | None:
-        """Return a copy of a task, or None if it is unknown or forgotten."""
-        found = self._tables.tasks.get(task)
-        return None if found is None else msgspec.structs.replace(found)
-
-    async def pool(self, name: str) -> PoolView | None:
-        """Return a pool's counts and settings, or None if it was never declared."""
-        pool = self._tables.pools.get(name)
-        if pool is None:
-            return None
-        return PoolView(
-            spec=pool.spec,
-            revision=pool.revision,
-            paused=pool.paused,
-            closed=pool.closed,
-            queued=pool.queued,
-            fresh=len(pool.fresh),
-            running=pool.running,
-            parked=sum(map(len, pool.parked.values())),
-            totals=dict(pool.totals),
-            stale_settles=pool.stale_settles,
-        )
-
-    async def run(self, run: int) -> RunView | None:
-        """Return a run, or None."""
-        found = self._tables.runs.get(run)
-        return None if found is None else run_view(found)
-
-    async def workers(self) -> frozenset[str]:
-        """Return the workers that may hold leases."""
-        return frozenset(self._tables.workers)
-
-    async def ready(self, pool: str, worker: str, *, now: float) -> bool:
-        """Return whether a lease at `now` would give this worker something."""
-        table, row = pool_named(self._tables, pool), self._tables.workers.get(worker)
-        if row is None:
-            return False
-        return could_lease(self._tables, table, row, rounded(now))
-
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
-        """Return audit records from position `after` on, oldest first."""
-        dropped = self._tables.records_dropped
-        start = max(after - dropped, 0)
-        records = tuple(self._tables.records[start : start + limit])
-        return AuditPage(records, max(after, dropped) + len(records))

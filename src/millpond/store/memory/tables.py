@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.admit import Known, Reason
@@ -13,9 +13,12 @@ from millpond.core.lifecycle import Event, Status, advance
 from millpond.core.moment import rounded
 from millpond.core.order import Backlog, lane_of, rank
 from millpond.core.plan import Wake
+from millpond.core.quantiles import SAMPLES
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import NewTask, Task, key_of
+from millpond.store.memory.endings import Endings
+from millpond.store.memory.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 class PoolTable:
     """One pool: its settings, its queue and its counts."""
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, created_at: float = 0.0) -> None:
+        self.created_at = created_at
         self.declared = spec
         self.spec = spec
         self.revision = 1
@@ -48,6 +52,7 @@ class PoolTable:
         """What an operator set by resize; it stays until reset, whatever is declared."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
+        self.lane_processed: dict[str, int] = {}
         self.next_lane = 0
         self.keys: dict[tuple[str, int | None], Known] = {}
         self.live: dict[str | None, OrderedDict[int, None]] = {}
@@ -58,6 +63,13 @@ class PoolTable:
         """Keys of forgotten tasks, by when those ended."""
         self.totals: dict[str, int] = {}
         self.stale_settles = 0
+        self.paused_units: set[str] = set()
+        self.shelf = Shelf(spec.name)
+        self.live_shelf = Shelf(spec.name, live=True)
+        self.scheduled: LazyHeap[int] = LazyHeap()
+        """Queued tasks that were not due when last looked at."""
+        self.waits: deque[float] = deque(maxlen=SAMPLES)
+        self.run_times: deque[float] = deque(maxlen=SAMPLES)
 
     @property
     def queued(self) -> int:
@@ -71,6 +83,10 @@ class Tables:
     def __init__(self, *, audit_limit: int | None) -> None:
         self.pools: dict[str, PoolTable] = {}
         self.tasks: dict[int, Task] = {}
+        self.removed: OrderedDict[int, None] = OrderedDict()
+        """Ids of tasks that retention removed, the latest of them."""
+        self.latest = float("-inf")
+        """The latest moment of a verb; time does not go back behind it."""
         self.workers: dict[str, Worker] = {}
         self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
@@ -81,6 +97,7 @@ class Tables:
         self.open_runs: dict[int, Run] = {}
         self.runs_by_name: dict[tuple[str, str], int] = {}
         self.run_queued: dict[int, OrderedDict[int, None]] = {}
+        self.run_live: dict[int, OrderedDict[int, None]] = {}
         self.records: list[Record] = []
         self.records_dropped = 0
         self._audit_limit = audit_limit
@@ -89,6 +106,7 @@ class Tables:
         self._touched_runs: dict[int, Run] = {}
         self._touched_pools: dict[str, PoolTable] = {}
         self._tokens: Iterator[int] = iter(())
+        self.endings = Endings()
 
     # One verb
 
@@ -99,6 +117,7 @@ class Tables:
         self._touched_runs = {}
         self._touched_pools = {}
         self._tokens = tokens(entropy)
+        self.endings = Endings()
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -166,7 +185,7 @@ class Tables:
             self.runs[new.run].joined(counted=not new.is_callback)
         if new.owner is not None:
             self.owned.setdefault(new.owner, OrderedDict())[new.id] = None
-        pool.live.setdefault(task.unit, OrderedDict())[new.id] = None
+        self._bring_to_life(pool, task)
         self._audit(record(task, Event.SUBMIT, None, at=now, cause=cause))
         self._enqueue(pool, task, now)
         self._keep_budget(task, now)
@@ -235,6 +254,7 @@ class Tables:
     def redrive(self, task: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
         pool = self.pools[task.new.pool]
+        pool.shelf.left(self.tasks)
         del _ended(pool, task.status)[task.new.id]
         if task.new.run in self.runs:
             self.runs[task.new.run].revived(task.status, counted=not task.new.is_callback)
@@ -249,7 +269,8 @@ class Tables:
         task.attempt = 0
         task.fresh = task.cancel_requested = False
         task.reason = task.result = task.error = task.finished_at = None
-        pool.live.setdefault(task.unit, OrderedDict())[task.new.id] = None
+        task.progress = task.steps = None
+        self._bring_to_life(pool, task)
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
 
@@ -281,6 +302,18 @@ class Tables:
 
     # What hangs on an arrow
 
+    def _bring_to_life(self, pool: PoolTable, task: Task) -> None:
+        """Count a task among the live ones of its lane or key."""
+        live = pool.live.get(task.unit)
+        if live is None:
+            self.endings.filled(pool, task.unit)
+            live = pool.live[task.unit] = OrderedDict()
+        live[task.new.id] = None
+        pool.shelf.add(task)
+        pool.live_shelf.add(task)
+        if task.new.run is not None:
+            self.run_live.setdefault(task.new.run, OrderedDict())[task.new.id] = None
+
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
         """Return the lane of a new task and its gap-free number there."""
         if not pool.spec.strict:
@@ -307,6 +340,8 @@ class Tables:
             self.expiring_tasks.set(identifier, (task.expires_at, identifier))
         if task.new.run is not None and not task.new.is_callback:
             self.run_queued.setdefault(task.new.run, OrderedDict())[identifier] = None
+        if task.due > now:
+            pool.scheduled.set(identifier, (task.due, task.seq))
         pool.backlog.add(task, now)
         if task.parked:
             self.park(pool, task, now)
@@ -331,6 +366,8 @@ class Tables:
             if not same_key:
                 del pool.fresh_by_key[task.new.key]
         self.expiring_tasks.discard(identifier)
+        if pool.scheduled:
+            pool.scheduled.discard(identifier)
         if task.new.run is not None:
             _drop(self.run_queued, task.new.run, identifier)
 
@@ -350,6 +387,10 @@ class Tables:
         pool.totals[task.status] = pool.totals.get(task.status, 0) + 1
         _ended(pool, task.status)[task.new.id] = None
         _drop(pool.live, task.unit, task.new.id)
+        self.endings.over(pool, task)
+        pool.live_shelf.left(self.tasks)
+        if task.new.run is not None:
+            _drop(self.run_live, task.new.run, task.new.id)
         if task.new.owner is not None:
             _drop(self.owned, task.new.owner, task.new.id)
         self._settle_key(pool, task)
@@ -374,7 +415,7 @@ class Tables:
             run.failed_task = task.new.id
             self.stop_run(run, Reason.RUN_FAILED, now, cause=task.new.id)
 
-    def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int) -> None:
+    def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int | None = None) -> None:
         """Let a run come to its end: what waits is cancelled, what runs may finish."""
         run.stopped = reason
         waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
@@ -404,9 +445,17 @@ class Tables:
 
     # Audit
 
-    def order(self, pool: str, detail: str, now: float, *, task: int | None = None) -> None:
+    def order(
+        self,
+        pool: str,
+        detail: str,
+        now: float,
+        *,
+        task: int | None = None,
+        run: int | None = None,
+    ) -> None:
         """Record an operator's order."""
-        self._audit(order_record(pool, detail, at=now, task=task))
+        self._audit(order_record(pool, detail, at=now, task=task, run=run))
 
     def _audit(self, entry: Record) -> None:
         self.records.append(entry)

@@ -8,16 +8,19 @@ import pytest
 
 _PARTS = (
     "atomic",
+    "attempts",
     "audit",
     "callbacks",
     "control",
     "declare",
+    "endings",
     "idempotency",
     "lab",
     "lanes",
     "lease",
     "limits",
     "order",
+    "pages",
     "recover",
     "renew",
     "runs",
@@ -26,6 +29,7 @@ _PARTS = (
     "submit",
     "view",
     "wakes",
+    "why",
 )
 
 # Before they are imported: a failed assert then shows its two sides, as in a test of one's own.

@@ -88,6 +88,28 @@ class DeclareConformance(StoreSuite):
         pool = await lab.pool()
         assert (7, 1) == (pool.spec.max_concurrent, pool.spec.max_per_key)
 
+    @scenario
+    async def test_a_resize_to_nothing_is_a_reset(self, lab: Lab) -> None:
+        """Without a number the limit is the declared one again, and follows declarations."""
+        await lab.declare(max_concurrent=3)
+        await lab.control(orders.Resize(POOL, 7))
+        assert 3 == (await lab.control(orders.Resize(POOL))).revision
+        assert 3 == (await lab.pool()).spec.max_concurrent
+        await lab.declare(max_concurrent=2)
+        assert 2 == (await lab.pool()).spec.max_concurrent
+
+    @scenario
+    async def test_a_reset_goes_back_to_the_latest_declaration(self, lab: Lab) -> None:
+        """What was declared while an operator's limit stood is what comes into force."""
+        await lab.declare(max_concurrent=3)
+        await lab.control(orders.Resize(POOL, 0))
+        await lab.declare(max_concurrent=2)
+        await lab.put()
+        assert [] == await lab.lease()
+        await lab.control(orders.Resize(POOL))
+        assert lab.now == lab.wakes[POOL]
+        assert 1 == len(await lab.lease())
+
     @pytest.mark.parametrize("field", ["queue", "ordered", "lanes"])
     @pytest.mark.parametrize("running", [False, True], ids=["waiting", "running"])
     @scenario

@@ -268,7 +268,7 @@ class Lab:
 
     async def pool(self, name: str = POOL) -> PoolView:
         """Return a pool that must be there."""
-        found = await self.view.pool(name)
+        found = await self.view.pool(name, now=self.now)
         assert found is not None, f"pool {name} is not there"
         return found
 

@@ -26,6 +26,7 @@ from millpond.testing.conformance.lab import (
     failed,
     released,
     retried,
+    stopped,
 )
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
@@ -489,6 +490,76 @@ class RunsConformance(StoreSuite):
         seen = await lab.run_of(run.id)
         assert (None, None, 1) == (seen.stopped, seen.failed_task, seen.live)
         assert (run.id,) == (await lab.applied(completed(await lab.one()))).finished_runs
+
+    # A run that is cancelled
+
+    @scenario
+    async def test_a_cancelled_run_comes_to_its_end(self, lab: Lab) -> None:
+        """What waits is cancelled at once, what runs is told, and the run says why it stopped."""
+        await lab.declare(max_concurrent=1)
+        run = await self._open(lab, 3)
+        leased = await lab.one()
+        outside = await lab.put()
+        answer = await lab.control(orders.CancelRun(run))
+        assert (3, 2) == (answer.count, len(answer.ended))
+        assert (await lab.task(leased.fence.task)).cancel_requested
+        seen = await lab.run_of(run)
+        assert (False, Reason.CANCELLED, 1) == (seen.finished, seen.stopped, seen.live)
+        assert Status.QUEUED == await lab.status(outside)
+        assert (run,) == (await lab.applied(stopped(leased))).finished_runs
+        assert {"cancelled": 3} == (await lab.run_of(run)).ended
+
+    @scenario
+    async def test_nothing_follows_in_a_cancelled_run(self, lab: Lab) -> None:
+        """A handler that still returned is completed, and what it submitted ends cancelled."""
+        await lab.declare()
+        run = await self._open(lab)
+        leased = await lab.one()
+        await lab.control(orders.CancelRun(run))
+        follow_up = lab.new(run=run)
+        answer = await lab.applied(completed(leased, follow_up))
+        assert (run,) == answer.finished_runs
+        told = await lab.task(follow_up.id)
+        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        assert {"completed": 1, "cancelled": 1} == (await lab.run_of(run)).ended
+
+    @scenario
+    async def test_cancelling_a_run_twice_is_cancelling_it_once(self, lab: Lab) -> None:
+        """The second cancel touches nothing and leaves no record; nor does one of what is over."""
+        await lab.declare()
+        run = await self._open(lab, 2)
+        leased = await lab.one()
+        await lab.control(orders.CancelRun(run))
+        before = await lab.records()
+        assert 0 == (await lab.control(orders.CancelRun(run))).count
+        assert before == await lab.records()
+        await lab.applied(stopped(leased))
+        before = await lab.records()
+        assert 0 == (await lab.control(orders.CancelRun(run))).count
+        assert 0 == (await lab.control(orders.CancelRun(12345))).count
+        assert before == await lab.records()
+
+    @scenario
+    async def test_a_held_run_can_be_cancelled(self, lab: Lab) -> None:
+        """It takes nothing more, and is over when its holder lets go."""
+        await lab.declare()
+        run = await self._open(lab, 0, holder="me")
+        assert 0 == (await lab.control(orders.CancelRun(run))).count
+        refusal = (await lab.submit(lab.new(run=run))).refusal
+        assert refusal is not None
+        assert Reason.RUN_NOT_OPEN == refusal.reason
+        assert (run,) == (await lab.control(orders.Seal(run, "me"))).finished_runs
+
+    @scenario
+    async def test_the_callbacks_of_a_cancelled_run_are_run(self, lab: Lab) -> None:
+        """They tell of its tasks' ends, so they are waited for and not cancelled."""
+        await lab.declare()
+        run = NewRun(id=lab.serial(), pool=POOL)
+        await lab.submit(lab.new(run=run.id, on_complete=Call("notify")), run=run)
+        await lab.run_one()
+        callback = await lab.one(pool=CALLBACKS)
+        assert 0 == (await lab.control(orders.CancelRun(run.id))).count
+        assert (run.id,) == (await lab.applied(completed(callback))).finished_runs
 
     # Budgets
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from millpond.testing.conformance.atomic import AtomicConformance
+from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
 from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
+from millpond.testing.conformance.endings import EndingsConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.lease import LeaseConformance
 from millpond.testing.conformance.limits import LimitsConformance
 from millpond.testing.conformance.order import OrderConformance
+from millpond.testing.conformance.pages import PagesConformance
 from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.runs import RunsConformance
@@ -20,6 +23,7 @@ from millpond.testing.conformance.story import StoryConformance
 from millpond.testing.conformance.submit import SubmitConformance
 from millpond.testing.conformance.view import ViewConformance
 from millpond.testing.conformance.wakes import WakesConformance
+from millpond.testing.conformance.why import WhyConformance
 
 
 class StoreConformance(
@@ -32,6 +36,8 @@ class StoreConformance(
     RenewConformance,
     SettleConformance,
     CallbacksConformance,
+    AttemptsConformance,
+    EndingsConformance,
     RecoverConformance,
     DeclareConformance,
     ControlConformance,
@@ -39,6 +45,8 @@ class StoreConformance(
     WakesConformance,
     AuditConformance,
     ViewConformance,
+    PagesConformance,
+    WhyConformance,
     AtomicConformance,
     StoryConformance,
 ):

@@ -1,0 +1,87 @@
+"""Why: the facts about one task that decide when it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.core.lease import knows
+from millpond.core.lifecycle import Status
+from millpond.core.spec import OrderKind
+from millpond.core.why import Facts
+from millpond.store.memory.lease import rate_moment
+
+if TYPE_CHECKING:
+    from millpond.core.lease import Worker
+    from millpond.core.task import Task
+    from millpond.store.memory.tables import PoolTable, Tables
+
+
+def facts_about(tables: Tables, task: Task, now: float) -> Facts:
+    """Return what is known of a task; counting what is ahead looks at the whole queue."""
+    pool, unit = tables.pools[task.new.pool], task.unit
+    held_until, rate_at = pool.backlog.holds(unit, now)
+    waits = task.status is Status.QUEUED
+    return Facts(
+        task=task.new.id,
+        pool=task.new.pool,
+        status=task.status,
+        reason=task.reason,
+        function=task.new.call.function,
+        attempt=task.attempt,
+        attempts=task.new.attempts,
+        error=task.error,
+        worker=task.worker,
+        started_at=task.started_at,
+        cancel_requested=task.cancel_requested,
+        due=task.due,
+        parked=task.parked,
+        closure_of=task.new.owner,
+        workers=sum(_could_run(worker, task) for worker in tables.workers.values()),
+        paused=pool.paused,
+        held_until=pool.not_before,
+        running=pool.running,
+        max_concurrent=pool.spec.max_concurrent,
+        unit=unit,
+        in_lane=task.lane is not None,
+        unit_paused=unit in pool.paused_units,
+        unit_held_until=held_until,
+        unit_running=pool.backlog.running_in(unit),
+        unit_limit=None if unit is None else pool.spec.unit_limit,
+        behind=_behind(tables, pool, task) if waits else None,
+        ahead=_ahead(tables, pool, task, now) if waits else 0,
+        rate_at=max(rate_at, rate_moment(pool, task, now)) if waits else 0.0,
+    )
+
+
+def _could_run(worker: Worker, task: Task) -> bool:
+    if task.new.owner is not None:
+        return worker.owner == task.new.owner
+    return knows(worker, task.new.call.function)
+
+
+def _behind(tables: Tables, pool: PoolTable, task: Task) -> int | None:
+    """Return the sequence at the head of a strict lane, if it is another's."""
+    if not pool.backlog.strict(task.unit):
+        return None
+    head = tables.tasks[next(iter(pool.live[task.unit]))]
+    return None if head is task else head.sequence
+
+
+def _ahead(tables: Tables, pool: PoolTable, task: Task, now: float) -> int:
+    own = (task.rank, task.seq)
+    return sum(
+        1
+        for other in pool.live_shelf.after(0, tables.tasks)
+        if other.status is Status.QUEUED
+        and other.worker is None
+        and not other.parked
+        and other.due <= now
+        and (other.rank, other.seq) < own
+        and _same_share(pool, other, task)
+    )
+
+
+def _same_share(pool: PoolTable, one: Task, other: Task) -> bool:
+    if pool.spec.order.kind is not OrderKind.FAIR:
+        return True
+    return one.unit == other.unit if pool.spec.strict else one.new.share == other.new.share
