@@ -7,16 +7,17 @@ import math
 import threading
 from asyncio import CancelledError
 from contextlib import suppress
-from datetime import timedelta
 from itertools import repeat
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from millpond.core import check
 from millpond.core.gate import RejectReason, Ticket, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
     from contextvars import Context
+    from datetime import timedelta
     from typing import Any, Literal
 
     from millpond.bulkhead.door import Door
@@ -247,6 +248,6 @@ def seconds_of(timeout: float | timedelta | None) -> float | None:
     """The timeout in seconds; None if it never comes, and 0 for what is no time at all."""
     if timeout is None or timeout == math.inf:
         return None
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = check.seconds(timeout)
     # NaN is neither more nor less than anything, so it is no time either.
     return seconds if seconds > 0 else 0  # noqa: FURB136 - max() would let NaN through

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Protocol
 
 from millpond.core.errors import ConfigError
 
 LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*\Z")
+
+
+class Span(Protocol):
+    """What a timedelta is to the core, which knows no calendar."""
+
+    def total_seconds(self) -> float:
+        """Return its length."""
 
 
 def text(option: str, value: object) -> str:
@@ -54,6 +62,28 @@ def number(option: str, value: object, *, least: float = 0.0, above: float | Non
     if above is None and value < least:
         raise ConfigError(option, value, f"must be at least {least:g}")
     return float(value)
+
+
+def seconds(value: float | Span) -> float:
+    """Return a length of time in seconds, whichever way it was given."""
+    if isinstance(value, (int, float)):
+        return value
+    if not hasattr(value, "total_seconds"):
+        raise TypeError(f"must be seconds or a timedelta, not {type(value).__name__}")
+    return value.total_seconds()
+
+
+def duration(
+    option: str, value: float | Span | None, *, least: float = 0.0, above: float | None = None
+) -> float | None:
+    """Return `value` in seconds if it is a finite number or timedelta within bounds, or None."""
+    if value is None:
+        return None
+    try:
+        given = seconds(value)
+    except TypeError as error:
+        raise ConfigError(option, value, str(error)) from None
+    return number(option, given, least=least, above=above)
 
 
 def instance(option: str, value: object, kind: type) -> None:
