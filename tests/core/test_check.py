@@ -1,6 +1,7 @@
 """Checks of options: what passes, what is refused, and who is blamed."""
 
 import math
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,25 @@ def test_a_least_number_may_be_reached() -> None:
     assert 0.0 == check.number("seconds", 0)
     with pytest.raises(ConfigError, match="at least 1"):
         check.number("factor", 0.9, least=1.0)
+
+
+@pytest.mark.parametrize("value", [90, 90.0, timedelta(minutes=1.5)])
+def test_a_duration_is_seconds_or_a_timedelta(value: float | timedelta) -> None:
+    """Both ways to say it give the same seconds."""
+    assert 90.0 == check.seconds("timeout", value)
+
+
+@pytest.mark.parametrize("value", [True, "1", math.nan, math.inf, -1, timedelta(days=-1)])
+def test_a_duration_that_is_none_is_refused_by_name(value: object) -> None:
+    """What is no number, never ends or runs backwards is no duration."""
+    with pytest.raises(ConfigError, match=r"^MILL-003 timeout="):
+        check.seconds("timeout", value)
+
+
+def test_a_duration_keeps_its_bounds_as_a_timedelta() -> None:
+    """The bounds of a number hold however it was given."""
+    with pytest.raises(ConfigError, match="greater than 0"):
+        check.seconds("lease", timedelta(0), above=0.0)
 
 
 @pytest.mark.parametrize("value", ["c", None, 1, ["a"]])

@@ -13,6 +13,8 @@ MillpondError                code, docs
 ├── ConfigConflict           pool, field, stored, declared
 ├── StaleRevision            name, given, current
 ├── IllegalTransition        status, event
+├── BadPayload               task, parameter, reason; also a TypeError
+├── PayloadTooLarge          task, size, limit
 ├── StoreError
 │   └── StoreClosed
 ├── AlreadyOpen
@@ -36,6 +38,7 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyOpen",
+    "BadPayload",
     "BatchTooLarge",
     "BulkheadRejected",
     "ConfigConflict",
@@ -47,6 +50,7 @@ __all__ = [
     "NoCapacity",
     "NotOpen",
     "NotSupported",
+    "PayloadTooLarge",
     "PoolClosed",
     "PoolFull",
     "RunFailed",
@@ -191,6 +195,28 @@ class IllegalTransition(MillpondError):
     code = "MILL-012"
     status: str
     event: str
+
+
+class BadPayload(MillpondError, TypeError):
+    """A task was called with an argument it does not take, or one that could not be stored.
+
+    `parameter` names the culprit; None if the call as a whole does not fit, as with too many
+    arguments. It is also a `TypeError`, as a plain call with the same mistake would be.
+    """
+
+    code = "MILL-013"
+    task: str
+    parameter: str | None
+    reason: str
+
+
+class PayloadTooLarge(MillpondError):
+    """A task's encoded arguments have more bytes than may be stored."""
+
+    code = "MILL-014"
+    task: str
+    size: int
+    limit: int
 
 
 class StoreError(MillpondError):

@@ -27,7 +27,7 @@ from millpond.core.task import CALLBACKS, Call
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
-from millpond.pool.payload import MISSING, Signature, fingerprint
+from millpond.pool.payload import MISSING, Signature
 from millpond.runtime.batch import Failed
 from millpond.runtime.job import BatchShape, Handler, Job, Where
 from millpond.runtime.outcome import Policy
@@ -125,7 +125,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
         self.aliases = tuple(check.name("aliases", alias) for alias in aliases)
         self.defaults: Mapping[str, Any] = defaults or {}
         self.signature = Signature(
-            fn, name=name, context_types=(Context, SyncContext), batch=batch is not None
+            fn,
+            name=name,
+            context_types=(Context, SyncContext),
+            outcome_types=(Failed,),
+            batch=batch is not None,
         )
         self._key = _checked_key(self.signature, key)
         self._where = _where(fn, executor)
@@ -354,6 +358,3 @@ def _without_outcome(fn: Callable[..., Any]) -> Callable[..., Any]:
     stand_in.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
     stand_in.__annotations__ = {name: hint for name, hint in hints.items() if name != outcome}
     return stand_in
-
-
-__all__ = ["BoundCall", "Optioned", "TaskFunction", "fingerprint"]

@@ -14,10 +14,10 @@ from inspect import iscoroutine
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded
+from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
 from millpond.runtime.error import describe
 from millpond.runtime.job import Closure, Job, Where, Why
-from millpond.runtime.outcome import BadResult, raised
+from millpond.runtime.outcome import BadResult, Unreadable, raised
 
 if TYPE_CHECKING:
     from millpond.runtime.worker import Worker
@@ -78,6 +78,9 @@ class Slot:
             return value, succeeded(job, value)
         except asyncio.CancelledError as error:
             return error, _interrupted(job, error)
+        except Unreadable as error:
+            self.worker.runtime.counts.corrupt += 1
+            return error, Unfit(corrupt=True)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end us
