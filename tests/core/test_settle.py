@@ -139,7 +139,18 @@ def test_a_callback_tells_how_the_task_ended() -> None:
     assert (CALLBACK_ATTEMPTS, 5, "task:1") == (told.attempts, told.run, told.submitted_by)
     assert told.is_callback
     assert told.on_complete is None
-    ending = Ending(task=1, status="completed", reason=None, attempt=2, result=b"r", error=None)
+    ending = Ending(
+        task=1,
+        pool="p",
+        function=task.new.call.function,
+        key="acme",
+        labels={},
+        status="completed",
+        reason=None,
+        attempt=2,
+        result=b"r",
+        error=None,
+    )
     assert ending == msgspec.msgpack.decode(told.options, type=Ending)
 
 

@@ -12,7 +12,6 @@ from millpond.core import check
 from millpond.core.check import Seconds
 from millpond.core.errors import ConfigError
 
-
 Kinds: TypeAlias = type[BaseException] | str | Sequence[type[BaseException] | str]
 """One exception type or several, or their names."""
 

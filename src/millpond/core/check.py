@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from millpond.core.errors import ConfigError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*\Z")
@@ -79,9 +82,7 @@ Seconds: TypeAlias = float | Lasting
 """Seconds may be given as a number or as a timedelta, everywhere."""
 
 
-def seconds(
-    option: str, value: object, *, least: float = 0.0, above: float | None = None
-) -> float:
+def seconds(option: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
     """Return a duration in seconds, given as a number or as a timedelta."""
     if isinstance(value, Lasting):
         value = value.total_seconds()
@@ -92,6 +93,13 @@ def instance(option: str, value: object, kind: type) -> None:
     """Object to a value that is not a `kind`."""
     if not isinstance(value, kind):
         raise ConfigError(option, value, f"must be a {kind.__name__}")
+
+
+def function(option: str, value: Function) -> Function:
+    """Return `value` if it can be called."""
+    if not callable(value):
+        raise ConfigError(option, value, "must be a function")
+    return value
 
 
 def one_of(option: str, value: object, choices: tuple[str, ...]) -> str:

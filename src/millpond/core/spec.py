@@ -143,6 +143,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
     max_callbacks: int = 16
     """How many on_complete callbacks of the pool may run at once, outside max_concurrent."""
+    prefetch: int = 0
+    """How many tasks a worker may claim beyond those it runs."""
 
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks is the one name that may end in what no other can have.

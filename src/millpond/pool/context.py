@@ -150,7 +150,7 @@ class Context(_About):
             feature="transaction",
         )
 
-    async def commit(self, fn: Callable[..., Any], *, result: Any = None) -> None:  # noqa: ANN401
+    async def commit(self, _fn: Callable[..., Any], /, *, result: Any = None) -> None:  # noqa: ANN401, ARG002
         """Run `fn` inside the transaction that settles this attempt; needs SQLite."""
         raise NotSupported(
             "ctx.commit() needs a store with a database; memory has none", feature="commit"

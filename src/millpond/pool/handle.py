@@ -121,7 +121,7 @@ class Handle(Generic[R_co]):
         end = self._end
         if end is None or end.status is not Status.COMPLETED:
             return None
-        return self._value(end)
+        return self._value(end)  # type: ignore[no-any-return]
 
     @property
     def error(self) -> ErrorInfo | None:
@@ -142,13 +142,11 @@ class Handle(Generic[R_co]):
         end = self._end or await self._wait_for_end()
         match end.status:
             case Status.COMPLETED:
-                return self._value(end)
+                return self._value(end)  # type: ignore[no-any-return]
             case Status.CANCELLED:
                 raise self._ended(TaskCancelled, end, "was cancelled")
             case Status.REJECTED:
-                raise self._ended(
-                    TaskRejected, end, "was dropped", policy=self.rejection_policy
-                )
+                raise self._ended(TaskRejected, end, "was dropped", policy=self.rejection_policy)
             case _:
                 raise self._failed(end) from end.cause
 
@@ -174,7 +172,7 @@ class Handle(Generic[R_co]):
             return self._decode(end.result)
         return end.value
 
-    def _failed(self, end: End) -> TaskFailed:
+    def _failed(self, end: End) -> Any:  # noqa: ANN401 - a TaskFailed
         info = read(end.error) or ErrorInfo(end.reason or "unknown", "")
         return self._ended(
             TaskFailed,

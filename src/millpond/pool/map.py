@@ -63,7 +63,7 @@ class Mapped(Generic[R_co]):
             await flow.stop()
 
     def _work(self, item: Any) -> Any:  # noqa: ANN401 - an item of any type
-        fn = self._fn
+        fn: Any = self._fn
         if isinstance(fn, TaskFunction):
             return BoundCall(fn, (item,), {})
         if isinstance(fn, Optioned):
@@ -149,9 +149,7 @@ class _Flow:
             self._pulling = asyncio.ensure_future(_pull(self._async))
         if self._line:
             self._changed = self._changed or self._pool.loop.create_future()
-            await asyncio.wait(
-                (self._pulling, self._changed), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((self._pulling, self._changed), return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.wait((self._pulling,))
         if not self._pulling.done():

@@ -29,6 +29,8 @@ from millpond.core.errors import (
     UnknownPool,
     UnknownTask,
 )
+from millpond.core.lifecycle import Status
+from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.core.audit import Record
-    from millpond.core.rate import Rate
     from millpond.pool.sync import SyncMillpond
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
@@ -199,7 +200,9 @@ class Millpond:
         names = None
         if pools is not None:
             given = [pools] if isinstance(pools, str) else pools
-            names = frozenset(self.get_pool(p).name if isinstance(p, str) else p.name for p in given)
+            names = frozenset(
+                self.get_pool(p).name if isinstance(p, str) else p.name for p in given
+            )
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
             made = await stack.enter_async_context(make()) if make is not None else None
@@ -269,20 +272,14 @@ class Millpond:
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
         name = spec.name
-        pool = Pool(
-            self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time()
-        )
+        pool = Pool(self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time())
         self._pools[name] = pool
         if retry is not None:
             self._retries[name] = retry
-        for option, hook, where in (
-            ("on_dead_letter", on_dead_letter, self._hooks.on_dead_letter),
-            ("on_empty", on_empty, self._hooks.on_empty),
-        ):
-            if hook is not None:
-                if not callable(hook):
-                    raise ConfigError(option, hook, "must be a function")
-                where[name] = hook  # type: ignore[index]
+        if on_dead_letter is not None:
+            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+        if on_empty is not None:
+            self._hooks.on_empty[name] = check.function("on_empty", on_empty)
         return pool
 
     def _check_scope(self, scope: str | None, scope_id: str | None) -> None:
@@ -421,7 +418,10 @@ class Millpond:
     # Many tasks
 
     async def wait(
-        self, handles: Iterable[Handle[Any]], *, timeout: Seconds | None = None  # noqa: ASYNC109
+        self,
+        handles: Iterable[Handle[Any]],
+        *,
+        timeout: Seconds | None = None,  # noqa: ASYNC109
     ) -> list[Handle[Any]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
@@ -489,9 +489,7 @@ class Millpond:
         return explain(facts, runtime.clock())
 
     async def unsettled(self) -> list[TaskInfo]:
-        """Return every task that is queued or running, callbacks too: what a clean end waits for."""
-        from millpond.core.lifecycle import Status  # noqa: PLC0415
-
+        """Return every task that is queued or running, callbacks too."""
         found: list[TaskInfo] = []
         for pool in list(self.runtime.declared):
             for name in (pool, pool + CALLBACKS):
@@ -529,7 +527,7 @@ class Millpond:
 
         return stop
 
-    async def end_scope(self, scope: str, scope_id: str) -> None:
+    async def end_scope(self, scope: str, scope_id: str) -> None:  # noqa: ARG002 - none here
         """End a scope and everything in it; needs a durable store."""
         raise NotSupported("scopes need a durable store; memory has none to end", feature="scope")
 
@@ -546,4 +544,4 @@ class Millpond:
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
     if rate is None:
         return ()
-    return tuple(rate) if isinstance(rate, (list, tuple)) else (rate,)  # type: ignore[arg-type]
+    return (rate,) if isinstance(rate, Rate) else tuple(rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from millpond.core import check, control
@@ -244,12 +244,23 @@ class Pool:
             self._no_connection()
         return await self._submit(list(works), checked(options), wait)
 
+    @overload
     async def try_submit(
-        self,
-        work: Any,
-        /,
-        **options: Unpack[Options],
-    ) -> Handle[Any] | Rejected:
+        self, work: BoundCall[T], /, **options: Unpack[Options]
+    ) -> Handle[T] | Rejected: ...
+    @overload
+    async def try_submit(
+        self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
+    ) -> Handle[T] | Rejected: ...
+    @overload
+    async def try_submit(
+        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
+    ) -> Handle[T] | Rejected: ...
+    @overload
+    async def try_submit(
+        self, work: Callable[[], T], /, **options: Unpack[Options]
+    ) -> Handle[T] | Rejected: ...
+    async def try_submit(self, work: Any, /, **options: Unpack[Options]) -> Handle[Any] | Rejected:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
         batch, handles, closures = await self.prepared([work], checked(options))
         answer = await self.sent(batch, closures, 0.0)
@@ -257,14 +268,21 @@ class Pool:
             return rejection(answer.refusal)
         self._admitted(handles, answer)
         first = handles[0]
-        return first if first.status != "rejected" else Rejected(
-            reason=first.reason or "", pool=self.name, policy=first.rejection_policy, handle=first
+        return (
+            first
+            if first.status != "rejected"
+            else Rejected(
+                reason=first.reason or "",
+                pool=self.name,
+                policy=first.rejection_policy,
+                handle=first,
+            )
         )
 
     async def _submit(
         self,
         works: list[Any],
-        options: Any,
+        options: Mapping[str, Any],
         wait: Seconds | None,
         run: int | None = None,
         opening: NewRun | None = None,
@@ -284,7 +302,7 @@ class Pool:
         """The loop of the open Millpond."""
         return self.runtime.loop
 
-    async def submit_works(self, works: list[Any], options: Any) -> list[Handle[Any]]:  # noqa: ANN401
+    async def submit_works(self, works: list[Any], options: Mapping[str, Any]) -> list[Handle[Any]]:
         """Submit calls and functions as one batch, with options checked before."""
         return await self._submit(works, options, None)
 
@@ -306,7 +324,7 @@ class Pool:
     async def prepared(
         self,
         works: list[Any],
-        options: Any,
+        options: Mapping[str, Any],
         run: int | None = None,
         opening: NewRun | None = None,
     ) -> tuple[Batch, list[Handle[Any]], dict[int, Closure]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
-    from millpond.pool.task import BoundCall
+    from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.end import End
     from millpond.runtime.runtime import Runtime
 
@@ -84,7 +84,7 @@ def new_run(
     holder: str | None = None,
 ) -> NewRun:
     """Return a run to open."""
-    if name is not None and (not isinstance(name, str) or not name):
+    if name is not None and not check.text("run", name):
         raise ConfigError("run", name, "must be a name, or None for a new run each time")
     if max_tasks is not None:
         check.whole("max_tasks", max_tasks, least=1)
@@ -182,7 +182,7 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
                     raise await _stuck(runtime, view)
             else:
                 still = 0.0
-            await _either(runtime, over, STUCK_AFTER if not bar else 0.1)
+            await _either(over, STUCK_AFTER if not bar else 0.1)
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
@@ -192,7 +192,7 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             bar.done()
 
 
-async def _either(runtime: Runtime, over: asyncio.Event, seconds: float) -> None:
+async def _either(over: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await over.wait()
@@ -259,7 +259,7 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
         async with asyncio.timeout(timeout):
             while await _busy(runtime, pool.name):
                 runtime.must_be_open()
-                await _either(runtime, changed, STUCK_AFTER)
+                await _either(changed, STUCK_AFTER)
                 changed.clear()
     finally:
         runtime.waiting.listen(key, None)
@@ -291,7 +291,9 @@ class Run:
     Leaving the block waits for its end; leaving it with an error cancels what waits.
     """
 
-    def __init__(self, pool: Pool, name: str | None, *, on_error: str, max_tasks: int | None) -> None:
+    def __init__(
+        self, pool: Pool, name: str | None, *, on_error: str, max_tasks: int | None
+    ) -> None:
         self._pool = pool
         self._name = name
         self._on_error = on_error
@@ -313,14 +315,24 @@ class Run:
         return self
 
     async def submit(
-        self, work: Any, /, *, wait: Seconds | None = None, **options: Unpack[Options]
-    ) -> Handle[Any]:
+        self,
+        work: BoundCall[T] | TaskFunction[[], T, Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        **options: Unpack[Options],
+    ) -> Handle[T]:
         """Submit one task of the run."""
         return (await self.submit_many([work], wait=wait, **options))[0]
 
     async def submit_many(
-        self, works: Any, /, *, wait: Seconds | None = None, **options: Unpack[Options]
-    ) -> list[Handle[Any]]:
+        self,
+        works: Iterable[BoundCall[T] | TaskFunction[[], T, Any]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]:
         """Submit tasks of the run as one batch."""
         if self._view is None:
             raise ConfigError("run", self._name, "is not open: use `async with pool.run(...)`")
@@ -477,4 +489,3 @@ class _Bar:
         if self._last:
             sys.stderr.write("\n")
             sys.stderr.flush()
-

@@ -8,9 +8,9 @@ import msgspec
 
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
+from millpond.core.quantiles import Quantiles
 from millpond.core.spec import PoolSpec
 from millpond.runtime.error import ErrorInfo, read
-from millpond.store.protocol import Quantiles
 
 if TYPE_CHECKING:
     from millpond.core.task import Task

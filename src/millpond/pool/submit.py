@@ -155,13 +155,15 @@ def _carried(given: Mapping[str, Any], work: BoundCall[Any] | None) -> bytes:
 
 
 def as_work(
-    work: BoundCall[Any] | TaskFunction[..., Any, Any] | Callable[[], Any],
+    work: Any,  # noqa: ANN401 - whatever a user submits
 ) -> BoundCall[Any] | Callable[[], Any]:
     """Return a call or a closure; a registered function itself means a call without arguments."""
     if isinstance(work, TaskFunction):
         return BoundCall(work, (), {})
-    if isinstance(work, BoundCall) or callable(work):
+    if isinstance(work, BoundCall):
         return work
+    if callable(work):
+        return work  # type: ignore[no-any-return]
     if hasattr(work, "__await__"):
         raise TypeError(
             "submit() takes a call or a function, not a coroutine: give it the function, or "

@@ -146,7 +146,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
     else:
 
-        def __call__(self, *args, **kwargs):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the function
             return self.fn(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R_co]:
@@ -271,7 +271,9 @@ class TaskDecorator(Protocol):
         self, fn: Callable[Concatenate[Context, P], Async[T]], /
     ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Async[T]]]: ...
     @overload
-    def __call__(self, fn: Callable[P, Async[T]], /) -> TaskFunction[P, T, Callable[P, Async[T]]]: ...
+    def __call__(
+        self, fn: Callable[P, Async[T]], /
+    ) -> TaskFunction[P, T, Callable[P, Async[T]]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[SyncContext, P], T], /

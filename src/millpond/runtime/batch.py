@@ -45,9 +45,7 @@ class Batches:
         if len(waiting) >= shape.size:
             self._send(name, shape)
         elif len(waiting) == 1:
-            self._timers[name] = self._worker.loop.call_later(
-                shape.linger, self._send, name, shape
-            )
+            self._timers[name] = self._worker.loop.call_later(shape.linger, self._send, name, shape)
 
     def stop(self, job: Job) -> None:
         """Take a job that is still being gathered out of its batch; interrupt one at work."""

@@ -100,7 +100,9 @@ class Maintenance:
                 now - float(keep.failed),  # type: ignore[arg-type]
                 keys_before=now - float(keep.keys),  # type: ignore[arg-type]
             )
-            while (await runtime.store.control(order)).count >= order.limit:
+            more = True
+            while more:
+                more = (await runtime.store.control(order)).count >= order.limit
                 await asyncio.sleep(0)
         runtime.waiting.forget_values(now - float(keep.completed))  # type: ignore[arg-type]
         return now + PRUNE_EVERY if await self._anything_kept() else None

@@ -301,9 +301,9 @@ class Runtime:
             for job in list(worker.jobs.values()):
                 leased = job.leased
                 own = leased.lane if leased.lane is not None else leased.key
-                if leased.pool == pool and unit in (None, own):
-                    if before is None or leased.submitted_at < before:
-                        worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+                meant = leased.pool == pool and unit in (None, own)
+                if meant and (before is None or leased.submitted_at < before):
+                    worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:
         """Somebody else cancelled tasks that run here."""

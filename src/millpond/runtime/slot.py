@@ -125,7 +125,7 @@ def stepped(coro: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, 
             run(coro.close)
             raise
         except BaseException as error:  # noqa: BLE001 - it belongs to the handler
-            step, given = coro.throw, error  # type: ignore[assignment]
+            step, given = coro.throw, error
         else:
             step = coro.send
 

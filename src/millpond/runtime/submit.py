@@ -53,10 +53,9 @@ class Submitter:
             answer = await self.send(batch)
             if answer.refusal is None or not answer.refusal.may_wait or not self._may_stand(wait):
                 return answer
-            line = answer.refusal.lane
-        elif (answer := await self._known(batch)) is not None:
-            return answer
-        return await self._stand_in(line, batch, wait)
+            return await self._stand_in(answer.refusal.lane, batch, wait)
+        known = await self._known(batch)
+        return known if known is not None else await self._stand_in(line, batch, wait)
 
     @staticmethod
     def _may_stand(wait: float | None) -> bool:
@@ -217,9 +216,10 @@ class Submitter:
             return
         for lane, standing in list(self._lines.get(pool, {}).items()):
             for parked in list(standing):
-                if all(
-                    new.idempotency_key and key_of(new) in keys for new in parked.batch.tasks
-                ) and not parked.answer.done():
+                if (
+                    all(new.idempotency_key and key_of(new) in keys for new in parked.batch.tasks)
+                    and not parked.answer.done()
+                ):
                     answer = await self.send(parked.batch)
                     self._leave(pool, lane, parked)
                     if not parked.answer.done():

@@ -59,9 +59,7 @@ class Waits:
         return [job for worker in self._runtime.workers for job in worker.jobs.values()]
 
     def _running(self) -> dict[int, Holder]:
-        return {
-            job.id: Holder(_held(job), frozenset(job.awaits or ())) for job in self._jobs()
-        }
+        return {job.id: Holder(_held(job), frozenset(job.awaits or ())) for job in self._jobs()}
 
     async def _room(self, limits: set[Limit]) -> set[Limit]:
         """Return which limits have a free place, or are held by others than our own jobs."""

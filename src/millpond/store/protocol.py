@@ -33,7 +33,7 @@ from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
-from millpond.core.task import NewTask, Task
+from millpond.core.task import Dedupe, NewTask, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +105,8 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     leased: tuple[Leased, ...] = ()
     next_at: float | None = None
     """When time alone may make more of the pool ready; None = only a wake-up will."""
+    drained: bool = False
+    """Nothing is left that waits, ready or not: only a new task will change that."""
     fenced: bool = False
     """The store does not know the worker (any more): it must join under a new name."""
     finished_runs: tuple[int, ...] = ()
@@ -234,6 +236,10 @@ class View(Protocol):
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
+        ...
+
+    async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
+        """Return the task that answers for an idempotency key under `dedupe`, or None."""
         ...
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:

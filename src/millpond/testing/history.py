@@ -127,7 +127,7 @@ def load(saved: bytes) -> list[Verb]:
     ]
 
 
-_HINTS = frozenset({"wakes", "next_at", "ended"})
+_HINTS = frozenset({"drained", "wakes", "next_at", "ended"})
 _NAMED = frozenset({"task", "tasks", "token", "id", "cause", "run", "runs", "finished_runs", "seq"})
 
 

@@ -49,7 +49,11 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         leased.append(_leased(task))
     if ask.want > 0:
         _note_starved(tables, pool, worker, now, got=len(leased))
-    return LeaseAnswer(leased=tuple(leased), next_at=next_moment(pool, worker, now))
+    return LeaseAnswer(
+        leased=tuple(leased),
+        next_at=next_moment(pool, worker, now),
+        drained=not pool.queued,
+    )
 
 
 def slots(pool: PoolTable, worker: Worker, now: float) -> int:

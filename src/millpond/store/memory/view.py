@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import check
+from millpond.core.admit import answers_for
 from millpond.core.lifecycle import Status
 from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
@@ -25,7 +26,7 @@ from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, Ta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from millpond.core.task import Task
+    from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
     from millpond.store.memory.tables import PoolTable, Tables
 
@@ -40,6 +41,12 @@ class MemoryView:
         """Return a copy of a task, or None if it is unknown or forgotten."""
         found = self._tables.tasks.get(task)
         return None if found is None else copied(found)
+
+    async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
+        """Return the task that answers for an idempotency key under `dedupe`, or None."""
+        table = self._tables.pools.get(pool)
+        known = None if table is None else table.keys.get((key, run))
+        return known.task if known is not None and answers_for(dedupe, known.status) else None
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
         """Return where each task is: its status, or "expired", or "unknown"."""
