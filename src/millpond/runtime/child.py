@@ -122,21 +122,20 @@ class Wire:
 class Child:
     """One child process: reads jobs, runs them one after another, answers each once."""
 
-    def __init__(self, wire: Wire, parent: int) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._parent = parent
         self._pid = os.getpid()
         self._terminated = False
         self._channel: Channel | None = None
         self._jobs: SimpleQueue[tuple[Channel, list[bytes]] | None] = SimpleQueue()
 
-    def terminate(self, _signal: int, _frame: FrameType | None) -> None:
-        """Unwind what the main thread does; if the parent is dead, end the group instead."""
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """SIGTERM unwinds what the main thread does; SIGHUP says that the parent is dead."""
         if os.getpid() != self._pid:
-            # A fork that the handler made: SIGTERM means to it what it means to any process.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
-        if os.getppid() != self._parent:
+            # A fork that the handler made: signals mean to it what they mean to any process.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if number == signal.SIGHUP:
             end_group()
         self._terminated = True
         raise Terminated(_SIGTERM_EXIT)
@@ -183,10 +182,11 @@ def main(wire: int, lifeline: int, parent: int) -> None:
     """Serve the parent over the inherited descriptors until it closes or dies."""
     os.set_inheritable(wire, False)
     os.set_inheritable(lifeline, False)
-    child = Child(Wire(wire), parent)
-    signal.signal(signal.SIGTERM, child.terminate)
+    child = Child(Wire(wire))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, child.on_signal)
     # What the parent's thread had blocked is inherited.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGHUP])
     _die_with(parent, lifeline)
     threading.Thread(target=child.listen, name="millpond-parent", daemon=True).start()
     child.work()
@@ -216,7 +216,7 @@ def _die_with(parent: int, lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGHUP, 0, 0, 0)
     if os.getppid() != parent:
         end_group()
 
@@ -301,15 +301,17 @@ def _load_main(name: str, path: str) -> ModuleType:
 def _described(error: BaseException) -> tuple[bytes, bytes, bytes, bytes]:
     """Return kind, message, traceback and wish of an error; never raises."""
     return (
-        _encoded(_kind(error)),
-        _encoded(_text(error)[:_LONGEST_TEXT]),
-        _encoded(_traceback(error)[-_LONGEST_TEXT:])[-_LONGEST_TEXT:],
+        _encoded(_kind(error), slice(_LONGEST_TEXT)),
+        _encoded(_text(error), slice(_LONGEST_TEXT)),
+        _encoded(_traceback(error), slice(-_LONGEST_TEXT, None)),
         _wish(error),
     )
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
+def _encoded(text: str, part: slice) -> bytes:
+    """Return that part of the text's bytes, less a character that is cut in two."""
+    encoded = text[part].encode("utf-8", "backslashreplace")[part]
+    return encoded.decode("utf-8", "ignore").encode()
 
 
 def _kind(error: BaseException) -> str:
