@@ -1,8 +1,10 @@
 """Handlers for the process executor's tests: children import this module and do what it says."""
 
 import atexit
+import collections
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import stat
@@ -19,19 +21,35 @@ from millpond.runtime.child import Channel
 
 
 class Telling:
-    """A handler that sends its pid and those of what it started, and then does its deed."""
+    """A handler that starts a process, sends its own pid and that one's, and does its deed."""
 
-    def __init__(self, deed: Callable[[], object], *, grandchild: bool = False) -> None:
+    def __init__(
+        self, deed: Callable[[], object], *, before: Callable[[], object] = lambda: None
+    ) -> None:
+        self._before = before
         self._deed = deed
-        self._has_grandchild = grandchild
 
     def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
-        pids = [os.getpid()]
-        if self._has_grandchild:
-            pids.append(subprocess.Popen(["/bin/sleep", "3600"]).pid)
-        channel.send(" ".join(map(str, pids)).encode())
-        self._deed()
+        self._before()
+        grandchild = subprocess.Popen(["/bin/sleep", "3600"])
+        self.tell_and_do(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
         return b"survived"
+
+    def tell_and_do(self, tell: Callable[[], object]) -> None:
+        tell()
+        self._deed()
+
+
+class Holding(Telling):
+    """One that then loops in C: no other thread and no Python signal handler ever runs again."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+    def tell_and_do(self, tell: Callable[[], object]) -> None:
+        # It tells from within the loop, so that it is already there when it is heard.
+        telling = (tell() for _ in range(1))
+        collections.deque(itertools.chain(telling, itertools.repeat(None)), maxlen=0)
 
 
 def _spin() -> NoReturn:
@@ -41,10 +59,6 @@ def _spin() -> NoReturn:
 
 def _sleep() -> None:
     time.sleep(3600)
-
-
-def _hold_the_interpreter() -> None:
-    ctypes.PyDLL(None).sleep(3600)
 
 
 def _be_deaf() -> None:
@@ -66,19 +80,14 @@ def _without_the_kernel() -> None:
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
 
 
-def _spin_without_the_kernel() -> NoReturn:
-    _without_the_kernel()
-    _spin()
-
-
-sleeping = Telling(_sleep, grandchild=True)
-spinning = Telling(_spin, grandchild=True)
-holding = Telling(_hold_the_interpreter, grandchild=True)
-deaf = Telling(_be_deaf, grandchild=True)
-stopped = Telling(_stop, grandchild=True)
-spinning_without_the_kernel = Telling(_spin_without_the_kernel, grandchild=True)
-leaving_a_grandchild = Telling(lambda: os._exit(3), grandchild=True)
-returning = Telling(lambda: None, grandchild=True)
+sleeping = Telling(_sleep)
+spinning = Telling(_spin)
+holding = Holding()
+deaf = Telling(_be_deaf)
+stopped = Telling(_stop)
+spinning_without_the_kernel = Telling(_spin, before=_without_the_kernel)
+leaving_a_grandchild = Telling(lambda: os._exit(3))
+returning = Telling(lambda: None)
 
 
 def echo(payload: bytes) -> bytes:
@@ -279,6 +288,21 @@ class CleaningUp:
         return b"survived"
 
 
+class AnsweringAndExiting:
+    """A handler whose thread ends the process as soon as the answer is sent."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        def leave() -> None:
+            while channel._open:
+                time.sleep(0)
+            with channel._lock:
+                os._exit(0)
+
+        threading.Thread(target=leave).start()
+        return b"answered"
+
+
+answering_and_exiting = AnsweringAndExiting()
 cleaning_up = CleaningUp()
 talking = Talking()
 waiting = Waiting()

@@ -317,6 +317,17 @@ async def test_a_handler_that_ends_its_process_does_not_break_the_pool(
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
 
 
+async def test_the_last_words_of_a_child_are_heard() -> None:
+    """An answer that was sent counts, though the child is found dead before it is read."""
+    async with pool_of() as pool:
+        await pool.run(handler("pid"))
+        task = asyncio.create_task(pool.run(handler("answering_and_exiting")))
+        await asyncio.sleep(0)
+        (child,) = pool._children
+        asyncio.get_running_loop().remove_reader(child._socket)
+        assert Done(value=b"answered") == await task
+
+
 @pytest.mark.parametrize(
     ("deed", "kind"), [("exit_politely", "SystemExit"), ("interrupt_itself", "KeyboardInterrupt")]
 )
@@ -672,6 +683,17 @@ def test_windows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
+def killed_in_the_end(*pids: int) -> Iterator[None]:
+    """See to it that a test that fails leaves nothing running."""
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
 def program(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A Python program that uses a pool, with its output in a pipe; killed in the end."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
@@ -703,8 +725,9 @@ def test_no_child_survives_its_parent(deed: str) -> None:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert 2 == len(pids)
-        parent.kill()
-        assert [True, True] == [ends_within(pid, 1) for pid in pids]
+        with killed_in_the_end(*pids):
+            parent.kill()
+            assert [True, True] == [ends_within(pid, 1) for pid in pids]
 
 
 def test_no_child_survives_a_parent_that_dies_while_it_starts() -> None:
@@ -712,8 +735,9 @@ def test_no_child_survives_a_parent_that_dies_while_it_starts() -> None:
     with program(PARENT, "starting") as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        parent.kill()
-        assert ends_within(child, 5)
+        with killed_in_the_end(child):
+            parent.kill()
+            assert ends_within(child, 5)
 
 
 def test_no_child_survives_its_parent_when_a_fork_of_the_parent_does() -> None:
@@ -721,12 +745,10 @@ def test_no_child_survives_its_parent_when_a_fork_of_the_parent_does() -> None:
     with program(PARENT, "spinning", FORK="1") as parent:
         assert parent.stdout is not None
         fork, *pids = [int(pid) for pid in parent.stdout.readline().split()]
-        try:
+        with killed_in_the_end(fork, *pids):
             parent.kill()
             assert [True, True] == [ends_within(pid, 1) for pid in pids]
             assert not ends_within(fork, 0)
-        finally:
-            os.kill(fork, signal.SIGKILL)
 
 
 # The main module.
