@@ -90,11 +90,11 @@ class Retry:
         return cls(attempts=1)
 
 
-def tries_again(policy: Retry, error: BaseException) -> bool:
-    """Return whether an error of this type is one to try again after."""
+def tries_again(policy: Retry, kinds: Sequence[str]) -> bool:
+    """Return whether to try again after an error, given the names of its type and its bases."""
     if not policy.on and not policy.never_on:
         return True
-    names = {qualified_name(kind) for kind in type(error).__mro__}
+    names = set(kinds)
     if not names.isdisjoint(policy.never_on):
         return False
     return not policy.on or not names.isdisjoint(policy.on)

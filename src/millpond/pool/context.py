@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from millpond.core.control import Progress, Remember
+from millpond.core.control import Remember
 from millpond.core.errors import ConfigError, NotSupported
 from millpond.core.task import CALLBACKS
 
@@ -19,9 +19,38 @@ if TYPE_CHECKING:
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
+    from millpond.runtime.child import Channel
     from millpond.runtime.job import Job
+    from millpond.runtime.processes import Brief
 
 T = TypeVar("T")
+
+
+class ChildJob:
+    """A job as its handler's own process sees it."""
+
+    def __init__(self, brief: Brief, channel: Channel) -> None:
+        self.leased = brief.leased
+        self.started_at = brief.started_at
+        self.deadline = brief.deadline
+        self.why = None
+        self._channel = channel
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether somebody asked for the task to be cancelled."""
+        return self._channel.cancelled.is_set()
+
+    @property
+    def worker(self) -> ChildJob:
+        """There is no worker here, and so nothing it made."""
+        return self
+
+    resources = None
+
+    def progress(self, fraction: float, text: str) -> None:
+        """Tell the parent how far the handler has come."""
+        self._channel.send(msgspec.msgpack.encode((fraction, text)))
 
 
 class _About:
@@ -29,8 +58,9 @@ class _About:
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job | ChildJob) -> None:
+        # A child's job has what both kinds of context need of one, and asks for no more.
+        self._job = cast("Job", job)
 
     @property
     def task_id(self) -> int:
@@ -132,7 +162,7 @@ class Context(_About):
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""
-        await tell_progress(self._job, fraction, text)
+        await self._job.runtime.tell_progress(self._job, fraction, text)
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
@@ -184,31 +214,38 @@ class SyncContext(_About):
         """Submit calls as part of this attempt's outcome, all of them or none."""
         from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
 
+        if isinstance(self._job, ChildJob):
+            raise NotSupported(
+                "ctx.submit() is not there in a process: return what is to follow, or submit it "
+                "from a handler on the loop or in a thread",
+                feature="submit",
+            )
         return follow_ups(self._job, works, pool)
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""
-        loop = self._job.worker.loop
-        asyncio.run_coroutine_threadsafe(tell_progress(self._job, fraction, text), loop).result()
+        if isinstance(self._job, ChildJob):
+            self._job.progress(fraction, text)
+            return
+        runtime = self._job.runtime
+        asyncio.run_coroutine_threadsafe(
+            runtime.tell_progress(self._job, fraction, text), runtime.loop
+        ).result()
 
     def once(self, step: str, fn: Callable[[], T]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
         known = self._job.leased.steps.get(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
+        if isinstance(self._job, ChildJob):
+            raise NotSupported(
+                "ctx.once() is not there in a process; use it from a handler in a thread",
+                feature="once",
+            )
         result = fn()
         loop = self._job.worker.loop
         asyncio.run_coroutine_threadsafe(remember(self._job, step, result), loop).result()
         return result
-
-
-async def tell_progress(job: Job, fraction: float, text: str) -> None:
-    """Store how far an attempt has come, if it still holds its lease."""
-    if not 0.0 <= fraction <= 1.0:
-        raise ConfigError("fraction", fraction, "must be from 0 to 1")
-    runtime = job.runtime
-    runtime.heed(await runtime.store.control(Progress(job.leased.fence, fraction, text)))
-    runtime.progress.told(job.id, fraction, text)
 
 
 async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - plain data

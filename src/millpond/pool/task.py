@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -21,16 +22,19 @@ from typing import (
 import msgspec
 
 from millpond.core import check
+from millpond.core.backoff import qualified_name
 from millpond.core.errors import ConfigError
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
-from millpond.pool.context import Context, SyncContext
+from millpond.core.wish import GiveUp, RetryLater
+from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import MISSING, Signature
 from millpond.runtime.batch import Failed
 from millpond.runtime.job import BatchShape, Handler, Job, Where
-from millpond.runtime.outcome import Policy
+from millpond.runtime.outcome import BadResult, Policy, Unreadable
+from millpond.runtime.processes import Brief, Verdict
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
+    from millpond.runtime.child import Channel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -231,6 +236,24 @@ class TaskFunction(Generic[P, R_co, F_co]):
             return self.fn(self._context(jobs[0]), items)
         return self.fn(items)
 
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        """Run in a process of its own: decode, call, encode. An error says what it means."""
+        try:
+            return self._run_in_child(payload, msgspec.msgpack.decode(context, type=Brief), channel)
+        except BaseException as error:
+            verdict = msgspec.msgpack.encode(_verdict(error))
+            error.__millpond_wish__ = lambda: verdict  # type: ignore[attr-defined]
+            raise
+
+    def _run_in_child(self, payload: bytes, brief: Brief, channel: Channel) -> bytes:
+        args, kwargs = self.signature.decode(payload)
+        if self.signature.wants_context:
+            args = [SyncContext(ChildJob(brief, channel)), *args]
+        result = self.fn(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        return self.signature.encode_result(result)
+
     def _context(self, job: Job) -> Context | SyncContext:
         return Context(job) if self._where is Where.LOOP else SyncContext(job)
 
@@ -301,6 +324,18 @@ class BatchDecorator(Protocol):
     def __call__(
         self, fn: Callable[[list[T]], list[R]], /
     ) -> TaskFunction[[T], R, Callable[[list[T]], list[R]]]: ...
+
+
+def _verdict(error: BaseException) -> Verdict:
+    """Return what an exception in a child means for its attempt."""
+    return Verdict(
+        kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
+        give_up=isinstance(error, GiveUp),
+        retry_in=error.seconds if isinstance(error, RetryLater) else None,
+        spend=getattr(error, "spend", True),
+        bad_result=isinstance(error, BadResult),
+        unreadable=isinstance(error, Unreadable),
+    )
 
 
 def default_options(timeout: object, retry: Policy | None, priority: int | None) -> dict[str, Any]:

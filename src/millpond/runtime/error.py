@@ -30,6 +30,10 @@ def describe(error: BaseException) -> bytes:
 
 def info_of(error: BaseException) -> ErrorInfo:
     """Return what is kept of an exception."""
+    told = getattr(error, "info", None)
+    if isinstance(told, ErrorInfo):
+        # It was raised in another process, which has described it.
+        return told
     return ErrorInfo(qualified_name(type(error)), _message(error), _traceback(error))
 
 

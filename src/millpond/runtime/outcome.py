@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from millpond.core.backoff import Retry, tries_again
+from millpond.core.backoff import Retry, qualified_name, tries_again
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
 from millpond.core.wish import GiveUp, RetryLater
-from millpond.runtime.error import describe
+from millpond.runtime.error import ErrorInfo, describe
 
 if TYPE_CHECKING:
     from millpond.runtime.job import Job
@@ -23,6 +23,25 @@ class BadResult(Exception):
 
 class Unreadable(Exception):
     """A stored payload cannot be decoded for the function it names."""
+
+
+class RemoteError(Exception):
+    """An exception that was raised in another process: its name, message and traceback."""
+
+    def __init__(self, info: ErrorInfo, kinds: tuple[str, ...]) -> None:
+        super().__init__(info.message)
+        self.info = info
+        self.kinds = kinds
+        """The names of its type and of that type's bases."""
+
+
+class Encoded:
+    """A result that was encoded where it was made."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
 Policy: TypeAlias = Retry | Callable[[int, BaseException], float | None]
@@ -61,8 +80,14 @@ def raised(error: BaseException, job: Job) -> Raised:
         return Raised(describe(error), retry_in=error.seconds, spend=error.spend)
     policy = policy_of(job)
     if isinstance(policy, Retry):
-        return Raised(describe(error), final=not tries_again(policy, error))
+        return Raised(describe(error), final=not tries_again(policy, _kinds(error)))
     return _asked(policy, job, error)
+
+
+def _kinds(error: BaseException) -> tuple[str, ...]:
+    if isinstance(error, RemoteError):
+        return error.kinds
+    return tuple(qualified_name(kind) for kind in type(error).__mro__)
 
 
 def _asked(

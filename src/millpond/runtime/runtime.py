@@ -11,8 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, Declare, Disown, Join
-from millpond.core.errors import NotOpen, UnknownTask
+from millpond.core.control import Cancel, Declare, Disown, Join, Progress
+from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.hooks import Counts, Hooks
@@ -275,6 +275,13 @@ class Runtime:
                 await asyncio.sleep(pause)
             else:
                 return
+
+    async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
+        """Store how far an attempt has come, if it still holds its lease."""
+        if not 0.0 <= fraction <= 1.0:
+            raise ConfigError("fraction", fraction, "must be from 0 to 1")
+        self.heed(await self.store.control(Progress(job.leased.fence, fraction, text)))
+        self.progress.told(job.id, fraction, text)
 
     def must_be_open(self) -> None:
         """Object to waiting for what will not come any more."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
 from millpond.runtime.error import describe
 from millpond.runtime.job import Closure, Job, Where, Why
-from millpond.runtime.outcome import BadResult, Unreadable, raised
+from millpond.runtime.outcome import BadResult, Encoded, Unreadable, raised
 
 if TYPE_CHECKING:
     from millpond.runtime.worker import Worker
@@ -78,6 +78,8 @@ class Slot:
             return value, succeeded(job, value)
         except asyncio.CancelledError as error:
             return error, _interrupted(job, error)
+        except BadResult as error:
+            return error, Raised(describe(error), final=True, reason="bad_result")
         except Unreadable as error:
             self.worker.runtime.counts.corrupt += 1
             return error, Unfit(corrupt=True)
@@ -135,6 +137,8 @@ def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handl
     follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(job.body) is Closure:
         return Succeeded(None, follow_ups)
+    if type(value) is Encoded:
+        return Succeeded(value.data, follow_ups)
     try:
         return Succeeded(job.body.encode_result(value), follow_ups)  # type: ignore[union-attr]
     except BadResult as error:

@@ -1,0 +1,309 @@
+"""Handlers for the process executor's tests: children import this module and do what it says."""
+
+import atexit
+import collections
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from millpond.runtime import frames
+from millpond.runtime.child import Channel
+
+
+class Telling:
+    """A handler that starts a process, sends its own pid and that one's, and does its deed."""
+
+    def __init__(
+        self, deed: Callable[[], object], *, before: Callable[[], object] = lambda: None
+    ) -> None:
+        self._before = before
+        self._deed = deed
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        self._before()
+        grandchild = subprocess.Popen(["/bin/sleep", "3600"])
+        self.tell_and_do(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
+        return b"survived"
+
+    def tell_and_do(self, tell: Callable[[], object]) -> None:
+        tell()
+        self._deed()
+
+
+class Holding(Telling):
+    """One that then loops in C: no other thread and no Python signal handler ever runs again."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+    def tell_and_do(self, tell: Callable[[], object]) -> None:
+        # It tells from within the loop, so that it is already there when it is heard.
+        telling = (tell() for _ in range(1))
+        collections.deque(itertools.chain(telling, itertools.repeat(None)), maxlen=0)
+
+
+def _spin() -> NoReturn:
+    while True:
+        pass
+
+
+def _sleep() -> None:
+    time.sleep(3600)
+
+
+def _be_deaf() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(3600)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _without_the_kernel() -> None:
+    """Undo what Linux would do, so that only the thread that listens to the parent is left."""
+    import fcntl
+
+    for number in _open_descriptors(stat.S_ISFIFO):
+        flags = fcntl.fcntl(number, fcntl.F_GETFL)
+        fcntl.fcntl(number, fcntl.F_SETFL, flags & ~os.O_ASYNC)
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+
+
+sleeping = Telling(_sleep)
+spinning = Telling(_spin)
+holding = Holding()
+deaf = Telling(_be_deaf)
+stopped = Telling(_stop)
+spinning_without_the_kernel = Telling(_spin, before=_without_the_kernel)
+leaving_a_grandchild = Telling(lambda: os._exit(3))
+returning = Telling(lambda: None)
+
+
+def echo(payload: bytes) -> bytes:
+    return payload
+
+
+def pid(_payload: bytes) -> bytes:
+    return str(os.getpid()).encode()
+
+
+def session(_payload: bytes) -> bytes:
+    return f"{os.getsid(0)} {os.getpgrp()} {os.getpid()}".encode()
+
+
+def read_standard_input(_payload: bytes) -> bytes:
+    return sys.stdin.buffer.read()
+
+
+def write_at_exit(payload: bytes) -> bytes:
+    atexit.register(Path(payload.decode()).write_text, "left through the door")
+    return b""
+
+
+# Ways to end one's own process.
+
+
+def exit_at_once(_payload: bytes) -> bytes:
+    os._exit(3)
+
+
+def kill_itself(_payload: bytes) -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b"survived"
+
+
+def crash(_payload: bytes) -> bytes:
+    return ctypes.string_at(0)
+
+
+def exit_politely(_payload: bytes) -> bytes:
+    sys.exit(4)
+
+
+def interrupt_itself(_payload: bytes) -> bytes:
+    raise KeyboardInterrupt
+
+
+def exit_in_a_thread(_payload: bytes) -> bytes:
+    threading.Thread(target=os._exit, args=(5,)).start()
+    time.sleep(3600)
+    return b"survived"
+
+
+def terminate_itself(_payload: bytes) -> bytes:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(3600)
+    return b"survived"
+
+
+# Descriptors that are not the handler's.
+
+
+def _open_descriptors(is_wanted: Callable[[int], bool]) -> Iterator[int]:
+    for number in range(3, 256):
+        with contextlib.suppress(OSError):
+            if is_wanted(os.fstat(number).st_mode):
+                yield number
+
+
+def write_everywhere(payload: bytes) -> bytes:
+    for number in _open_descriptors(stat.S_ISSOCK):
+        os.write(number, payload)
+    return b"answered"
+
+
+def forge(_payload: bytes) -> bytes:
+    return write_everywhere(frames.packed(frames.DONE, os.urandom(16), b"forged"))
+
+
+def close_everything(_payload: bytes) -> bytes:
+    os.closerange(3, 256)
+    return b"answered"
+
+
+def put_a_file_in_its_place(payload: bytes) -> bytes:
+    for number in _open_descriptors(stat.S_ISSOCK):
+        file = os.open(payload.decode(), os.O_RDWR | os.O_CREAT)
+        os.dup2(file, number)
+    return b"answered"
+
+
+def fork_and_return(_payload: bytes) -> bytes:
+    """Both the process and its fork return from here."""
+    return b"the fork" if os.fork() == 0 else b"the child"
+
+
+def fork_and_exit(_payload: bytes) -> bytes:
+    """The fork holds the child's end of the socket after the child is gone."""
+    if os.fork() == 0:
+        time.sleep(3600)
+    os._exit(3)
+
+
+def large(payload: bytes) -> bytes:
+    return bytes(int(payload))
+
+
+# Errors.
+
+
+class Wishing(Exception):
+    def __millpond_wish__(self) -> bytes:
+        return b"in a minute"
+
+
+class WishingByAttribute(Exception):
+    __millpond_wish__ = b"at noon"
+
+
+class Unwilling(Exception):
+    """One that cannot be told."""
+
+    __millpond_wish__ = 3
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    def __repr__(self) -> str:
+        sys.exit("no picture")
+
+
+def wish(_payload: bytes) -> bytes:
+    raise Wishing("not now")
+
+
+def wish_by_attribute(_payload: bytes) -> bytes:
+    raise WishingByAttribute
+
+
+def be_unwilling(_payload: bytes) -> bytes:
+    raise Unwilling
+
+
+def fail_at_length(_payload: bytes) -> bytes:
+    raise ValueError("ä\udc80" * 100_000)
+
+
+def return_text(_payload: bytes) -> str:
+    return "text"
+
+
+nothing_to_call = 7
+
+
+# Messages.
+
+
+class Talking:
+    """A handler that answers each message, and returns when it is cancelled."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        channel.send(payload + context)
+        while not channel.cancelled.is_set():
+            with contextlib.suppress(TimeoutError):
+                channel.send(channel.receive(timeout=0.01).upper())
+        return b"cancelled"
+
+
+class Waiting:
+    """A handler that returns the first message it gets."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        channel.send(b"begun")
+        return channel.receive()
+
+
+class Late:
+    """A handler whose thread goes on talking after it has returned."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        def talk() -> None:
+            while True:
+                channel.send(b"still here")
+
+        threading.Thread(target=talk, daemon=True).start()
+        return b"done"
+
+
+class CleaningUp:
+    """A handler that writes a note however it ends."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        try:
+            channel.send(b"begun")
+            time.sleep(3600)
+        finally:
+            Path(payload.decode()).write_text("cleaned up")
+        return b"survived"
+
+
+class AnsweringAndExiting:
+    """A handler whose thread ends the process as soon as the answer is sent."""
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        def leave() -> None:
+            while channel._open:
+                time.sleep(0)
+            with channel._lock:
+                os._exit(0)
+
+        threading.Thread(target=leave).start()
+        return b"answered"
+
+
+answering_and_exiting = AnsweringAndExiting()
+cleaning_up = CleaningUp()
+talking = Talking()
+waiting = Waiting()
+late = Late()

@@ -1,0 +1,54 @@
+"""A program that uses a process pool, for tests that kill it or look at its output.
+
+`parent.py DEED` runs one handler, prints the pids its child tells, and waits to be killed. With
+FORK=1 there is also a fork of it, told first, which holds every descriptor it holds.
+"""
+
+import asyncio
+import functools
+import os
+import sys
+import threading
+import time
+
+from millpond.runtime.process import Errand, ProcessPool
+
+say = functools.partial(print, flush=True)
+
+
+def shout(payload: bytes) -> bytes:
+    """Print from a handler that lives in the main module."""
+    sys.stdout.write(f"shouted {payload.decode()}\n")
+    return os.fsencode(__name__)
+
+
+async def main(deed: str) -> None:
+    """Start the deed and print what its child says first."""
+    pool = ProcessPool(2)
+    if deed == "shout":
+        for word in (b"once", b"twice"):
+            say("answer", await pool.run(Errand(module="__main__", qualname=deed, payload=word)))
+        await pool.close()
+        return
+    if deed == "starting":
+        job = Errand(module="tests.runtime.handlers", qualname="sleeping", payload=b"")
+        asyncio.get_running_loop().call_soon(lambda: say(*(child.pid for child in pool._children)))
+        await pool.run(job)
+
+    def tell(pids: bytes) -> None:
+        fork = os.fork() if "FORK" in os.environ else None
+        if fork == 0:
+            time.sleep(3600)
+        say(*([fork] if fork else []), pids.decode())
+
+    await pool.run(
+        Errand(module="tests.runtime.handlers", qualname=deed, payload=b""), on_message=tell
+    )
+    await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    # The worker of a pool has more threads than one, and they do not end all at once.
+    for _ in range(4):
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+    asyncio.run(main(sys.argv[1]))
