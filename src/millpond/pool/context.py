@@ -56,11 +56,12 @@ class ChildJob:
 class _About:
     """What both kinds of context tell."""
 
-    __slots__ = ("_job",)
+    __slots__ = ("_child", "_job")
 
     def __init__(self, job: Job | ChildJob) -> None:
         # A child's job has what both kinds of context need of one, and asks for no more.
         self._job = cast("Job", job)
+        self._child = job if isinstance(job, ChildJob) else None
 
     @property
     def task_id(self) -> int:
@@ -214,7 +215,7 @@ class SyncContext(_About):
         """Submit calls as part of this attempt's outcome, all of them or none."""
         from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
 
-        if isinstance(self._job, ChildJob):
+        if self._child is not None:
             raise NotSupported(
                 "ctx.submit() is not there in a process: return what is to follow, or submit it "
                 "from a handler on the loop or in a thread",
@@ -224,8 +225,8 @@ class SyncContext(_About):
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""
-        if isinstance(self._job, ChildJob):
-            self._job.progress(fraction, text)
+        if self._child is not None:
+            self._child.progress(fraction, text)
             return
         runtime = self._job.runtime
         asyncio.run_coroutine_threadsafe(
@@ -237,7 +238,7 @@ class SyncContext(_About):
         known = self._job.leased.steps.get(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
-        if isinstance(self._job, ChildJob):
+        if self._child is not None:
             raise NotSupported(
                 "ctx.once() is not there in a process; use it from a handler in a thread",
                 feature="once",

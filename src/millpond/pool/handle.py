@@ -35,7 +35,7 @@ class Handle(Generic[R_co]):
         "_decode",
         "_end",
         "_pool",
-        "_unheard",
+        "_era",
         "attempt",
         "duplicate",
         "id",
@@ -59,11 +59,11 @@ class Handle(Generic[R_co]):
         *,
         status: Status,
         decode: Callable[[bytes], Any] | None,
-        unheard: int | None = None,
+        era: int | None = None,
     ) -> None:
         self._pool = pool
         self._decode = decode
-        self._unheard = unheard
+        self._era = era
         self._end: End | None = None
         self.id = new.id
         self.status = status
@@ -91,7 +91,7 @@ class Handle(Generic[R_co]):
         self.reason = admission.reason
         self.submitted_at = now
         if admission.duplicate:
-            self._unheard = None
+            self._era = None
 
     @property
     def pool(self) -> str:
@@ -157,7 +157,7 @@ class Handle(Generic[R_co]):
                 # It was never stored: there is nothing to wait for and nothing to read.
                 self._end = End(Status.REJECTED, reason=self.reason)
             else:
-                self._take(await end_of(runtime, self.id, self._unheard))
+                self._take(await end_of(runtime, self.id, self._era))
         assert self._end is not None  # noqa: S101
         return self._end
 

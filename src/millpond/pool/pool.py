@@ -344,9 +344,7 @@ class Pool:
                 closures[new.id] = closures_of
                 decode = None
             tasks.append(new)
-            handles.append(
-                Handle(self, new, status=Status.QUEUED, decode=decode, unheard=waiting.unheard)
-            )
+            handles.append(Handle(self, new, status=Status.QUEUED, decode=decode, era=waiting.era))
         return Batch(tasks=tuple(tasks), run=opening), handles, closures
 
     async def sent(

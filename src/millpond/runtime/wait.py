@@ -79,11 +79,11 @@ class Waits:
         return room
 
 
-async def end_of(runtime: Runtime, task: int, unheard: int | None = None) -> End:
+async def end_of(runtime: Runtime, task: int, era: int | None = None) -> End:
     """Wait for the end of a task: noted and checked if a handler is the one who waits."""
     job = current_job.get()
     if job is None or job.settled or job.runtime is not runtime:
-        return await runtime.waiting.end_of(task, unheard)
+        return await runtime.waiting.end_of(task, era)
     record = await runtime.view.task(task)
     if record is None or record.status is not Status.QUEUED:
         return await runtime.waiting.end_of(task)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
 
 CAUSES_KEPT = 1_000
+RECENT_KEPT = 10_000
 
 
 class Waiting:
@@ -29,8 +30,9 @@ class Waiting:
         self.values: dict[int, tuple[float, Any]] = {}
         """What closures returned, until retention forgets them."""
         self._causes: OrderedDict[int, BaseException] = OrderedDict()
-        self.unheard = 0
-        """How many tasks ended that nobody waited for: whoever comes late must ask the store."""
+        self.era = 0
+        self._recent: set[int] = set()
+        """The tasks that ended in this era: a task of it that is not here has not ended."""
 
     def on_end(self, task: int, callback: Callable[[End | None], None]) -> None:
         """Call back once when a task ends; None means: ask the store."""
@@ -54,9 +56,13 @@ class Waiting:
         """Tell who waits for a task."""
         if end is not None:
             self._keep(task, end)
+        self._recent.add(task)
+        if len(self._recent) > RECENT_KEPT:
+            self._recent = set()
+            self.era += 1
         known = self._tasks.pop(task, None)
         if known is None:
-            self.unheard += 1
+            pass
         elif isinstance(known, list):
             for callback in known:
                 callback(end)
@@ -95,8 +101,12 @@ class Waiting:
         end.cause = self._causes.get(task.new.id)
         return end
 
-    async def end_of(self, task: int, unheard: int | None = None) -> End:
-        """Wait for the end of a task. `unheard` is the count when the caller last knew it alive."""
+    def has_not_ended(self, task: int, era: int | None) -> bool:
+        """Return whether a task that lived in an era is known not to have ended since."""
+        return era == self.era and task not in self._recent and not self._runtime.shared
+
+    async def end_of(self, task: int, era: int | None = None) -> End:
+        """Wait for the end of a task; `era` is that in which the caller knew it alive."""
         told: asyncio.Future[End | None] = self._runtime.loop.create_future()
 
         def tell(end: End | None) -> None:
@@ -106,7 +116,7 @@ class Waiting:
         self.on_end(task, tell)
         try:
             end = None
-            if unheard is None or unheard != self.unheard or self._runtime.shared:
+            if not self.has_not_ended(task, era):
                 end = await self._seen(task)
             if end is None:
                 end = await told
