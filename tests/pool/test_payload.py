@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import operator
+import os
 import string
 import subprocess
 import sys
@@ -295,6 +296,27 @@ def test_equal_sets_give_equal_bytes(words: set[str], chance: Any) -> None:
     assert one(set[str]).encode((words,), {}) == one(set[str]).encode((set(shuffled),), {})
 
 
+def test_equal_sets_give_equal_bytes_in_every_process() -> None:
+    """Not even members that hash by chance and have no order show one."""
+    code = (
+        "from enum import Enum; from millpond.pool.payload import Signature\n"
+        "class Hue(Enum): A = 'a'; B = 'b'; C = 'c'; D = 'd'; E = 'e'; F = 'f'\n"
+        "def task(a: set[Hue], b: frozenset[tuple[str, str]]) -> None: ...\n"
+        "pairs = frozenset((str(n), str(n)) for n in range(20))\n"
+        "print(Signature(task, name='job').encode((set(Hue), pairs), {}))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert 1 == len(printed)
+
+
 def test_a_dict_keeps_its_order() -> None:
     """JSON objects have an order here, also beside an argument that is a set."""
 
@@ -511,6 +533,24 @@ def test_a_user_class_that_raises_is_a_refusal() -> None:
     assert "x" == refusal(job, picky).parameter
     with pytest.raises(Unreadable, match="too picky"):
         job.decode(b'{"x":{"x":2}}')
+
+
+def test_a_refusal_without_a_culprit_names_the_task() -> None:
+    """A class that objects only once leaves nobody to blame."""
+    moods = iter([True])
+
+    @dataclasses.dataclass
+    class Moody:
+        x: int
+
+        def __post_init__(self) -> None:
+            if self.x and next(moods, False):
+                raise KeyError("not now")
+
+    moody = Moody(0)
+    moody.x = 1
+    error = refusal(one(Moody), moody)
+    assert (None, "cannot be stored: 'not now'") == (error.parameter, error.reason)
 
 
 # ---- binding ---------------------------------------------------------------------------------
@@ -929,6 +969,26 @@ def test_a_fingerprint_is_the_same_for_ever() -> None:
     """It is stored, so its value is part of the format."""
     assert 0 <= fingerprint("review", b"{}") < 1 << 63
     assert 7362900740589161926 == fingerprint("review", b'{"pr":1984}')
+    assert 924777302577370760 == fingerprint("review", b'{"pr":{"b":1.5e300,"a":[{}]}}')
+    assert 924777302577370760 == fingerprint("review", b'{"pr":{"a":[{}],"b":1.5e300}}')
+
+
+def test_the_order_of_a_dict_makes_no_other_call() -> None:
+    """The same arguments under one idempotency key are no conflict, however they were put."""
+
+    def task(**more: Any) -> None: ...
+
+    job = signature(task)
+    one_way = job.encode((), {"a": 1, "b": {"c": 2, "d": 3}})
+    other_way = job.encode((), {"b": {"d": 3, "c": 2}, "a": 1})
+    assert one_way != other_way
+    assert fingerprint("job", one_way) == fingerprint("job", other_way)
+
+
+@pytest.mark.parametrize("payload", [b"{{", b'{"x":' * 100_000, b'{"x":{"a":\xff}}'])
+def test_any_bytes_have_a_fingerprint(payload: bytes) -> None:
+    """What cannot be read is told apart byte by byte."""
+    assert fingerprint("job", payload) != fingerprint("job", payload + b" ")
 
 
 @given(st.text(string.ascii_letters), st.binary(), st.text(string.ascii_letters), st.binary())

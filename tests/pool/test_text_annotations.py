@@ -86,6 +86,16 @@ def test_a_type_in_the_closure_is_found_later() -> None:
     assert value == trip(task, value)
 
 
+def test_a_name_of_the_closure_may_come_later() -> None:
+    """A function may be declared before all that it uses is there."""
+
+    def task(link: Link) -> object:
+        return later, link
+
+    assert Link("a") == trip(task, Link("a"))
+    later = 1
+
+
 def test_a_method_and_a_wrapped_function_are_read_at_home() -> None:
     """Neither a class nor a wrapper is in the way."""
 

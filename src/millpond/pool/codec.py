@@ -101,13 +101,7 @@ class Codec:
 
     def pack(self, value: object) -> bytes:
         """Return `value` as JSON, unchecked."""
-        if self.unordered:
-            try:
-                return SORTING.encode(value)
-            except TypeError:
-                # Members without an order: equal sets may then differ in bytes.
-                return ENCODER.encode(value)
-        return ENCODER.encode(value)
+        return _in_order(value) if self.unordered else ENCODER.encode(value)
 
     def decode(self, stored: bytes) -> object:
         """Return the stored value, or raise Unreadable: whatever the bytes are, nothing else."""
@@ -126,6 +120,17 @@ class Codec:
             # msgspec speaks of the JSON it saw; the caller knows what was given.
             return f"{wanted}, not {type(value).__name__}"
         return f"{wanted}: {error}"
+
+
+def _in_order(value: object) -> bytes:
+    """Return JSON in which sets are sorted."""
+    if isinstance(value, (frozenset, set)):
+        return b"[%b]" % b",".join(sorted(map(_in_order, value)))
+    try:
+        return SORTING.encode(value)
+    except TypeError:
+        # A set within, of members that have no order: equal ones may then differ in bytes.
+        return ENCODER.encode(value)
 
 
 def decoder(kind: Hint) -> msgspec.json.Decoder[Any]:

@@ -55,8 +55,6 @@ def _stands_for(given: object, kind: type, *, exact: bool) -> bool:
 @lru_cache(maxsize=1024)
 def _comparison(kind: type) -> Callable[[Any, Any, bool], Found]:
     """Choose once per type how two of it are compared."""
-    if issubclass(kind, Enum):
-        return _same
     if issubclass(kind, (list, tuple)):
         return _items
     if issubclass(kind, dict):
@@ -82,11 +80,6 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
     if is_model(kind):
         return (*kind.model_fields, "__pydantic_extra__")
     return None
-
-
-def _same(given: object, back: object, _: bool) -> Found:
-    # A StrEnum that stands for its str arrives here by another door: kind is str then.
-    return None if given is back else ("", _CHANGED)
 
 
 def _equal(given: object, back: object, _: bool) -> Found:

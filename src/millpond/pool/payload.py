@@ -22,6 +22,7 @@ from msgspec.structs import asdict, astuple
 from millpond.core.errors import BadPayload, ConfigError, PayloadTooLarge
 from millpond.pool.codec import (
     ENCODER,
+    SORTING,
     Codec,
     Refused,
     Unsupported,
@@ -303,11 +304,23 @@ class Signature:
 
 
 def fingerprint(function: str, payload: bytes) -> int:
-    """Return 63 bits that tell one call from another, the same on every machine for ever."""
+    """Return 63 bits that tell one call from another, the same on every machine for ever.
+
+    Dicts that are equal make equal calls, whatever their order.
+    """
+    if payload.count(b"{") > 1:
+        payload = _canonical(payload)
     name = function.encode("utf-8", "surrogatepass")
     # The length keeps ("ab", b"c") and ("a", b"bc") apart.
     digest = blake2b(b"%d:%b%b" % (len(name), name, payload), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
+
+
+def _canonical(payload: bytes) -> bytes:
+    try:
+        return SORTING.encode(msgspec.json.decode(payload))
+    except Exception:  # noqa: BLE001 - nested too deeply, or no JSON: then every byte counts
+        return payload
 
 
 def _parameters(fn: Callable[..., object], task: str) -> list[Parameter]:
