@@ -289,7 +289,7 @@ def _watch(
     """Call back on the loop once the process has ended but is not reaped; returns how to stop."""
     try:
         descriptor = _pidfd(process.pid)
-    except OSError:
+    except (OSError, AttributeError):  # an old kernel or a sandbox; an interpreter built without
         _watch_in_a_thread(loop, process, callback)
         return lambda: None
 
