@@ -361,6 +361,26 @@ async def test_what_a_handler_left_behind_dies_when_its_child_is_closed() -> Non
     assert ends_within(grandchild, 1)
 
 
+@pytest.mark.parametrize("is_watched_by", ["descriptor", "thread"])
+async def test_a_parent_that_ignores_its_children_s_ends_loses_none(
+    is_watched_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With SIGCHLD ignored the kernel reaps: how a child ended is not known, but that it did is."""
+    if is_watched_by == "thread":
+        monkeypatch.setattr(supervise, "_pidfd", no_descriptors)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        async with pool_of() as pool:
+            assert isinstance(await pool.run(handler("kill_itself")), Died)
+            job = Started(pool, handler("sleeping"))
+            child, _ = await job.pids()
+            assert await cancelled_after(job.task) < 1
+            assert is_reaped(child)
+            assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 async def test_a_child_that_cannot_be_started_is_a_death() -> None:
     """And leaves no descriptor behind."""
     before = belongings()

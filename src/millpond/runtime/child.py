@@ -207,16 +207,15 @@ def _die_with(parent: int, lifeline: int) -> None:
     parent may hold that end, too; therefore the parent death signal beside it. That one is not
     SIGKILL, which would end this process alone and spare the rest of the group.
     """
-    if sys.platform != "linux":
-        return
-    import ctypes  # noqa: PLC0415 - not needed elsewhere, and not small
-    import fcntl  # noqa: PLC0415
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - not needed elsewhere, and not small
+        import fcntl  # noqa: PLC0415
 
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGHUP, 0, 0, 0)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGHUP, 0, 0, 0)
     if os.getppid() != parent:
         end_group()
 

@@ -289,7 +289,7 @@ def _watch(
     """Call back on the loop once the process has ended but is not reaped; returns how to stop."""
     try:
         descriptor = _pidfd(process.pid)
-    except OSError:
+    except (OSError, AttributeError):  # an old kernel or a sandbox; an interpreter built without
         _watch_in_a_thread(loop, process, callback)
         return lambda: None
 
@@ -303,9 +303,9 @@ def _watch(
 
 def _pidfd(pid: int) -> int:
     """Return a descriptor that is readable when the process has ended; OSError without support."""
-    if sys.platform != "linux":
-        raise OSError("no process descriptors on this system")
-    return os.pidfd_open(pid)
+    if sys.platform == "linux":
+        return os.pidfd_open(pid)
+    raise OSError("no process descriptors on this system")
 
 
 def _watch_in_a_thread(
