@@ -1,15 +1,27 @@
 """The package root shows what it lists, and lists what it shows."""
 
-from types import ModuleType
+import subprocess
+import sys
 
 import millpond
 
 
 def test_the_front_door_is_sorted_and_complete() -> None:
-    """Every public name of the package root is in `__all__`, once, in order."""
-    visible = [
-        name
-        for name, value in vars(millpond).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    ]
-    assert sorted(visible) == millpond.__all__
+    """Every public name is listed once, in order, and is where the root says it is."""
+    assert sorted(set(millpond.__all__)) == millpond.__all__
+    assert sorted(millpond._HOME) == millpond.__all__
+    assert [] == [name for name in millpond.__all__ if getattr(millpond, name) is None]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A name that is not there is told apart from one that is, as anywhere."""
+    assert not hasattr(millpond, "Milpond")
+
+
+def test_importing_the_root_imports_nothing_else_of_ours() -> None:
+    """What a child process does not use it does not pay for."""
+    code = "import sys, millpond; print([m for m in sys.modules if m.startswith('millpond.')])"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "[]" == answer.stdout.strip()

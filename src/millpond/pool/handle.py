@@ -34,8 +34,8 @@ class Handle(Generic[R_co]):
     __slots__ = (
         "_decode",
         "_end",
-        "_pool",
         "_era",
+        "_pool",
         "attempt",
         "duplicate",
         "id",
