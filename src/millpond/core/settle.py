@@ -58,7 +58,7 @@ ENDINGS = frozenset(
 )
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is to become of one leased task. Says nothing about how it is stored."""
 
     fence: Fence
@@ -73,7 +73,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
-        check.number("delay", self.delay)
+        if self.delay.__class__ is not float or self.delay != 0.0:
+            check.number("delay", self.delay)
 
 
 class Settled(StrEnum):

@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("tasks", sorted(pools), "of one batch must all be for one pool")
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
+class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one task of a batch."""
 
     task: int

@@ -38,7 +38,7 @@ from millpond.store.memory.recover import bury
 from millpond.store.memory.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
-    from collections import OrderedDict
+    from collections import deque
     from collections.abc import Iterable
 
 
@@ -146,6 +146,7 @@ def _respec(
         pool.backlog = pool.backlog.rebuilt(spec)
     pool.spec = spec
     pool.backlog.respec(spec)
+    pool.fresh.respec(spec, tables.live(pool))
     tables.touch(pool)
     tables.wake(spec.name, now)
 
@@ -206,17 +207,19 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 
 
 def _forget(
-    tables: Tables, pool: PoolTable, ended: OrderedDict[int, None], before: float, limit: int
+    tables: Tables, pool: PoolTable, ended: deque[Task] | None, before: float, limit: int
 ) -> int:
     gone = 0
     while ended and gone < limit:
-        identifier = next(iter(ended))
-        task = tables.tasks[identifier]
+        task, identifier = ended[0], ended[0].new.id
         finished_at = task.finished_at or 0.0
-        if finished_at >= before:
+        redriven = tables.tasks.get(identifier) is not task
+        if finished_at >= before and not redriven:
             break
-        del ended[identifier]
-        del tables.tasks[identifier]
+        ended.popleft()
+        if redriven:
+            continue
+        tables.forget(task)
         known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
         if known is not None and known.task == identifier:
             pool.old_keys[key_of(task.new)] = finished_at
@@ -279,8 +282,7 @@ def _cancel_all(
 
 def _of_unit(tables: Tables, pool: PoolTable, unit: str | None) -> list[Task]:
     """Return the live tasks of a pool, or of one lane or key of it, oldest first."""
-    units = list(pool.live) if unit is None else [unit]
-    chosen = (tables.tasks[i] for one in units for i in pool.live.get(one, ()))
+    chosen = (task for task in tables.live(pool) if unit is None or task.unit == unit)
     return sorted(chosen, key=_by_seq)
 
 

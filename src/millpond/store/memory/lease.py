@@ -37,7 +37,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         if task is None:
             break
         _charge_rates(pool, task, now)
-        tables.start(task, worker, token, now)
+        tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
     if ask.want > 0:
         _note_starved(tables, pool, worker, now, got=len(leased))

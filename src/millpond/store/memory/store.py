@@ -50,9 +50,9 @@ class MemoryStore:
     """
 
     def __init__(self, *, audit_limit: int | None = AUDIT_KEPT) -> None:
-        self._tables = Tables(audit_limit=audit_limit)
+        entropy = random.SystemRandom().getrandbits(64)
+        self._tables = Tables(audit_limit=audit_limit, entropy=entropy)
         self._view = MemoryView(self._tables)
-        self._dice = random.SystemRandom()
         self._latest = float("-inf")
         self._closed = False
 
@@ -65,7 +65,7 @@ class MemoryStore:
         if self._closed:
             message = "the store is closed; open a new one"
             raise StoreClosed(message)
-        self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
+        self._tables.begin(entropy)
         # Time does not go back here, whatever a clock does: what was due stays due.
         self._latest = max(self._latest, rounded(time.time() if now is None else now))
         return self._latest
@@ -75,10 +75,10 @@ class MemoryStore:
     ) -> SubmitAnswer:
         """Take in batches, each whole or not at all where its pool's policy says so."""
         now = self._begin(now, entropy)
-        answers = tuple(submit(self._tables, batch, now) for batch in batches)
+        answers = [submit(self._tables, batch, now) for batch in batches]
         self._tables.end(now)
         return SubmitAnswer(
-            batches=tuple(map(self._with_run, answers)),
+            batches=tuple([a if a.run is None else self._with_run(a) for a in answers]),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
         )
@@ -126,17 +126,21 @@ class MemoryStore:
         """End attempts, each only with its current fence, and lease the next if asked."""
         now = self._begin(now, entropy)
         # Before anything is changed: a verb happens wholly or not at all.
-        for new in (new for one in settlements for new in one.follow_ups):
-            pool_named(self._tables, new.pool)
+        for one in settlements:
+            for new in one.follow_ups:
+                pool_named(self._tables, new.pool)
         if then is not None:
             pool_named(self._tables, then.pool)
         ended = [settle(self._tables, one, now) for one in settlements]
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=tuple(settled for settled, _ in ended),
+            settled=tuple([settled for settled, _ in ended]),
             follow_ups=tuple(
-                tuple(admission(self._tables, one) for one in taken) for _, taken in ended
+                [
+                    tuple([admission(self._tables, one) for one in taken]) if taken else ()
+                    for _, taken in ended
+                ]
             ),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
@@ -225,5 +229,5 @@ class MemoryView:
         """Return audit records from position `after` on, oldest first."""
         dropped = self._tables.records_dropped
         start = max(after - dropped, 0)
-        records = tuple(self._tables.records[start : start + limit])
+        records = self._tables.records(start, limit)
         return AuditPage(records, max(after, dropped) + len(records))

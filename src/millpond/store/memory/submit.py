@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from millpond.store.protocol import Batch
 
+_FIFO = OrderKind.FIFO
+
 WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 """The policies under which a batch is taken whole or not at all."""
 
@@ -131,7 +133,7 @@ def _refused(
     if policy is None or policy.on_full not in WHOLE:
         return None
     if policy.on_full is OnFull.FAIL_FAST:
-        return _no_capacity(pool, fresh, now)
+        return _no_capacity(tables, pool, fresh, now)
     return _full(pool, fresh)
 
 
@@ -181,14 +183,16 @@ def _queue_full(pool: PoolTable, counted: Depth, key: str | None) -> Refusal:
     )
 
 
-def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refusal | None:
+def _no_capacity(
+    tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float
+) -> Refusal | None:
     """Return why not every task of a batch could start now in a fail-fast pool, or None."""
     busy = pool.running + pool.backlog.ready
     stopped = pool.paused or pool.not_before > now
     if (
         not stopped
         and busy + len(fresh) <= pool.spec.max_concurrent
-        and _units_have_room(pool, fresh, now)
+        and _units_have_room(tables, pool, fresh, now)
         and _rates_have_room(pool, fresh, now)
     ):
         return None
@@ -197,15 +201,23 @@ def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refus
     )
 
 
-def _units_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
+def _units_have_room(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
     limit = pool.spec.unit_limit
     for unit, count in Counter(_unit(pool, new) for new in fresh).items():
         if not pool.backlog.may_start_now(unit, now):
             return False
-        live = len(pool.live.get(unit, ()))
-        if unit is not None and limit is not None and live + count > limit:
+        if unit is None or limit is None:
+            continue
+        if _live_in(tables, pool, unit) + count > limit:
             return False
     return True
+
+
+def _live_in(tables: Tables, pool: PoolTable, unit: str) -> int:
+    """Return how many tasks of a lane or key wait or run, those set aside too."""
+    if not pool.parked_apart:
+        return pool.backlog.live_in(unit)
+    return sum(task.unit == unit for task in tables.live(pool))
 
 
 def _unit(pool: PoolTable, new: NewTask) -> str | None:
@@ -226,8 +238,7 @@ def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> b
 
 def depth(pool: PoolTable, key: str | None) -> Depth:
     """Count what a bound looks at."""
-    same_key = pool.fresh_by_key.get(key) if key is not None else None
-    return Depth(len(pool.fresh), len(same_key) if same_key else 0)
+    return Depth(len(pool.fresh), 0 if key is None else pool.fresh.of_key(key))
 
 
 # Taking
@@ -261,9 +272,10 @@ def _take(tables: Tables, new: NewTask, now: float) -> Taken:
 
 def _position(pool: PoolTable, task: Task) -> int | None:
     """Return how many wait ahead of a task that has just come: in its lane, or in a fifo pool."""
-    if pool.backlog.strict(task.unit):
-        return len(pool.live[task.unit]) - pool.backlog.running_in(task.unit) - 1
-    return pool.queued - 1 if pool.spec.order.kind is OrderKind.FIFO else None
+    backlog = pool.backlog
+    if backlog.lanes and (unit := task.unit) is not None:
+        return backlog.live_in(unit) - backlog.running_in(unit) - 1
+    return pool.queued - 1 if pool.spec.order.kind is _FIFO else None
 
 
 def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
@@ -301,8 +313,8 @@ def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
     """Let the oldest never-claimed task make room."""
-    waiting = pool.fresh_by_key[new.key] if verdict.of_key else pool.fresh
-    oldest = tables.tasks[next(iter(waiting))]
+    fresh = pool.fresh
+    oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
     oldest.reason = verdict.reason
     tables.move(oldest, Event.EVICT, now, cause=new.id)
 
