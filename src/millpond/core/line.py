@@ -76,8 +76,18 @@ class Line:
     def remove(self, task: Task) -> None:
         """Take out a task that is here: at once if it is the first, else it is skipped later."""
         row, heap = self._row, self._heap
-        if row and row[self._head] is task:
-            self._take_head()
+        head = self._head
+        if row and row[head] is task:
+            head += 1
+            if head == len(row):
+                self._row = []
+                self._head = 0
+            elif head > _SLACK and 2 * head > len(row):
+                del row[:head]
+                self._head = 0
+            else:
+                row[head - 1] = _TAKEN
+                self._head = head
         elif heap and heap[0][2] is task:
             heappop(heap)
         else:
@@ -87,22 +97,10 @@ class Line:
             if len(self._gone) > len(self) + _SLACK:
                 self._sweep(self._gone)
 
-    def _take_head(self) -> None:
-        row = self._row
-        row[self._head] = _TAKEN
-        head = self._head + 1
-        if head == len(row):
-            self._row = []
-            head = 0
-        elif head > _SLACK and 2 * head > len(row):
-            del row[:head]
-            head = 0
-        self._head = head
-
     def _skip_dead(self, gone: set[int]) -> None:
-        while self._row and (seq := self._row[self._head].seq) in gone:
-            gone.remove(seq)
-            self._take_head()
+        while self._row and (dead := self._row[self._head]).seq in gone:
+            gone.remove(dead.seq)
+            self.remove(dead)
         heap = self._heap
         while heap and heap[0][1] in gone:
             gone.remove(heappop(heap)[1])

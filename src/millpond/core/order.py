@@ -243,8 +243,14 @@ class Backlog:
         if task.due > now and not (self.lanes and task.unit is not None):
             self._delayed[task.new.id] = task
             self._task_timers.set(task.new.id, (task.due, task.seq))
-        else:
+        elif self.grouped:
             self._insert(task)
+        else:
+            line = self._lines.get(task.new.owner)
+            if line is None:
+                line = self._lines[task.new.owner] = Line()
+            line.add(task)
+            self._ready += 1
 
     def discard(self, task: Task) -> None:
         """Take a queued task out, wherever it stands."""
@@ -314,7 +320,7 @@ class Backlog:
             if due is None or identifier is None or due[0] > now:
                 break
             self._task_timers.discard(identifier)
-            self._insert(self._delayed.pop(identifier))
+            self.add(self._delayed.pop(identifier), now)
 
     def pause(self, unit: Unit, *, paused: bool) -> None:
         """Stop or start again the claims of one lane or key."""
@@ -441,13 +447,6 @@ class Backlog:
 
     def _insert(self, task: Task) -> None:
         self._ready += 1
-        if not self.grouped:
-            owner = task.new.owner
-            line = self._lines.get(owner)
-            if line is None:
-                line = self._lines[owner] = Line()
-            line.add(task)
-            return
         state = self._unit(task.unit)
         address = (self._share(task), task.new.owner)
         group = state.groups.get(address)

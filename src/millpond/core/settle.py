@@ -53,6 +53,8 @@ class Unfit(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
+_RETRY = Event.RETRY
+
 ENDINGS = frozenset(
     {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
 )
@@ -136,7 +138,7 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
     event = settlement.event
     if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
         return Event.CANCEL
-    if event is Event.RETRY and settlement.spend and task.attempt >= task.new.attempts:
+    if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:
         return Event.FAIL
     return event
 

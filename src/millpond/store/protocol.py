@@ -43,6 +43,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     run: NewRun | None = None
 
     def __post_init__(self) -> None:
+        if len(self.tasks) < 2:
+            return
         pools = {new.pool for new in self.tasks}
         if len(pools) > 1:
             raise ConfigError("tasks", sorted(pools), "of one batch must all be for one pool")

@@ -10,7 +10,7 @@ from millpond.core.lease import STARVED_FOR, LeaseAsk, Leased, Worker, knows, ma
 from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
-from millpond.core.task import Task
+from millpond.core.task import Fence, Task
 from millpond.store.protocol import LeaseAnswer
 
 if TYPE_CHECKING:
@@ -27,16 +27,20 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         tables.renew(worker, worker.lease, now)
     pool = tables.pools[ask.pool]
     # What this verb settled takes its place before what time made due, and that before the claim.
-    pool.backlog.flush(now)
+    if pool.backlog.grouped:
+        pool.backlog.flush(now)
     pool.backlog.promote(now)
-    _unpark(tables, pool, worker, ask.want, now)
+    if pool.parked:
+        _unpark(tables, pool, worker, ask.want, now)
     leased: list[Leased] = []
     token = tables.token()
-    while len(leased) < ask.want and slots(pool, worker, now) > 0:
+    # Each start takes one slot, and nothing else that happens in here takes or frees one.
+    for _ in range(min(ask.want, slots(pool, worker, now))):
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        _charge_rates(pool, task, now)
+        if pool.tats:
+            _charge_rates(pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
     if ask.want > 0:
@@ -49,7 +53,7 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
     if pool.paused or pool.not_before > now:
         return 0
     limit = pool.spec.max_concurrent
-    starved = _starved_before(pool, worker, now)
+    starved = _starved_before(pool, worker, now) if pool.starved else None
     if not starved:
         return limit - pool.running
     # A free slot for each who got none, and no more than an even share for those who have some.
@@ -90,7 +94,7 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
         return None
     if pool.not_before > now:
         return pool.not_before
-    if any(knows(worker, function) for function in pool.parked):
+    if pool.parked and any(knows(worker, function) for function in pool.parked):
         # As many as were asked for came back from their parking place; there are more.
         return now
     task = pool.backlog.peek(worker.owner)
@@ -119,6 +123,8 @@ def _is_recent(asked_at: float, now: float) -> bool:
 
 def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
+    if got and not pool.starved:
+        return
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
     if wanting and pool.backlog.peek(worker.owner) is not None and slots(pool, worker, now) < 1:
@@ -131,15 +137,16 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
 
 def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
+    picky = worker.functions is not None or worker.unknown
     while (task := pool.backlog.peek(worker.owner)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)
             pool.backlog.flush(now)
-        elif task.new.owner is None and not knows(worker, task.new.call.function):
+        elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif _rate_moment(pool, task, now) > now:
+        elif pool.tats and _rate_moment(pool, task, now) > now:
             return None
         else:
             return task
@@ -177,7 +184,7 @@ def _charge_rates(pool: PoolTable, task: Task, now: float) -> None:
 def _leased(task: Task) -> Leased:
     new = task.new
     return Leased(
-        fence=task.fence,
+        fence=Fence(new.id, task.attempt, task.token),
         pool=new.pool,
         call=new.call,
         key=new.key,

@@ -14,21 +14,26 @@ if TYPE_CHECKING:
     from millpond.core.task import Fence, Task
     from millpond.store.memory.tables import Tables
 
+_RUNNING, _COMPLETE = Status.RUNNING, Event.COMPLETE
+_APPLIED, _STALE = Settled.APPLIED, Settled.STALE
+
 
 def settle(tables: Tables, settlement: Settlement, now: float) -> tuple[Settled, tuple[Taken, ...]]:
     """Apply one settlement, or report that its fence is not the current one."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return Settled.STALE, ()
+        return _STALE, ()
     if not is_current(task, settlement.fence):
         tables.pools[task.new.pool].stale_settles += 1
-        return Settled.STALE, ()
-    return Settled.APPLIED, _apply(tables, task, settlement, now)
+        return _STALE, ()
+    return _APPLIED, _apply(tables, task, settlement, now)
 
 
 def is_current(task: Task, fence: Fence) -> bool:
     """Return whether a fence still gives the right to write for its task."""
-    return task.status is Status.RUNNING and task.fence == fence
+    if task.status is not _RUNNING or task.token != fence.token:
+        return False
+    return task.attempt == fence.attempt and task.new.id == fence.task
 
 
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
@@ -36,10 +41,20 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     task.result = settlement.result
     task.error = settlement.error
     taken: tuple[Taken, ...] = ()
-    if event is Event.COMPLETE:
-        taken = tuple(follow_up(tables, new, now) for new in settlement.follow_ups)
+    if settlement.follow_ups and event is _COMPLETE:
+        taken = tuple([follow_up(tables, new, now) for new in settlement.follow_ups])
     if not settlement.spend:
         task.attempt -= 1
+    if event is _COMPLETE:
+        tables.move(task, event, now)
+    else:
+        _apply_other(tables, task, event, settlement, now)
+    return taken
+
+
+def _apply_other(
+    tables: Tables, task: Task, event: Event, settlement: Settlement, now: float
+) -> None:
     match event:
         case Event.CORRUPT:
             tables.move(task, Event.RELEASE, now)
@@ -55,7 +70,6 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
             if event is Event.CANCEL:
                 task.reason = Reason.CANCELLED
             tables.move(task, event, now)
-    return taken
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from millpond.core import rate as gcra
 from millpond.core.admit import (
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from millpond.store.protocol import Batch
 
-_FIFO = OrderKind.FIFO
+_FIFO, _QUEUED = OrderKind.FIFO, Status.QUEUED
 
 WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 """The policies under which a batch is taken whole or not at all."""
@@ -43,7 +45,19 @@ WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 
 def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     """Take in one batch, or refuse it whole with nothing changed."""
-    known = {new.id: _known(tables, new) for new in batch.tasks}
+    known = _known_among(tables, batch.tasks)
+    if known or batch.run is not None:
+        return _submit_with_care(tables, batch, known, now)
+    refusal = _refused(tables, batch.tasks, None, now)
+    if refusal is not None:
+        return BatchAnswer(refusal=refusal)
+    return BatchAnswer(admissions=_take_all(tables, batch.tasks, now))
+
+
+def _submit_with_care(
+    tables: Tables, batch: Batch, known: dict[int, Known | None], now: float
+) -> BatchAnswer:
+    """Take in a batch that opens a run, or holds keys or tasks that may be known already."""
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
     if run is not None and batch.run is not None:
@@ -56,15 +70,30 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
     opened = _open_run(tables, batch.run, now) if batch.run else None
-    taken = [_take(tables, new, now) for new in batch.tasks]
+    admissions = _take_all(tables, batch.tasks, now)
     if opened is not None:
         tables.touch_run(opened)
-    # Told at the end: a later task of the batch may have evicted an earlier one.
-    admissions = tuple(admission(tables, one) for one in taken)
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
 
 
+def _take_all(tables: Tables, tasks: Sequence[NewTask], now: float) -> tuple[Admission, ...]:
+    taken = [_take(tables, new, now) for new in tasks]
+    # Told at the end: a later task of the batch may have evicted an earlier one.
+    return tuple([admission(tables, one) for one in taken])
+
+
 # Known keys
+
+
+def _known_among(tables: Tables, tasks: Sequence[NewTask]) -> dict[int, Known | None]:
+    """Return who answers for each task, by its id; nothing where there is no need to ask."""
+    stored = tables.tasks
+    for new in tasks:
+        if new.idempotency_key is not None or new.id in stored:
+            return {new.id: _known(tables, new) for new in tasks}
+    if len(tasks) > 1 and len({new.id for new in tasks}) < len(tasks):
+        return {new.id: None for new in tasks}
+    return {}
 
 
 def _known(tables: Tables, new: NewTask) -> Known | None:
@@ -91,7 +120,7 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
     for new in tasks:
         if new.idempotency_key is None:
             continue
-        holder = known[new.id]
+        holder = known.get(new.id)
         other = seen.setdefault(key_of(new), new)
         standing = holder or known_by(other, Status.QUEUED)
         if conflicts(standing, new):
@@ -103,7 +132,7 @@ def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> 
     """Return what is really new: known keys and repeats within the batch are not counted."""
     fresh: dict[object, NewTask] = {}
     for new in tasks:
-        if known[new.id] is None:
+        if known.get(new.id) is None:
             fresh.setdefault(key_of(new) if new.idempotency_key else new.id, new)
     return list(fresh.values())
 
@@ -123,12 +152,9 @@ def _refused(
         return Refusal(reason=Reason.UNKNOWN_POOL, pool=name)
     if pool.closed:
         return Refusal(reason=Reason.CLOSED, pool=name)
-    for new in fresh:
-        if (hopeless := _never_starts(tables, new)) is not None:
-            return Refusal(reason=hopeless, pool=name, bound=too_heavy(pool.spec, new))
-    shut = _run_refuses(tables, fresh, run)
-    if shut is not None:
-        return Refusal(reason=shut, pool=name)
+    refusal = _hopeless(tables, pool, fresh) or _run_refuses(tables, fresh, run)
+    if refusal is not None:
+        return refusal
     policy = pool.spec.backpressure
     if policy is None or policy.on_full not in WHOLE:
         return None
@@ -137,9 +163,31 @@ def _refused(
     return _full(pool, fresh)
 
 
-def _run_refuses(tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None) -> Reason | None:
-    """Return why a run takes no more: it has ended, or its budget is used up."""
-    for identifier, count in Counter(new.run for new in fresh if new.run is not None).items():
+def _hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
+    """Return the refusal of the first task that could never start, or None."""
+    rated, fine = bool(pool.tats), None
+    for new in fresh:
+        if not rated and (new.owner is None or new.owner == fine):
+            continue
+        reason = _never_starts(tables, new)
+        if reason is not None:
+            bound = too_heavy(pool.spec, new)
+            return Refusal(reason=reason, pool=pool.name, bound=bound)
+        fine = new.owner
+    return None
+
+
+def _run_refuses(
+    tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None
+) -> Refusal | None:
+    """Return the refusal of a run that takes no more: it has ended, or its budget is used up."""
+    runs = [new.run for new in fresh if new.run is not None]
+    reason = _shut(tables, runs, opening) if runs else None
+    return None if reason is None else Refusal(reason=reason, pool=fresh[0].pool)
+
+
+def _shut(tables: Tables, runs: list[int], opening: NewRun | None) -> Reason | None:
+    for identifier, count in Counter(runs).items():
         if opening is not None and opening.id == identifier:
             room = opening.max_tasks
         else:
@@ -244,30 +292,32 @@ def depth(pool: PoolTable, key: str | None) -> Depth:
 # Taking
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """What `_take` did with one task; how it stands is told when the batch is through."""
 
     task: int
     duplicate: bool = False
     position: int | None = None
-    known: Status = Status.QUEUED
+    known: Status = _QUEUED
     reason: str | None = None
 
 
 def _take(tables: Tables, new: NewTask, now: float) -> Taken:
     """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
-    known = _known(tables, new)
-    if known is not None:
-        return Taken(known.task, duplicate=known.task != new.id, known=known.status)
+    if new.idempotency_key is not None or new.id in tables.tasks:
+        known = _known(tables, new)
+        if known is not None:
+            return Taken(known.task, known.task != new.id, None, known.status)
     pool = tables.pools[new.pool]
-    verdict = admit(pool.spec, depth(pool, new.key))
-    if isinstance(verdict, Drop):
-        tables.refuse(new, verdict.reason, now)
-        return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
-    if isinstance(verdict, Evict):
-        _evict(tables, pool, new, verdict, now)
+    if pool.spec.backpressure is not None:
+        verdict = admit(pool.spec, depth(pool, new.key))
+        if isinstance(verdict, Drop):
+            tables.refuse(new, verdict.reason, now)
+            return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
+        if isinstance(verdict, Evict):
+            _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Taken(new.id, position=_position(pool, task))
+    return Taken(new.id, False, _position(pool, task))
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
@@ -275,7 +325,9 @@ def _position(pool: PoolTable, task: Task) -> int | None:
     backlog = pool.backlog
     if backlog.lanes and (unit := task.unit) is not None:
         return backlog.live_in(unit) - backlog.running_in(unit) - 1
-    return pool.queued - 1 if pool.spec.order.kind is _FIFO else None
+    if pool.spec.order.kind is not _FIFO:
+        return None
+    return len(backlog) + pool.parked_apart - 1
 
 
 def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:

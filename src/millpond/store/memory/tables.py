@@ -222,7 +222,10 @@ class Tables:
             pool.fresh.add(task)
         if new.owner is not None:
             self.owned[new.owner] = self.owned.get(new.owner, 0) + 1
-        run = None if new.run is None else self.runs.get(new.run)
+        if new.run is None:
+            self._enqueue(pool, task, now)
+            return task
+        run = self.runs.get(new.run)
         if run is not None:
             run.joined(counted=not new.is_callback)
         self._enqueue(pool, task, now)
@@ -278,7 +281,10 @@ class Tables:
         backlog = pool.backlog
         if backlog.grouped:
             self._touched_pools[pool.name] = pool
-        self._forget_waiting(pool, task)
+        if task.fresh:
+            pool.fresh.remove(task)
+        if task.expires_at is not None or new.run is not None:
+            self._forget_waiting(task)
         backlog.start(task, now)
         pool.running += 1
         holding = pool.holding
@@ -405,17 +411,23 @@ class Tables:
             self.expiring_tasks.set(new.id, (task.expires_at, new.id))
         if new.run is not None and not new.is_callback:
             self.run_queued.setdefault(new.run, {})[new.id] = None
-        pool.backlog.add(task, now)
-        if pool.backlog.grouped:
+        backlog = pool.backlog
+        backlog.add(task, now)
+        if backlog.grouped:
             self._touched_pools[pool.name] = pool
         if task.parked:
             self.park(pool, task, now)
         elif pool.running < pool.spec.max_concurrent and not pool.paused:
             due = task.due
-            self.wake(pool.name, due if due > now else now)  # noqa: FURB136 - max costs a call
+            if due > now:
+                self.wake(pool.name, due)
+            elif self._wakes.get(pool.name) != now:
+                self.wake(pool.name, now)
 
     def _dequeue(self, pool: PoolTable, task: Task, now: float) -> None:
-        self._forget_waiting(pool, task)
+        if task.fresh:
+            pool.fresh.remove(task)
+        self._forget_waiting(task)
         if task.parked:
             self.unpark(pool, task, now)
         pool.backlog.discard(task)
@@ -423,10 +435,8 @@ class Tables:
             # Cancelling the head of a lane lets the next one start.
             self.wake(pool.name, now)
 
-    def _forget_waiting(self, pool: PoolTable, task: Task) -> None:
+    def _forget_waiting(self, task: Task) -> None:
         new = task.new
-        if task.fresh:
-            pool.fresh.remove(task)
         if task.expires_at is not None:
             self.expiring_tasks.discard(new.id)
         if new.run is not None:
@@ -434,7 +444,9 @@ class Tables:
 
     def _stop_running(self, pool: PoolTable, task: Task, now: float) -> None:
         pool.running -= 1
-        pool.backlog.finish(task.unit)
+        unit = task.lane if task.lane is not None else task.new.key
+        if unit is not None:
+            pool.backlog.finish(unit)
         worker = self.workers.get(task.worker or "")
         if worker is not None:
             worker.holding.pop(task.new.id, None)
@@ -444,7 +456,8 @@ class Tables:
                 holding[worker.id] = left
             else:
                 del holding[worker.id]
-        self.wake(pool.name, now)
+        if self._wakes.get(pool.name) != now:
+            self.wake(pool.name, now)
 
     def _end(self, pool: PoolTable, task: Task, now: float) -> None:
         new, status = task.new, task.status
