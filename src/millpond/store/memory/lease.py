@@ -35,7 +35,8 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     leased: list[Leased] = []
     token = tables.token()
     # Each start takes one slot, and nothing else that happens in here takes or frees one.
-    for _ in range(min(ask.want, slots(pool, worker, now))):
+    free = slots(pool, worker, now)
+    for _ in range(free if free < ask.want else ask.want):  # noqa: FURB136 - min costs a call
         task = _next(tables, pool, worker, now)
         if task is None:
             break
@@ -43,7 +44,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
             _charge_rates(pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
-    if ask.want > 0:
+    if ask.want > 0 and (pool.starved or not leased):
         _note_starved(tables, pool, worker, now, got=len(leased))
     return LeaseAnswer(leased=tuple(leased), next_at=next_moment(pool, worker, now))
 
@@ -123,8 +124,6 @@ def _is_recent(asked_at: float, now: float) -> bool:
 
 def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
-    if got and not pool.starved:
-        return
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
     if wanting and pool.backlog.peek(worker.owner) is not None and slots(pool, worker, now) < 1:

@@ -17,9 +17,10 @@ from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import could_lease, lease
 from millpond.store.memory.recover import more, recover
 from millpond.store.memory.settle import settle
-from millpond.store.memory.submit import admission, submit
+from millpond.store.memory.submit import Taken, admission, submit
 from millpond.store.memory.tables import Tables
 from millpond.store.protocol import (
+    Admission,
     AuditPage,
     BatchAnswer,
     ControlAnswer,
@@ -131,21 +132,24 @@ class MemoryStore:
                 pool_named(self._tables, new.pool)
         if then is not None:
             pool_named(self._tables, then.pool)
-        ended = [settle(self._tables, one, now) for one in settlements]
+        settled, taken = [], []
+        for one in settlements:
+            outcome, follow_ups = settle(self._tables, one, now)
+            settled.append(outcome)
+            taken.append(follow_ups)
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=tuple([settled for settled, _ in ended]),
-            follow_ups=tuple(
-                [
-                    tuple([admission(self._tables, one) for one in taken]) if taken else ()
-                    for _, taken in ended
-                ]
-            ),
+            settled=tuple(settled),
+            follow_ups=self._told(taken) if any(taken) else ((),) * len(settled),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
         )
+
+    def _told(self, taken: list[tuple[Taken, ...]]) -> tuple[tuple[Admission, ...], ...]:
+        """Tell of follow-ups as they are after the verb."""
+        return tuple(tuple(admission(self._tables, one) for one in each) for each in taken)
 
     async def recover(
         self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None

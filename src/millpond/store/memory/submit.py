@@ -28,7 +28,7 @@ from millpond.core.order import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
-from millpond.core.task import CALLBACKS, NewTask, Task, key_of
+from millpond.core.task import NewTask, Task, key_of
 from millpond.store.memory.tables import PoolTable, Tables
 from millpond.store.protocol import Admission, BatchAnswer
 
@@ -45,19 +45,10 @@ WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 
 def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     """Take in one batch, or refuse it whole with nothing changed."""
-    known = _known_among(tables, batch.tasks)
-    if known or batch.run is not None:
-        return _submit_with_care(tables, batch, known, now)
-    refusal = _refused(tables, batch.tasks, None, now)
-    if refusal is not None:
-        return BatchAnswer(refusal=refusal)
-    return BatchAnswer(admissions=_take_all(tables, batch.tasks, now))
-
-
-def _submit_with_care(
-    tables: Tables, batch: Batch, known: dict[int, Known | None], now: float
-) -> BatchAnswer:
-    """Take in a batch that opens a run, or holds keys or tasks that may be known already."""
+    pool = tables.pools.get(batch.tasks[0].pool) if batch.tasks else None
+    if pool is not None and batch.run is None and _nothing_to_decide(tables, pool, batch.tasks):
+        return BatchAnswer(admissions=_take_plainly(tables, pool, batch.tasks, now))
+    known = {new.id: _known(tables, new) for new in batch.tasks}
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
     if run is not None and batch.run is not None:
@@ -70,30 +61,56 @@ def _submit_with_care(
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
     opened = _open_run(tables, batch.run, now) if batch.run else None
-    admissions = _take_all(tables, batch.tasks, now)
+    taken = [_take(tables, new, now) for new in batch.tasks]
     if opened is not None:
         tables.touch_run(opened)
+    # Told at the end: a later task of the batch may have evicted an earlier one.
+    admissions = tuple([admission(tables, one) for one in taken])
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
 
 
-def _take_all(tables: Tables, tasks: Sequence[NewTask], now: float) -> tuple[Admission, ...]:
-    taken = [_take(tables, new, now) for new in tasks]
-    # Told at the end: a later task of the batch may have evicted an earlier one.
-    return tuple([admission(tables, one) for one in taken])
+# Where nothing is to be decided
+
+
+def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]) -> bool:
+    """Return whether every task is new, could start one day, and the pool takes whatever comes."""
+    if pool.closed or pool.tats or pool.spec.backpressure is not None or pool.internal:
+        return False
+    stored, alive = tables.tasks, None
+    for new in tasks:
+        if new.idempotency_key is not None or new.run is not None or new.id in stored:
+            return False
+        if new.owner is not None and new.owner != alive:
+            if _never_starts(tables, new) is not None:
+                return False
+            alive = new.owner
+    return True
+
+
+def _take_plainly(
+    tables: Tables, pool: PoolTable, tasks: Sequence[NewTask], now: float
+) -> tuple[Admission, ...]:
+    """Insert tasks of which no later one can change what became of an earlier one."""
+    stored, told = tables.tasks, []
+    for new in tasks:
+        if new.id in stored:
+            # Sent twice in one batch.
+            told.append(admission(tables, _take(tables, new, now)))
+            continue
+        task = tables.insert(new, now, outside=True)
+        told.append(
+            Admission(
+                task=new.id,
+                status=task.status,
+                lane=task.lane,
+                sequence=task.sequence,
+                position=_position(pool, task),
+            )
+        )
+    return tuple(told)
 
 
 # Known keys
-
-
-def _known_among(tables: Tables, tasks: Sequence[NewTask]) -> dict[int, Known | None]:
-    """Return who answers for each task, by its id; nothing where there is no need to ask."""
-    stored = tables.tasks
-    for new in tasks:
-        if new.idempotency_key is not None or new.id in stored:
-            return {new.id: _known(tables, new) for new in tasks}
-    if len(tasks) > 1 and len({new.id for new in tasks}) < len(tasks):
-        return {new.id: None for new in tasks}
-    return {}
 
 
 def _known(tables: Tables, new: NewTask) -> Known | None:
@@ -120,7 +137,7 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
     for new in tasks:
         if new.idempotency_key is None:
             continue
-        holder = known.get(new.id)
+        holder = known[new.id]
         other = seen.setdefault(key_of(new), new)
         standing = holder or known_by(other, Status.QUEUED)
         if conflicts(standing, new):
@@ -132,7 +149,7 @@ def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> 
     """Return what is really new: known keys and repeats within the batch are not counted."""
     fresh: dict[object, NewTask] = {}
     for new in tasks:
-        if known.get(new.id) is None:
+        if known[new.id] is None:
             fresh.setdefault(key_of(new) if new.idempotency_key else new.id, new)
     return list(fresh.values())
 
@@ -148,7 +165,7 @@ def _refused(
         return None
     name = fresh[0].pool
     pool = tables.pools.get(name)
-    if pool is None or name.endswith(CALLBACKS):
+    if pool is None or pool.internal:
         return Refusal(reason=Reason.UNKNOWN_POOL, pool=name)
     if pool.closed:
         return Refusal(reason=Reason.CLOSED, pool=name)

@@ -18,7 +18,7 @@ from millpond.core.order import Backlog, lane_of, rank
 from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
-from millpond.core.task import Call, NewTask, Task, key_of
+from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
 from millpond.store.memory.fresh import Fresh
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class PoolTable:
         "declared",
         "fresh",
         "holding",
+        "internal",
         "keys",
         "lane_sequences",
         "name",
@@ -66,6 +67,8 @@ class PoolTable:
 
     def __init__(self, spec: PoolSpec) -> None:
         self.name = spec.name
+        self.internal = spec.name.endswith(CALLBACKS)
+        """Whether it holds the callbacks of another pool: nothing from outside."""
         self.declared = spec
         self.spec = spec
         self.revision = 1
@@ -168,7 +171,11 @@ class Tables:
 
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
-        return tuple([Wake(pool, at) for pool, at in self._wakes.items()]) if self._wakes else ()
+        wakes = self._wakes
+        if len(wakes) == 1:
+            ((pool, at),) = wakes.items()
+            return (Wake(pool, at),)
+        return tuple([Wake(pool, at) for pool, at in wakes.items()]) if wakes else ()
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""
