@@ -74,12 +74,13 @@ def lane_of(key: str, lanes: int) -> str:
 class _Group:
     """Queued tasks of one unit, one share and one owner."""
 
-    __slots__ = ("owner", "share", "tasks", "unit")
+    __slots__ = ("address", "owner", "share", "tasks", "unit")
 
     def __init__(self, share: Share, unit: Unit, owner: Owner) -> None:
         self.share = share
         self.unit = unit
         self.owner = owner
+        self.address = (share, owner)
         self.tasks = Line()
 
 
@@ -114,7 +115,10 @@ class Backlog:
         "_delayed",
         "_fading",
         "_fair",
+        "_limit",
+        "_limited",
         "_lines",
+        "_rate",
         "_ready",
         "_ring",
         "_running",
@@ -136,6 +140,7 @@ class Backlog:
         self.grouped = _needs_groups(spec)
         """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
         self._fair = spec.order.kind is _FAIR
+        self._look_at(spec)
         self._ready = 0
         self._lines: dict[Owner, Line] = {}
         self._running: dict[str, int] = {}
@@ -282,10 +287,23 @@ class Backlog:
         state = self._units[unit]
         if unit is not None:
             state.running += 1
-        self._charge_rate(unit, state, now)
-        self.discard(task)
-        self._touch_count(unit, state)
-        self.flush(now)
+            if self._rate is not None:
+                state.tat = gcra.take(self._rate, state.tat, 1, now)
+        if self._touched or unit is None:
+            self.discard(task)
+            self._touch_count(unit, state)
+            self.flush(now)
+            return
+        # The same, where there is nothing else to flush.
+        self._ready -= 1
+        group = state.groups[self._share(task), task.new.owner]
+        group.tasks.remove(task)
+        if self._limited and len(state.groups) > 1:
+            self._touched[group] = None
+            self._touch(unit, state)
+            self.flush(now)
+        else:
+            self._place(group, now)
 
     def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""
@@ -300,7 +318,8 @@ class Backlog:
             return
         state = self._units[unit]
         state.running -= 1
-        self._touch_count(unit, state)
+        if self._limited or not state.running:
+            self._touch_count(unit, state)
 
     def promote(self, now: float) -> None:
         """Make ready what has become due by `now`, in the order in which it did."""
@@ -346,6 +365,7 @@ class Backlog:
         O(tasks) when keys begin to matter that did not.
         """
         old, self.spec = self.spec, spec
+        self._look_at(spec)
         self._ring.reorder(spec.order)
         if _needs_groups(spec) and not self.grouped:
             self._group()
@@ -398,6 +418,11 @@ class Backlog:
         """Return whether the tasks of a unit run one at a time and in sequence."""
         return self.lanes and unit is not None
 
+    def _look_at(self, spec: PoolSpec) -> None:
+        """Note what of the settings every start looks at."""
+        self._limit, self._rate = spec.unit_limit, spec.rate_per_key
+        self._limited = self._limit is not None or self._rate is not None
+
     def _take_out(self, task: Task) -> None:
         owner = task.new.owner
         line = self._lines[owner]
@@ -439,8 +464,7 @@ class Backlog:
 
     def _touch_count(self, unit: Unit, state: _UnitState) -> None:
         """Touch a unit whose running count changed: its groups only if a limit looks at it."""
-        limited = self.spec.unit_limit is not None or self.spec.rate_per_key is not None
-        if limited and unit is not None:
+        if self._limited and unit is not None:
             self._touch(unit, state)
         else:
             self._touched_units[unit] = None
@@ -461,40 +485,32 @@ class Backlog:
             return False
         if unit is None:
             return True
-        limit = self.spec.unit_limit
-        return limit is None or state.running < limit
+        return self._limit is None or state.running < self._limit
 
     def _place(self, group: _Group, now: float) -> None:
         """Put a group into or out of its share, and its share into or out of the ring."""
         state = self._units[group.unit]
-        address = (group.share, group.owner)
         head = group.tasks.first()
         if head is None:
-            del state.groups[address]
-        due = now if head is None else head.due
-        ready = head is not None and due <= now and self._open(group.unit, state, now)
-        place = None if head is None else (head.rank, head.seq)
-        self._enlist(group, address, place if ready else None)
-        self._set_timer(group, state, place, due, now)
+            del state.groups[group.address]
+            self._enlist(group, None)
+            # The timer belongs to the unit: it goes with the last group, not with this one.
+            if self._unit_timers and not state.groups:
+                self._unit_timers.discard(group.unit)
+            return
+        place = (head.rank, head.seq)
+        ready = head.due <= now and self._open(group.unit, state, now)
+        self._enlist(group, place if ready else None)
+        if not ready or self._unit_timers:
+            self._set_timer(group.unit, state, place, head.due, now)
 
     def _set_timer(
-        self,
-        group: _Group,
-        state: _UnitState,
-        place: tuple[int, int] | None,
-        due: float,
-        now: float,
+        self, unit: Unit, state: _UnitState, place: tuple[int, int], due: float, now: float
     ) -> None:
         """Arm the timer of a unit that only time keeps from starting its next task.
 
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
         """
-        unit = group.unit
-        if place is None:
-            # The timer belongs to the unit: it goes with the last group, not with this one.
-            if not state.groups:
-                self._unit_timers.discard(unit)
-            return
         moment = max(self._not_before(unit, state, now), due)
         if moment > now and self._open(unit, state, moment):
             self._unit_timers.set(unit, (moment, *place))
@@ -502,10 +518,9 @@ class Backlog:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
             self._unit_timers.discard(unit)
 
-    def _enlist(
-        self, group: _Group, address: tuple[Share, Owner], place: tuple[int, int] | None
-    ) -> None:
+    def _enlist(self, group: _Group, place: tuple[int, int] | None) -> None:
         """Let a group stand in its share by the place of its head; None takes it out."""
+        address = group.address
         groups = self._shares.get(address)
         if place is not None:
             if groups is None:
@@ -520,36 +535,27 @@ class Backlog:
 
     def _next_group(self, owner: Owner) -> _Group | None:
         """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
-        audiences = (None,) if owner is None else (None, owner)
-        turns = [(turn, one) for one in audiences if (turn := self._ring.turn_of(one)) is not None]
-        if not turns:
+        found = self._ring.next_for(owner)
+        if found is None:
             return None
-        share = self._ring.peek(min(turns, key=_by_turn)[1])
-        heaps = [heap for one in audiences if (heap := self._shares.get((share, one))) is not None]
-        return min(heaps, key=_by_head).peek()
-
-    def _charge_rate(self, unit: Unit, state: _UnitState, now: float) -> None:
-        limit = self.spec.rate_per_key
-        if limit is not None and unit is not None:
-            state.tat = gcra.take(limit, state.tat, 1, now)
+        (share,) = found
+        groups = self._shares.get((share, None))
+        mine = None if owner is None else self._shares.get((share, owner))
+        first = None if groups is None else groups.top()
+        own = None if mine is None else mine.top()
+        if own is None or (first is not None and first[0] < own[0]):
+            return None if first is None else first[2]
+        return own[2]
 
     def _not_before(self, unit: Unit, state: _UnitState, now: float) -> float:
         """Return when the hold and the rate of a unit let it start something: now or later."""
-        limit = self.spec.rate_per_key
-        if limit is None or unit is None:
-            return max(state.held_until, now)
-        return max(state.held_until, gcra.ready_at(limit, state.tat, 1, now))
+        held_until = state.held_until
+        if self._rate is None or unit is None:
+            return now if now >= held_until else held_until  # noqa: FURB136 - max costs a call
+        return max(held_until, gcra.ready_at(self._rate, state.tat, 1, now))
 
 
 def _needs_groups(spec: PoolSpec) -> bool:
     """Return whether lanes or keys decide what may start, or whose turn it is."""
     limited = spec.unit_limit is not None or spec.rate_per_key is not None
     return limited or spec.order.kind is _FAIR
-
-
-def _by_turn(candidate: tuple[tuple[float, ...], Owner]) -> tuple[float, ...]:
-    return candidate[0]
-
-
-def _by_head(groups: LazyHeap[_Group]) -> tuple[float, ...]:
-    return groups.lowest() or ()

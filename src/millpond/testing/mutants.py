@@ -105,7 +105,7 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
         for other, owners in ring._in.items():
             ring._turns[other] = int(ring.passed[0])
             for one in owners:
-                ring._audience(one).set(other, ring._place(other))
+                ring._audiences[one].set(other, ring._place(other))
 
     with patch.object(Ring, "leave", leave_and_reset):
         yield
