@@ -74,14 +74,54 @@ def lane_of(key: str, lanes: int) -> str:
 class _Group:
     """Queued tasks of one unit, one share and one owner."""
 
-    __slots__ = ("address", "owner", "share", "tasks", "unit")
+    __slots__ = ("address", "place", "tasks", "unit")
 
-    def __init__(self, share: Share, unit: Unit, owner: Owner) -> None:
-        self.share = share
+    def __init__(self, address: tuple[Share, Owner], unit: Unit) -> None:
+        self.address = address
         self.unit = unit
-        self.owner = owner
-        self.address = (share, owner)
         self.tasks = Line()
+        self.place = (0, 0)
+        """Where it stands in its share: (rank, seq) of the task it would start."""
+
+
+class _Shelf:
+    """The groups of one share and owner that could start something, by their places.
+
+    Nearly always there is one: the tasks of a partition mostly share a key.
+    """
+
+    __slots__ = ("_many", "_only")
+
+    def __init__(self, group: _Group) -> None:
+        self._only: _Group | None = group
+        self._many: LazyHeap[_Group] | None = None
+
+    def __bool__(self) -> bool:
+        return self._only is not None or bool(self._many)
+
+    def first(self) -> _Group | None:
+        """Return the group with the lowest place."""
+        if self._only is not None or self._many is None:
+            return self._only
+        return self._many.peek()
+
+    def put(self, group: _Group) -> None:
+        """Let a group stand at its place, which may have changed."""
+        if self._only is group:
+            return
+        if self._many is None:
+            self._many = LazyHeap()
+        if self._only is not None:
+            self._many.set(self._only, self._only.place)
+            self._only = None
+        self._many.set(group, group.place)
+
+    def take(self, group: _Group) -> None:
+        """Take a group out, if it is here."""
+        if self._only is group:
+            self._only = None
+        elif self._many is not None:
+            self._many.discard(group)
 
 
 class _UnitState:
@@ -112,6 +152,7 @@ class Backlog:
     """The queued tasks of one pool and the running counts that decide which may start."""
 
     __slots__ = (
+        "_by_share",
         "_delayed",
         "_fading",
         "_fair",
@@ -140,13 +181,14 @@ class Backlog:
         self.grouped = _needs_groups(spec)
         """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
         self._fair = spec.order.kind is _FAIR
+        self._by_share = self._fair and not spec.strict
         self._look_at(spec)
         self._ready = 0
         self._lines: dict[Owner, Line] = {}
         self._running: dict[str, int] = {}
         """How many of each key run, where there are no groups to know it."""
         self._units: dict[Unit, _UnitState] = {}
-        self._shares: dict[tuple[Share, Owner], LazyHeap[_Group]] = {}
+        self._shares: dict[tuple[Share, Owner], _Shelf] = {}
         self._ring = Ring(spec.order)
         self._delayed: dict[TaskId, Task] = {}
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
@@ -281,9 +323,11 @@ class Backlog:
             if key is not None:
                 self._running[key] = self._running.get(key, 0) + 1
             return
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        share = new.share if self._by_share else self._share(task)
         if self._fair:
-            self._ring.serve(self._share(task))
-        unit = task.unit
+            self._ring.serve(share)
         state = self._units[unit]
         if unit is not None:
             state.running += 1
@@ -296,7 +340,7 @@ class Backlog:
             return
         # The same, where there is nothing else to flush.
         self._ready -= 1
-        group = state.groups[self._share(task), task.new.owner]
+        group = state.groups[share, new.owner]
         group.tasks.remove(task)
         if self._limited and len(state.groups) > 1:
             self._touched[group] = None
@@ -471,21 +515,25 @@ class Backlog:
 
     def _insert(self, task: Task) -> None:
         self._ready += 1
-        state = self._unit(task.unit)
-        address = (self._share(task), task.new.owner)
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        state = self._unit(unit)
+        address = (new.share if self._by_share else self._share(task), new.owner)
         group = state.groups.get(address)
         if group is None:
-            group = state.groups[address] = _Group(address[0], task.unit, address[1])
+            group = state.groups[address] = _Group(address, unit)
         group.tasks.add(task)
         self._touched[group] = None
 
     def _open(self, unit: Unit, state: _UnitState, now: float) -> bool:
         """Return whether the limits of a unit let one more of its tasks start."""
-        if state.paused or state.blocked or self._not_before(unit, state, now) > now:
+        if state.paused or state.blocked or state.held_until > now:
             return False
         if unit is None:
             return True
-        return self._limit is None or state.running < self._limit
+        if self._limit is not None and state.running >= self._limit:
+            return False
+        return self._rate is None or gcra.ready_at(self._rate, state.tat, 1, now) <= now
 
     def _place(self, group: _Group, now: float) -> None:
         """Put a group into or out of its share, and its share into or out of the ring."""
@@ -493,43 +541,43 @@ class Backlog:
         head = group.tasks.first()
         if head is None:
             del state.groups[group.address]
-            self._enlist(group, None)
+            self._enlist(group, ready=False)
             # The timer belongs to the unit: it goes with the last group, not with this one.
             if self._unit_timers and not state.groups:
                 self._unit_timers.discard(group.unit)
             return
-        place = (head.rank, head.seq)
+        group.place = (head.rank, head.seq)
         ready = head.due <= now and self._open(group.unit, state, now)
-        self._enlist(group, place if ready else None)
+        self._enlist(group, ready=ready)
         if not ready or self._unit_timers:
-            self._set_timer(group.unit, state, place, head.due, now)
+            self._set_timer(group, state, head.due, now)
 
-    def _set_timer(
-        self, unit: Unit, state: _UnitState, place: tuple[int, int], due: float, now: float
-    ) -> None:
+    def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
         """Arm the timer of a unit that only time keeps from starting its next task.
 
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
         """
+        unit = group.unit
         moment = max(self._not_before(unit, state, now), due)
         if moment > now and self._open(unit, state, moment):
-            self._unit_timers.set(unit, (moment, *place))
+            self._unit_timers.set(unit, (moment, *group.place))
         elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
             self._unit_timers.discard(unit)
 
-    def _enlist(self, group: _Group, place: tuple[int, int] | None) -> None:
-        """Let a group stand in its share by the place of its head; None takes it out."""
+    def _enlist(self, group: _Group, *, ready: bool) -> None:
+        """Let a group stand in its share, or take it out."""
         address = group.address
-        groups = self._shares.get(address)
-        if place is not None:
-            if groups is None:
-                groups = self._shares[address] = LazyHeap()
+        shelf = self._shares.get(address)
+        if shelf is None:
+            if ready:
+                self._shares[address] = _Shelf(group)
                 self._ring.enter(*address)
-            groups.set(group, place)
-        elif groups is not None:
-            groups.discard(group)
-            if not groups:
+        elif ready:
+            shelf.put(group)
+        else:
+            shelf.take(group)
+            if not shelf:
                 del self._shares[address]
                 self._ring.leave(*address)
 
@@ -539,13 +587,13 @@ class Backlog:
         if found is None:
             return None
         (share,) = found
-        groups = self._shares.get((share, None))
+        shelf = self._shares.get((share, None))
         mine = None if owner is None else self._shares.get((share, owner))
-        first = None if groups is None else groups.top()
-        own = None if mine is None else mine.top()
-        if own is None or (first is not None and first[0] < own[0]):
-            return None if first is None else first[2]
-        return own[2]
+        first = None if shelf is None else shelf.first()
+        own = None if mine is None else mine.first()
+        if own is None or (first is not None and first.place < own.place):
+            return first
+        return own
 
     def _not_before(self, unit: Unit, state: _UnitState, now: float) -> float:
         """Return when the hold and the rate of a unit let it start something: now or later."""

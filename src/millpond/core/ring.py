@@ -99,13 +99,15 @@ class Ring:
 
     def serve(self, share: Share) -> None:
         """Count one start for `share`: its next turn comes one stride later."""
-        place = self._place(share)
-        self.passed = max(self.passed, place)
-        # A share reserved for an owner who did not ask may lag behind V; it saves up nothing.
-        turn = max(self.passed[0], place[0])
-        stride = self._order.stride(share) if self._order.weights else ONE_TURN
-        self._turns[share] = turn + stride
-        place = self._place(share)
+        turn, joined = self._turns[share], self._joined[share]
+        if (turn, joined) > self.passed:
+            self.passed = (turn, joined)
+        else:
+            # Reserved for an owner who did not ask, it lags behind V; it saves up nothing.
+            turn = self.passed[0]
+        turn += self._order.stride(share) if self._order.weights else ONE_TURN
+        self._turns[share] = turn
+        place = (turn, joined)
         for owner in self._in[share]:
             self._audiences[owner].set(share, place)
         if self._resting:
