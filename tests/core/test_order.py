@@ -295,9 +295,9 @@ class BacklogMachine(RuleBasedStateMachine):
 
 def kept(log: Backlog) -> int:
     """How much a backlog holds beyond what the ring must remember."""
-    parts: list[Any] = [log._tasks, log._units, log._shares, log._ring._in, log._ring._audiences]
+    parts: list[Any] = [log, log._units, log._shares, log._ring._in, log._ring._audiences]
     heaps = [log._task_timers, log._unit_timers, log._fading, log._touched, log._touched_units]
-    return sum(map(len, [*parts, *heaps]))
+    return sum(map(len, [*parts, *heaps, log._running, *log._lines.values(), [*log]]))
 
 
 class FairMachine(BacklogMachine):

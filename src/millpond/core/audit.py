@@ -7,10 +7,11 @@ happen unrecorded. The invariants of this library are predicates over them.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Event, Status, advance
 from millpond.core.task import Task
 
 
@@ -27,7 +28,7 @@ class Kind(StrEnum):
     CONTROL = "control"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit: in order per task, comparable between runs."""
 
     at: float
@@ -76,10 +77,49 @@ _KIND_OF: dict[Event, Kind] = {
 }
 
 
-def record(
-    task: Task, event: Event, before: Status | None, *, at: float, cause: int | None = None
-) -> Record:
-    """Derive the record of one arrow from the task as it is after it."""
+Note: TypeAlias = tuple[
+    Task,
+    Event,
+    Status | None,
+    float,
+    int,
+    int,
+    int,
+    str | None,
+    float,
+    bool,
+    str | None,
+    int | None,
+]
+"""An arrow as a store may keep it: the task, and by value only what later arrows change.
+
+Task, event, status before, moment, attempt, runs, token, worker, due, fresh, reason, cause.
+"""
+
+
+def note(
+    task: Task, event: Event, before: Status | None, at: float, cause: int | None = None
+) -> Note:
+    """Note an arrow: all that its record needs and that the task will not know any more."""
+    return (
+        task,
+        event,
+        before,
+        at,
+        task.attempt,
+        task.runs,
+        task.token,
+        task.worker,
+        task.due,
+        task.fresh,
+        task.reason,
+        cause,
+    )
+
+
+def told(noted: Note) -> Record:
+    """Derive the record of an arrow from its note: the task as it was after it."""
+    task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     return Record(
         at=at,
@@ -88,20 +128,20 @@ def record(
         task=new.id,
         event=event,
         before=before,
-        after=task.status,
-        attempt=task.attempt,
+        after=advance(before, event),
+        attempt=attempt,
         attempts=new.attempts,
-        runs=task.runs,
-        token=task.token,
-        worker=task.worker,
+        runs=runs,
+        token=token,
+        worker=worker,
         key=new.key,
         share=new.share,
         lane=task.lane,
         seq=task.seq,
         sequence=task.sequence,
-        due=task.due,
+        due=due,
         weight=new.weight,
-        fresh=task.fresh,
+        fresh=fresh,
         run=new.run,
         owner=new.owner,
         function=new.call.function,
@@ -109,8 +149,15 @@ def record(
         dedupe=new.dedupe if new.idempotency_key is not None else None,
         callback=new.on_complete is not None,
         cause=cause,
-        reason=task.reason,
+        reason=reason,
     )
+
+
+def record(
+    task: Task, event: Event, before: Status | None, *, at: float, cause: int | None = None
+) -> Record:
+    """Derive the record of one arrow from the task as it is after it."""
+    return told(note(task, event, before, at, cause))
 
 
 def order_record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -38,15 +38,19 @@ class LazyHeap(Generic[Item]):
 
     def set(self, item: Item, key: tuple[float, ...]) -> None:
         """Put `item` at `key`, wherever it stood before."""
-        entry = self._entries.get(item)
-        if entry is not None and entry[0] == key:
+        before = self._entries.get(item)
+        if before is not None and before[0] == key:
             return
         # The serial keeps two items with equal keys comparable without comparing the items.
         self._serial += 1
         entry = (key, self._serial, item)
         self._entries[item] = entry
-        heappush(self._heap, entry)
-        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+        heap = self._heap
+        if before is not None and heap[0] is before:
+            heapreplace(heap, entry)
+            return
+        heappush(heap, entry)
+        if len(heap) > 2 * len(self._entries) + _SLACK:
             self._sweep()
 
     def discard(self, item: Item) -> None:
@@ -58,19 +62,20 @@ class LazyHeap(Generic[Item]):
 
     def peek(self) -> Item | None:
         """Return the item with the lowest key, or None."""
-        entry = self._top()
+        entry = self.top()
         return None if entry is None else entry[2]
 
     def lowest(self) -> tuple[float, ...] | None:
         """Return the lowest key, or None."""
-        entry = self._top()
+        entry = self.top()
         return None if entry is None else entry[0]
 
     def key_of(self, item: Item) -> tuple[float, ...]:
         """Return the key at which `item` stands."""
         return self._entries[item][0]
 
-    def _top(self) -> tuple[tuple[float, ...], int, Item] | None:
+    def top(self) -> tuple[tuple[float, ...], int, Item] | None:
+        """Return the entry with the lowest key, (key, serial, item), or None."""
         heap, entries = self._heap, self._entries
         while heap:
             entry = heap[0]

@@ -20,7 +20,7 @@ STARVED_FOR = 1.0
 """Seconds for which a worker that asked and got nothing makes the others share."""
 
 
-class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker asks one pool for up to `want` tasks."""
 
     pool: str
@@ -28,7 +28,7 @@ class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True):
     want: int
 
 
-class Leased(msgspec.Struct, frozen=True, kw_only=True):
+class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One task to run, with all its runner needs to know."""
 
     fence: Fence

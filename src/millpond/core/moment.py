@@ -22,4 +22,4 @@ def seconds(ticked: int) -> float:
 
 def rounded(moment: float) -> float:
     """Return a moment on a whole microsecond."""
-    return seconds(ticks(moment))
+    return round(moment * MICROSECONDS) / MICROSECONDS

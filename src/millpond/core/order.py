@@ -1,6 +1,8 @@
 """Order: which queued task is next, in O(log n) for every question.
 
-A pool's queue has three levels, each a heap, each holding only what could start now:
+Where nothing looks at lanes or keys (no fair order, no limit or rate of each key, none of them
+paused or held back), a pool's queue is one line of tasks for everybody, and one for each owner of
+closures. Otherwise it has three levels, each holding only what could start now:
 
     ring of shares        a fair pool has one share per partition, any other pool just one
       groups of a share   tasks that share a limit: one lane or one key
@@ -16,11 +18,14 @@ mention: what a store does in one step has one net effect, whether it goes task 
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from millpond.core import rate as gcra
 from millpond.core.heap import LazyHeap
+from millpond.core.line import Line
 from millpond.core.moment import ticks
 from millpond.core.ring import Owner, Ring, Share
 from millpond.core.spec import OrderKind
@@ -37,6 +42,12 @@ PROMOTED_AT_ONCE = 1000
 Unit: TypeAlias = str | None
 """A lane in a pool with lanes, else a key; None is everything that has neither."""
 
+_FIFO, _FAIR, _LIFO = OrderKind.FIFO, OrderKind.FAIR, OrderKind.LIFO
+_LINES_KEPT = 8
+"""How many owners keep their line when it runs empty."""
+
+_by_place = attrgetter("rank", "seq")
+
 
 def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
     """Return the place of a task among those of its group: lowest first, then by seq.
@@ -45,15 +56,14 @@ def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
     per `aging` seconds overtakes exactly those submitted less than priority * aging before it.
     It is a whole number (of microseconds, with aging), so that every store compares it alike.
     """
-    match order.kind:
-        case OrderKind.FIFO | OrderKind.FAIR:
-            return 0
-        case OrderKind.LIFO:
-            return -seq
-        case OrderKind.PRIORITY if order.aging is None:
-            return -priority
-        case OrderKind.PRIORITY:
-            return ticks(submitted_at) - priority * ticks(order.aging)
+    kind = order.kind
+    if kind is _FIFO or kind is _FAIR:
+        return 0
+    if kind is _LIFO:
+        return -seq
+    if order.aging is None:
+        return -priority
+    return ticks(submitted_at) - priority * ticks(order.aging)
 
 
 def lane_of(key: str, lanes: int) -> str:
@@ -64,13 +74,54 @@ def lane_of(key: str, lanes: int) -> str:
 class _Group:
     """Queued tasks of one unit, one share and one owner."""
 
-    __slots__ = ("owner", "share", "tasks", "unit")
+    __slots__ = ("address", "place", "tasks", "unit")
 
-    def __init__(self, share: Share, unit: Unit, owner: Owner) -> None:
-        self.share = share
+    def __init__(self, address: tuple[Share, Owner], unit: Unit) -> None:
+        self.address = address
         self.unit = unit
-        self.owner = owner
-        self.tasks: LazyHeap[TaskId] = LazyHeap()
+        self.tasks = Line()
+        self.place = (0, 0)
+        """Where it stands in its share: (rank, seq) of the task it would start."""
+
+
+class _Shelf:
+    """The groups of one share and owner that could start something, by their places.
+
+    Nearly always there is one: the tasks of a partition mostly share a key.
+    """
+
+    __slots__ = ("_many", "_only")
+
+    def __init__(self, group: _Group) -> None:
+        self._only: _Group | None = group
+        self._many: LazyHeap[_Group] | None = None
+
+    def __bool__(self) -> bool:
+        return self._only is not None or bool(self._many)
+
+    def first(self) -> _Group | None:
+        """Return the group with the lowest place."""
+        if self._only is not None or self._many is None:
+            return self._only
+        return self._many.peek()
+
+    def put(self, group: _Group) -> None:
+        """Let a group stand at its place, which may have changed."""
+        if self._only is group:
+            return
+        if self._many is None:
+            self._many = LazyHeap()
+        if self._only is not None:
+            self._many.set(self._only, self._only.place)
+            self._only = None
+        self._many.set(group, group.place)
+
+    def take(self, group: _Group) -> None:
+        """Take a group out, if it is here."""
+        if self._only is group:
+            self._only = None
+        elif self._many is not None:
+            self._many.discard(group)
 
 
 class _UnitState:
@@ -100,12 +151,46 @@ class _UnitState:
 class Backlog:
     """The queued tasks of one pool and the running counts that decide which may start."""
 
+    __slots__ = (
+        "_by_share",
+        "_delayed",
+        "_fading",
+        "_fair",
+        "_limit",
+        "_limited",
+        "_lines",
+        "_rate",
+        "_ready",
+        "_ring",
+        "_running",
+        "_shares",
+        "_task_timers",
+        "_touched",
+        "_touched_units",
+        "_unit_timers",
+        "_units",
+        "grouped",
+        "lanes",
+        "spec",
+    )
+
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
-        self._tasks: dict[TaskId, Task] = {}
+        self.lanes = spec.strict
+        """Whether lanes (or keys, as lanes) run one task at a time and in sequence."""
+        self.grouped = _needs_groups(spec)
+        """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
+        self._fair = spec.order.kind is _FAIR
+        self._by_share = self._fair and not spec.strict
+        self._look_at(spec)
+        self._ready = 0
+        self._lines: dict[Owner, Line] = {}
+        self._running: dict[str, int] = {}
+        """How many of each key run, where there are no groups to know it."""
         self._units: dict[Unit, _UnitState] = {}
-        self._shares: dict[tuple[Share, Owner], LazyHeap[_Group]] = {}
+        self._shares: dict[tuple[Share, Owner], _Shelf] = {}
         self._ring = Ring(spec.order)
+        self._delayed: dict[TaskId, Task] = {}
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
         self._unit_timers: LazyHeap[Unit] = LazyHeap()
         self._touched: dict[_Group, None] = {}
@@ -114,32 +199,46 @@ class Backlog:
         """Idle units by when they may be forgotten."""
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return self._ready + len(self._delayed)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield every queued task, in no order that means anything."""
+        groups = (group for state in self._units.values() for group in state.groups.values())
+        lines = chain(self._lines.values(), (group.tasks for group in groups))
+        return chain(chain.from_iterable(lines), self._delayed.values())
 
     # What is asked
 
     def peek(self, owner: Owner) -> Task | None:
         """Return the task that is next for a worker of `owner`, or None; `flush` comes first."""
-        group = self._next_group(owner)
-        if group is None:
-            return None
-        head = group.tasks.peek()
-        return None if head is None else self._tasks[head]
+        if self.grouped:
+            group = self._next_group(owner)
+            return None if group is None else group.tasks.first()
+        line = self._lines.get(None)
+        first = None if line is None else line.first()
+        if owner is None or (line := self._lines.get(owner)) is None:
+            return first
+        own = line.first()
+        if own is None or (first is not None and _by_place(first) < _by_place(own)):
+            return first
+        return own
 
     def next_moment(self) -> float | None:
         """Return when time alone will make something ready, or None."""
+        if not self._delayed and not self._unit_timers:
+            return None
         moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
         return min((m[0] for m in moments if m is not None), default=None)
 
     def startable(self, owner: Owner, now: float) -> Iterator[Task]:
         """Yield every task that a worker of `owner` could start at `now`; O(n), for tests."""
         heads = {
-            head
+            head.new.id
             for state in self._units.values()
             for group in state.groups.values()
-            if (head := group.tasks.peek()) is not None
+            if (head := group.tasks.first()) is not None
         }
-        for task in self._tasks.values():
+        for task in self:
             blocked = self.strict(task.unit) and task.new.id not in heads
             if task.due > now or blocked or task.new.owner not in (None, owner):
                 continue
@@ -149,12 +248,31 @@ class Backlog:
     @property
     def ready(self) -> int:
         """How many tasks are not waiting for their time."""
-        return len(self._tasks) - len(self._task_timers)
+        return self._ready
 
-    def running_in(self, unit: Unit) -> int:
+    def scheduled(self, now: float) -> int:
+        """Return how many tasks are not due at `now`; O(n) in a strict pool, else O(not due)."""
+        later = sum(task.due > now for task in self._delayed.values())
+        if not self.lanes:
+            return later
+        return later + sum(task.due > now for task in self if task.new.id not in self._delayed)
+
+    def running_in(self, unit: str) -> int:
         """Return how many tasks of a lane or key run now."""
+        if not self.grouped:
+            return self._running.get(unit, 0)
         state = self._units.get(unit)
         return 0 if state is None else state.running
+
+    def live_in(self, unit: str) -> int:
+        """Return how many tasks of a lane or key are here: they wait, for their time too, or run.
+
+        O(1) in a strict lane, else O(delayed tasks) and only for pools with a limit per key.
+        """
+        state = self._units.get(unit)
+        ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
+        later = sum(task.unit == unit for task in self._delayed.values())
+        return ready + later + self.running_in(unit)
 
     def may_start_now(self, unit: Unit, now: float) -> bool:
         """Return whether the limits of a lane or key would let one task more start."""
@@ -185,76 +303,132 @@ class Backlog:
 
     def add(self, task: Task, now: float) -> None:
         """Queue `task` at its place, or at its timer if it is not due."""
-        self._tasks[task.new.id] = task
-        if task.due > now and not self.strict(task.unit):
+        if task.due > now and not (self.lanes and task.unit is not None):
+            self._delayed[task.new.id] = task
             self._task_timers.set(task.new.id, (task.due, task.seq))
-        else:
+        elif self.grouped:
             self._insert(task)
+        else:
+            line = self._lines.get(task.new.owner)
+            if line is None:
+                line = self._lines[task.new.owner] = Line()
+            line.add(task)
+            self._ready += 1
 
     def discard(self, task: Task) -> None:
         """Take a queued task out, wherever it stands."""
-        del self._tasks[task.new.id]
-        self._task_timers.discard(task.new.id)
-        state = self._units.get(task.unit)
-        group = state.groups.get((self._share(task), task.new.owner)) if state else None
-        if group is not None:
-            group.tasks.discard(task.new.id)
-            self._touched[group] = None
-            self._touched_units[task.unit] = None
+        if self._delayed and self._delayed.pop(task.new.id, None) is not None:
+            self._task_timers.discard(task.new.id)
+            return
+        self._ready -= 1
+        if not self.grouped:
+            self._take_out(task)
+            return
+        unit = task.unit
+        group = self._units[unit].groups[self._share(task), task.new.owner]
+        group.tasks.remove(task)
+        self._touched[group] = None
+        self._touched_units[unit] = None
 
     def start(self, task: Task, now: float) -> None:
         """Move the task that `peek` named from queued to running."""
-        if self.spec.order.kind is OrderKind.FAIR:
-            self._ring.serve(self._share(task))
-        state = self._units[task.unit]
-        state.running += 1
-        self._charge_rate(task.unit, state, now)
-        self.discard(task)
-        self._touch_count(task.unit, state)
-        self.flush(now)
+        if not self.grouped:
+            self._ready -= 1
+            self._take_out(task)
+            key = task.new.key
+            if key is not None:
+                self._running[key] = self._running.get(key, 0) + 1
+            return
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        share = new.share if self._by_share else self._share(task)
+        if self._fair:
+            self._ring.serve(share)
+        state = self._units[unit]
+        if unit is not None:
+            state.running += 1
+            if self._rate is not None:
+                state.tat = gcra.take(self._rate, state.tat, 1, now)
+        if self._touched or unit is None:
+            self.discard(task)
+            self._touch_count(unit, state)
+            self.flush(now)
+            return
+        # The same, where there is nothing else to flush.
+        self._ready -= 1
+        group = state.groups[share, new.owner]
+        group.tasks.remove(task)
+        if self._limited and len(state.groups) > 1:
+            self._touched[group] = None
+            self._touch(unit, state)
+            self.flush(now)
+        else:
+            self._place(group, now)
 
     def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""
+        if unit is None:
+            return
+        if not self.grouped:
+            left = self._running[unit] - 1
+            if left:
+                self._running[unit] = left
+            else:
+                del self._running[unit]
+            return
         state = self._units[unit]
         state.running -= 1
-        self._touch_count(unit, state)
+        if self._limited or not state.running:
+            self._touch_count(unit, state)
 
     def promote(self, now: float) -> None:
         """Make ready what has become due by `now`, in the order in which it did."""
-        for _ in range(PROMOTED_AT_ONCE):
-            due, identifier = self._task_timers.lowest(), self._task_timers.peek()
-            if due is None or identifier is None or due[0] > now:
-                break
-            self._task_timers.discard(identifier)
-            self._insert(self._tasks[identifier])
+        if self._delayed:
+            self._promote_tasks(now)
+        if not self.grouped:
+            return
         while (due := self._unit_timers.lowest()) is not None and due[0] <= now:
             unit = self._unit_timers.peek()
             self._unit_timers.discard(unit)
             self._touch(unit, self._units[unit])
         self.flush(now)
 
+    def _promote_tasks(self, now: float) -> None:
+        for _ in range(PROMOTED_AT_ONCE):
+            due, identifier = self._task_timers.lowest(), self._task_timers.peek()
+            if due is None or identifier is None or due[0] > now:
+                break
+            self._task_timers.discard(identifier)
+            self.add(self._delayed.pop(identifier), now)
+
     def pause(self, unit: Unit, *, paused: bool) -> None:
         """Stop or start again the claims of one lane or key."""
-        state = self._unit(unit)
+        state = self._unit_to_stop(unit)
         state.paused = paused
         self._touch(unit, state)
 
     def block(self, unit: Unit, *, blocked: bool) -> None:
         """Keep a strict lane out while its head waits for a worker that knows it."""
-        state = self._unit(unit)
+        state = self._unit_to_stop(unit)
         state.blocked = blocked
         self._touch(unit, state)
 
     def hold(self, unit: Unit, until: float) -> None:
         """Start nothing of one lane or key before `until`."""
-        state = self._unit(unit)
+        state = self._unit_to_stop(unit)
         state.held_until = max(state.held_until, until)
         self._touch(unit, state)
 
     def respec(self, spec: PoolSpec) -> None:
-        """Take over new limits: O(1), or O(keys) when the limit or rate of each key changes."""
+        """Take over new limits: O(1), or O(keys) when the limit or rate of each key changes.
+
+        O(tasks) when keys begin to matter that did not.
+        """
         old, self.spec = self.spec, spec
+        self._look_at(spec)
         self._ring.reorder(spec.order)
+        if _needs_groups(spec) and not self.grouped:
+            self._group()
         if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
             return
         for unit, state in self._units.items():
@@ -267,21 +441,24 @@ class Backlog:
         other = Backlog(spec)
         for unit, old in self._units.items() if spec.lanes == self.spec.lanes else ():
             if old.paused or old.held_until:
-                state = other._unit(unit)
+                state = other._unit_to_stop(unit)
                 state.paused, state.held_until = old.paused, old.held_until
         return other
 
     def flush(self, now: float) -> None:
         """Let everything that was touched take its place, in the order of first mention."""
-        touched, self._touched = self._touched, {}
-        for group in touched:
-            self._place(group, now)
-        units, self._touched_units = self._touched_units, {}
-        for unit in units:
-            state = self._units.get(unit)
-            if state is not None and state.idle:
-                self._fading.set(unit, (state.matters_until,))
-        self._forget_faded(now)
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for group in touched:
+                self._place(group, now)
+        if self._touched_units:
+            units, self._touched_units = self._touched_units, {}
+            for unit in units:
+                state = self._units.get(unit)
+                if state is not None and state.idle:
+                    self._fading.set(unit, (state.matters_until,))
+        if self._fading:
+            self._forget_faded(now)
 
     def _forget_faded(self, now: float) -> None:
         """Forget idle units, so that a key seen once is not remembered for ever."""
@@ -291,18 +468,48 @@ class Backlog:
             if self._units[unit].idle:
                 del self._units[unit]
                 self._unit_timers.discard(unit)
+        if not self._units:
+            # Nothing waits or runs and no key is stopped any more: keys need not matter now.
+            self.grouped = _needs_groups(self.spec)
 
     # How it is kept
 
     def strict(self, unit: Unit) -> bool:
         """Return whether the tasks of a unit run one at a time and in sequence."""
-        return self.spec.strict and unit is not None
+        return self.lanes and unit is not None
+
+    def _look_at(self, spec: PoolSpec) -> None:
+        """Note what of the settings every start looks at."""
+        self._limit, self._rate = spec.unit_limit, spec.rate_per_key
+        self._limited = self._limit is not None or self._rate is not None
+
+    def _take_out(self, task: Task) -> None:
+        owner = task.new.owner
+        line = self._lines[owner]
+        line.remove(task)
+        if owner is not None and not line and len(self._lines) > _LINES_KEPT:
+            del self._lines[owner]
+
+    def _group(self) -> None:
+        """Look at lanes and keys from now on, although some tasks wait and run already."""
+        self.grouped = True
+        for unit, running in self._running.items():
+            self._unit(unit).running = running
+        waiting = list(chain.from_iterable(self._lines.values()))
+        self._running, self._lines, self._ready = {}, {}, 0
+        for task in waiting:
+            self._insert(task)
+
+    def _unit_to_stop(self, unit: Unit) -> _UnitState:
+        if not self.grouped:
+            self._group()
+        return self._unit(unit)
 
     def _share(self, task: Task) -> Share:
-        if self.spec.order.kind is not OrderKind.FAIR:
+        if not self._fair:
             return None
         # In a fair pool with lanes the lanes take turns: a lane's order runs across partitions.
-        return task.unit if self.spec.strict else task.new.share
+        return task.unit if self.lanes else task.new.share
 
     def _unit(self, unit: Unit) -> _UnitState:
         state = self._units.get(unit)
@@ -317,100 +524,102 @@ class Backlog:
 
     def _touch_count(self, unit: Unit, state: _UnitState) -> None:
         """Touch a unit whose running count changed: its groups only if a limit looks at it."""
-        limited = self.spec.unit_limit is not None or self.spec.rate_per_key is not None
-        if limited and unit is not None:
+        if self._limited and unit is not None:
             self._touch(unit, state)
         else:
             self._touched_units[unit] = None
 
     def _insert(self, task: Task) -> None:
-        state = self._unit(task.unit)
-        address = (self._share(task), task.new.owner)
+        self._ready += 1
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        state = self._unit(unit)
+        address = (new.share if self._by_share else self._share(task), new.owner)
         group = state.groups.get(address)
         if group is None:
-            group = state.groups[address] = _Group(address[0], task.unit, address[1])
-        group.tasks.set(task.new.id, (task.rank, task.seq))
+            group = state.groups[address] = _Group(address, unit)
+        group.tasks.add(task)
         self._touched[group] = None
 
     def _open(self, unit: Unit, state: _UnitState, now: float) -> bool:
         """Return whether the limits of a unit let one more of its tasks start."""
-        if state.paused or state.blocked or self._not_before(unit, state, now) > now:
+        if state.paused or state.blocked or state.held_until > now:
             return False
         if unit is None:
             return True
-        limit = self.spec.unit_limit
-        return limit is None or state.running < limit
+        if self._limit is not None and state.running >= self._limit:
+            return False
+        return self._rate is None or gcra.ready_at(self._rate, state.tat, 1, now) <= now
 
     def _place(self, group: _Group, now: float) -> None:
         """Put a group into or out of its share, and its share into or out of the ring."""
         state = self._units[group.unit]
-        address = (group.share, group.owner)
-        head = group.tasks.peek()
+        head = group.tasks.first()
         if head is None:
-            del state.groups[address]
-        due = now if head is None else self._tasks[head].due
-        ready = head is not None and due <= now and self._open(group.unit, state, now)
-        self._enlist(group, address, ready=ready)
-        self._set_timer(group, state, due, now)
+            del state.groups[group.address]
+            self._enlist(group, ready=False)
+            # The timer belongs to the unit: it goes with the last group, not with this one.
+            if self._unit_timers and not state.groups:
+                self._unit_timers.discard(group.unit)
+            return
+        group.place = (head.rank, head.seq)
+        ready = head.due <= now and self._open(group.unit, state, now)
+        self._enlist(group, ready=ready)
+        if not ready or self._unit_timers:
+            self._set_timer(group, state, head.due, now)
 
     def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
         """Arm the timer of a unit that only time keeps from starting its next task.
 
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
         """
-        unit, place = group.unit, group.tasks.lowest()
-        if place is None:
-            # The timer belongs to the unit: it goes with the last group, not with this one.
-            if not state.groups:
-                self._unit_timers.discard(unit)
-            return
+        unit = group.unit
         moment = max(self._not_before(unit, state, now), due)
         if moment > now and self._open(unit, state, moment):
-            self._unit_timers.set(unit, (moment, *place))
+            self._unit_timers.set(unit, (moment, *group.place))
         elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
             self._unit_timers.discard(unit)
 
-    def _enlist(self, group: _Group, address: tuple[Share, Owner], *, ready: bool) -> None:
-        groups = self._shares.get(address)
-        place = group.tasks.lowest()
-        if ready and place is not None:
-            if groups is None:
-                groups = self._shares[address] = LazyHeap()
+    def _enlist(self, group: _Group, *, ready: bool) -> None:
+        """Let a group stand in its share, or take it out."""
+        address = group.address
+        shelf = self._shares.get(address)
+        if shelf is None:
+            if ready:
+                self._shares[address] = _Shelf(group)
                 self._ring.enter(*address)
-            groups.set(group, place)
-        elif groups is not None:
-            groups.discard(group)
-            if not groups:
+        elif ready:
+            shelf.put(group)
+        else:
+            shelf.take(group)
+            if not shelf:
                 del self._shares[address]
                 self._ring.leave(*address)
 
     def _next_group(self, owner: Owner) -> _Group | None:
         """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
-        audiences = (None,) if owner is None else (None, owner)
-        turns = [(turn, one) for one in audiences if (turn := self._ring.turn_of(one)) is not None]
-        if not turns:
+        found = self._ring.next_for(owner)
+        if found is None:
             return None
-        share = self._ring.peek(min(turns, key=_by_turn)[1])
-        heaps = [heap for one in audiences if (heap := self._shares.get((share, one))) is not None]
-        return min(heaps, key=_by_head).peek()
-
-    def _charge_rate(self, unit: Unit, state: _UnitState, now: float) -> None:
-        limit = self.spec.rate_per_key
-        if limit is not None and unit is not None:
-            state.tat = gcra.take(limit, state.tat, 1, now)
+        (share,) = found
+        shelf = self._shares.get((share, None))
+        mine = None if owner is None else self._shares.get((share, owner))
+        first = None if shelf is None else shelf.first()
+        own = None if mine is None else mine.first()
+        if own is None or (first is not None and first.place < own.place):
+            return first
+        return own
 
     def _not_before(self, unit: Unit, state: _UnitState, now: float) -> float:
         """Return when the hold and the rate of a unit let it start something: now or later."""
-        limit = self.spec.rate_per_key
-        if limit is None or unit is None:
-            return max(state.held_until, now)
-        return max(state.held_until, gcra.ready_at(limit, state.tat, 1, now))
+        held_until = state.held_until
+        if self._rate is None or unit is None:
+            return now if now >= held_until else held_until  # noqa: FURB136 - max costs a call
+        return max(held_until, gcra.ready_at(self._rate, state.tat, 1, now))
 
 
-def _by_turn(candidate: tuple[tuple[float, ...], Owner]) -> tuple[float, ...]:
-    return candidate[0]
-
-
-def _by_head(groups: LazyHeap[_Group]) -> tuple[float, ...]:
-    return groups.lowest() or ()
+def _needs_groups(spec: PoolSpec) -> bool:
+    """Return whether lanes or keys decide what may start, or whose turn it is."""
+    limited = spec.unit_limit is not None or spec.rate_per_key is not None
+    return limited or spec.order.kind is _FAIR

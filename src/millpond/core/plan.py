@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Wake(msgspec.Struct, frozen=True):
+class Wake(msgspec.Struct, frozen=True, gc=False):
     """A pool may have something to start at `at`; answered by the verbs that make it so."""
 
     pool: str

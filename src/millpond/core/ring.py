@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from millpond.core.heap import LazyHeap
+from millpond.core.spec import ONE_TURN
 
 if TYPE_CHECKING:
     from millpond.core.spec import Order
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Share: TypeAlias = str | None
 Owner: TypeAlias = str | None
 
+
+_EVERYBODY: tuple[Owner, ...] = (None,)
 
 PLACES_KEPT = 10_000
 """How many shares that are out keep their place; beyond it the lowest are forgotten."""
@@ -36,12 +39,12 @@ class Ring:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._audiences: dict[Owner, LazyHeap[Share]] = {}
-        self._in: dict[Share, set[Owner]] = {}
+        self._in: dict[Share, tuple[Owner, ...]] = {}
         self._turns: dict[Share, int] = {}
         self._joined: dict[Share, int] = {}
         self._joins = 0
         self._resting: LazyHeap[Share] = LazyHeap()
-        self.passed: tuple[float, ...] = (0, 0)
+        self.passed = (0, 0)
         """The place last served, (V, join order): every share in reach stands behind it."""
 
     def __contains__(self, share: Share) -> bool:
@@ -51,26 +54,38 @@ class Ring:
         """Let `share` take part for `owner`'s claims; joining the ring if it was out of it."""
         present = self._in.get(share)
         if present is None:
-            present = self._in[share] = set()
+            self._in[share] = _EVERYBODY if owner is None else (owner,)
             self._join(share)
-        if owner not in present:
-            present.add(owner)
-            self._audience(owner).set(share, self._place(share))
+        elif owner in present:
+            return
+        else:
+            self._in[share] = (*present, owner)
+        self._audience(owner).set(share, self._place(share))
 
     def leave(self, share: Share, owner: Owner) -> None:
         """Take `share` out of `owner`'s claims; out of the ring once no audience is left."""
         present = self._in.get(share)
         if present is None or owner not in present:
             return
-        present.discard(owner)
         self._drop(share, owner)
-        if not present:
+        if len(present) > 1:
+            self._in[share] = tuple([one for one in present if one != owner])
+        else:
             del self._in[share]
             self._rest(share)
 
     def reorder(self, order: Order) -> None:
         """Take over new weights; they count from the next start on."""
         self._order = order
+
+    def next_for(self, owner: Owner) -> tuple[Share] | None:
+        """Return the share whose turn it is for a worker of `owner`, or None if there is none."""
+        first = None if (all_ := self._audiences.get(None)) is None else all_.top()
+        mine = None if owner is None else self._audiences.get(owner)
+        own = None if mine is None else mine.top()
+        if own is None or (first is not None and first[0] <= own[0]):
+            return None if first is None else (first[2],)
+        return (own[2],)
 
     def peek(self, owner: Owner) -> Share | None:
         """Return the share whose turn it is for `owner`; `turn_of` tells None from nobody."""
@@ -84,19 +99,25 @@ class Ring:
 
     def serve(self, share: Share) -> None:
         """Count one start for `share`: its next turn comes one stride later."""
-        self.passed = max(self.passed, self._place(share))
-        # A share reserved for an owner who did not ask may lag behind V; it saves up nothing.
-        turn = max(int(self.passed[0]), self._turns[share])
-        self._turns[share] = turn + self._order.stride(share)
+        turn, joined = self._turns[share], self._joined[share]
+        if (turn, joined) > self.passed:
+            self.passed = (turn, joined)
+        else:
+            # Reserved for an owner who did not ask, it lags behind V; it saves up nothing.
+            turn = self.passed[0]
+        turn += self._order.stride(share) if self._order.weights else ONE_TURN
+        self._turns[share] = turn
+        place = (turn, joined)
         for owner in self._in[share]:
-            self._audience(owner).set(share, self._place(share))
-        self._forget_passed()
+            self._audiences[owner].set(share, place)
+        if self._resting:
+            self._forget_passed()
 
     def _join(self, share: Share) -> None:
         if share in self._turns:
             self._resting.discard(share)
             return
-        self._turns[share] = int(self.passed[0])
+        self._turns[share] = self.passed[0]
         self._joins += 1
         self._joined[share] = self._joins
 
@@ -114,7 +135,7 @@ class Ring:
             resting.discard(share)
             del self._turns[share], self._joined[share]
 
-    def _place(self, share: Share) -> tuple[float, ...]:
+    def _place(self, share: Share) -> tuple[int, int]:
         return (self._turns[share], self._joined[share])
 
     def _audience(self, owner: Owner) -> LazyHeap[Share]:

@@ -55,12 +55,14 @@ class Unfit(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
+_RETRY = Event.RETRY
+
 ENDINGS = frozenset(
     {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
 )
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is to become of one leased task. Says nothing about how it is stored."""
 
     fence: Fence
@@ -76,7 +78,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
-        check.number("delay", self.delay)
+        if self.delay.__class__ is not float or self.delay != 0.0:
+            check.number("delay", self.delay)
 
 
 class Settled(StrEnum):
@@ -140,7 +143,7 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
     event = settlement.event
     if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
         return Event.CANCEL
-    if event is Event.RETRY and settlement.spend and task.attempt >= task.new.attempts:
+    if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:
         return Event.FAIL
     return event
 

@@ -28,7 +28,7 @@ class Dedupe(StrEnum):
     RUN = "run"
 
 
-class Fence(msgspec.Struct, frozen=True):
+class Fence(msgspec.Struct, frozen=True, gc=False):
     """The right to write for one attempt of one task. Every claim makes a new one."""
 
     task: TaskId
@@ -36,14 +36,14 @@ class Fence(msgspec.Struct, frozen=True):
     token: int
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A registered function's name and its encoded arguments."""
 
     function: str
     payload: bytes = b""
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task as its submitter describes it; nothing here ever changes."""
 
     id: TaskId
@@ -74,8 +74,29 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """What only the runtime reads (retry policy and the like)."""
 
     def __post_init__(self) -> None:
-        # One comparison each on the way in: a weight of -1 would fill a bucket instead of
-        # emptying it, and a delay that is not a number would never be due.
+        # Nearly every task says nothing about most of this, so it is asked for in one go.
+        if (
+            self.weight < 1
+            or self.attempts < 1
+            or self.delay != 0.0
+            or self.run_at is not None
+            or self.expires_in is not None
+            or self.timeout is not None
+        ):
+            self._check_numbers()
+        if self.key is not None:
+            _check_text("key", self.key)
+        if self.share is not None and self.share is not self.key:
+            _check_text("share", self.share)
+        if self.idempotency_key is not None:
+            _check_text("idempotency_key", self.idempotency_key)
+
+    def _check_numbers(self) -> None:
+        """Object to numbers that no store could keep.
+
+        A weight of -1 would fill a bucket instead of emptying it, and a delay that is not a
+        number would never be due.
+        """
         if self.weight < 1:
             raise ConfigError("weight", self.weight, "must be at least 1")
         if self.attempts < 1:
@@ -87,8 +108,6 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, limit, "must be finite and above 0")
         if self.run_at is not None and not math.isfinite(self.run_at):
             raise ConfigError("run_at", self.run_at, "must be finite")
-        for name in ("key", "share", "idempotency_key"):
-            _check_text(name, getattr(self, name))
 
     @property
     def is_callback(self) -> bool:
@@ -99,15 +118,15 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 LONGEST_KEY = 512
 
 
-def _check_text(option: str, value: str | None) -> None:
+def _check_text(option: str, value: str) -> None:
     """Object to a key that some store could not keep: empty, very long, or with a NUL in it."""
-    if value is not None and (not value or len(value) > LONGEST_KEY or "\0" in value):
+    if not value or len(value) > LONGEST_KEY or "\0" in value:
         raise ConfigError(
             option, value, f"must have 1 to {LONGEST_KEY} characters, none of them NUL"
         )
 
 
-class Task(msgspec.Struct, kw_only=True):
+class Task(msgspec.Struct, kw_only=True, gc=False):
     """A task as a store keeps it."""
 
     new: NewTask

@@ -49,12 +49,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     run: NewRun | None = None
 
     def __post_init__(self) -> None:
+        if len(self.tasks) < 2:
+            return
         pools = {new.pool for new in self.tasks}
         if len(pools) > 1:
             raise ConfigError("tasks", sorted(pools), "of one batch must all be for one pool")
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
+class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one task of a batch."""
 
     task: int

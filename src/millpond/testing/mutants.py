@@ -44,7 +44,7 @@ def no_capacity_check() -> Iterator[None]:
     """A worker gets what it asks for, however many run already."""
 
     def slots(pool: PoolTable, _worker: Worker, now: float) -> int:
-        return 0 if pool.paused or pool.not_before > now else 1
+        return 0 if pool.paused or pool.not_before > now else 1 << 30
 
     with patch.object(lease, "slots", slots):
         yield
@@ -105,7 +105,7 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
         for other, owners in ring._in.items():
             ring._turns[other] = int(ring.passed[0])
             for one in owners:
-                ring._audience(one).set(other, ring._place(other))
+                ring._audiences[one].set(other, ring._place(other))
 
     with patch.object(Ring, "leave", leave_and_reset):
         yield

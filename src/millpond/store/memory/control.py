@@ -44,11 +44,8 @@ from millpond.store.memory.settle import is_current
 from millpond.store.memory.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
-    from collections import OrderedDict
+    from collections import deque
     from collections.abc import Iterable
-
-REMOVED_KEPT = 100_000
-"""How many ids of tasks that retention removed are told from ids that never were."""
 
 
 def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
@@ -159,9 +156,10 @@ def _respec(
         pool.backlog = pool.backlog.rebuilt(spec)
         if pool.spec.lanes != spec.lanes:
             # The lanes that were paused are no more.
-            pool.paused_units.clear()
+            pool.paused_units = set()
     pool.spec = spec
     pool.backlog.respec(spec)
+    pool.fresh.respec(spec, tables.live(pool))
     tables.touch(pool)
     tables.wake(spec.name, now)
 
@@ -192,7 +190,7 @@ def _set_paused(
         pool.paused = paused
     else:
         pool.backlog.pause(unit, paused=paused)
-        (pool.paused_units.add if paused else pool.paused_units.discard)(unit)
+        pool.pause(unit, paused=paused)
         tables.touch(pool)
     word = "pause" if paused else "resume"
     tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
@@ -227,22 +225,19 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 
 
 def _forget(
-    tables: Tables, pool: PoolTable, ended: OrderedDict[int, None], before: float, limit: int
+    tables: Tables, pool: PoolTable, ended: deque[Task] | None, before: float, limit: int
 ) -> int:
     gone = 0
     while ended and gone < limit:
-        identifier = next(iter(ended))
-        task = tables.tasks[identifier]
+        task, identifier = ended[0], ended[0].new.id
         finished_at = task.finished_at or 0.0
-        if finished_at >= before:
+        redriven = tables.tasks.get(identifier) is not task
+        if finished_at >= before and not redriven:
             break
-        del ended[identifier]
-        del tables.tasks[identifier]
-        pool.shelf.left(tables.tasks)
-        tables.removed[identifier] = None
-        tables.removed.move_to_end(identifier)
-        if len(tables.removed) > REMOVED_KEPT:
-            tables.removed.popitem(last=False)
+        ended.popleft()
+        if redriven:
+            continue
+        tables.forget(task)
         known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
         if known is not None and known.task == identifier:
             pool.old_keys[key_of(task.new)] = finished_at
@@ -305,8 +300,7 @@ def _cancel_all(
 
 def _of_unit(tables: Tables, pool: PoolTable, unit: str | None) -> list[Task]:
     """Return the live tasks of a pool, or of one lane or key of it, oldest first."""
-    units = list(pool.live) if unit is None else [unit]
-    chosen = (tables.tasks[i] for one in units for i in pool.live.get(one, ()))
+    chosen = (task for task in tables.live(pool) if unit is None or task.unit == unit)
     return sorted(chosen, key=_by_seq)
 
 
@@ -395,8 +389,11 @@ def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
     if run is None or run.finished:
         return 0
     count = len(tables.run_queued.get(identifier, ()))
-    live = [tables.tasks[i] for i in tables.run_live.get(identifier, ())]
-    running = [task for task in live if task.status is Status.RUNNING and not task.new.is_callback]
+    running = [
+        task
+        for task in tables.of_run(identifier)
+        if task.status is Status.RUNNING and not task.new.is_callback
+    ]
     if run.stopped is None:
         tables.order(run.new.pool, "cancel run", now, run=identifier)
         tables.stop_run(run, Reason.CANCELLED, now)

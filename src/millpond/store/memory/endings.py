@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
-from millpond.core.task import CALLBACKS
 from millpond.store.protocol import Emptied
 
 if TYPE_CHECKING:
@@ -19,29 +18,43 @@ PROCESSED = (Status.COMPLETED, Status.FAILED)
 class Endings:
     """What one verb ended. A lane or pool runs dry if it was not at the start and is at the end."""
 
-    __slots__ = ("_was_dry", "ended")
+    __slots__ = ("_ended", "_was_dry")
 
     def __init__(self) -> None:
-        self.ended: list[int] = []
+        self._ended: list[int] = []
         self._was_dry: dict[tuple[str, str | None], tuple[PoolTable, bool]] = {}
 
-    def filled(self, pool: PoolTable, unit: str | None) -> None:
-        """Note that a unit without live tasks is about to get one."""
-        if not pool.spec.strict and pool.live:
-            return
-        self._note(pool, unit, was_dry=True)
+    def begin(self) -> None:
+        """Start a verb: nothing has ended yet."""
+        if self._ended:
+            self._ended = []
+        if self._was_dry:
+            self._was_dry = {}
+
+    def coming(self, pool: PoolTable, lane: str | None) -> None:
+        """Note that a task is about to come to a lane, or to a pool without; was that dry?"""
+        if lane is None:
+            dry = pool.is_dry and not pool.backlog.lanes
+        else:
+            dry = not pool.backlog.live_in(lane)
+        if dry and not pool.internal:
+            self._was_dry.setdefault((pool.name, lane), (pool, True))
 
     def over(self, pool: PoolTable, task: Task) -> None:
         """Note that a task has ended; it is no longer among the live ones."""
-        self.ended.append(task.new.id)
-        if pool.spec.strict and task.lane is not None and task.status in PROCESSED:
-            pool.lane_processed[task.lane] = pool.lane_processed.get(task.lane, 0) + 1
-        if task.unit not in pool.live and (pool.spec.strict or not pool.live):
-            self._note(pool, task.unit, was_dry=False)
+        self._ended.append(task.new.id)
+        lane = task.lane
+        if lane is not None:
+            if task.status in PROCESSED:
+                pool.lane_processed[lane] = pool.lane_processed.get(lane, 0) + 1
+            if not pool.backlog.live_in(lane):
+                self._was_dry.setdefault((pool.name, lane), (pool, False))
+        elif not pool.running and not pool.backlog.lanes and not pool.internal and pool.is_dry:
+            self._was_dry.setdefault((pool.name, None), (pool, False))
 
-    def _note(self, pool: PoolTable, unit: str | None, *, was_dry: bool) -> None:
-        lane = unit if pool.spec.strict else None
-        self._was_dry.setdefault((pool.spec.name, lane), (pool, was_dry))
+    def ended(self) -> tuple[int, ...]:
+        """Return the tasks that ended."""
+        return tuple(self._ended) if self._ended else ()
 
     def emptied(self) -> tuple[Emptied, ...]:
         """Return what ran dry, by pool and lane."""
@@ -50,7 +63,7 @@ class Endings:
         dried = [
             Emptied(pool=name, lane=lane, processed=processed(pool, lane))
             for (name, lane), (pool, was_dry) in self._was_dry.items()
-            if not was_dry and _is_dry(pool, lane) and not name.endswith(CALLBACKS)
+            if not was_dry and _is_dry(pool, lane)
         ]
         return tuple(sorted(dried, key=_by_place))
 
@@ -63,8 +76,7 @@ def processed(pool: PoolTable, lane: str | None) -> int:
 
 
 def _is_dry(pool: PoolTable, lane: str | None) -> bool:
-    # What has no key in an ordered pool is in no lane, so its end empties none.
-    return lane is not None and lane not in pool.live if pool.spec.strict else not pool.live
+    return pool.is_dry if lane is None else not pool.backlog.live_in(lane)
 
 
 def _by_place(emptied: Emptied) -> tuple[str, str]:

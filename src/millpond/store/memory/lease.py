@@ -18,7 +18,7 @@ from millpond.core.lease import (
 from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
-from millpond.core.task import Task
+from millpond.core.task import Fence, Task
 from millpond.store.protocol import LeaseAnswer
 
 if TYPE_CHECKING:
@@ -35,19 +35,24 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         tables.renew(worker, worker.lease, now)
     pool = tables.pools[ask.pool]
     # What this verb settled takes its place before what time made due, and that before the claim.
-    pool.backlog.flush(now)
+    if pool.backlog.grouped:
+        pool.backlog.flush(now)
     pool.backlog.promote(now)
-    _unpark(tables, pool, worker, ask.want, now)
+    if pool.parked:
+        _unpark(tables, pool, worker, ask.want, now)
     leased: list[Leased] = []
     token = tables.token()
-    while len(leased) < ask.want and slots(pool, worker, now) > 0:
+    # Each start takes one slot, and nothing else that happens in here takes or frees one.
+    free = slots(pool, worker, now)
+    for _ in range(free if free < ask.want else ask.want):  # noqa: FURB136 - min costs a call
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        _charge_rates(pool, task, now)
-        tables.start(task, worker, token, now)
+        if pool.tats:
+            _charge_rates(pool, task, now)
+        tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
-    if ask.want > 0:
+    if ask.want > 0 and (pool.starved or not leased):
         _note_starved(tables, pool, worker, now, got=len(leased))
     return LeaseAnswer(
         leased=tuple(leased),
@@ -61,7 +66,7 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
     if pool.paused or pool.not_before > now:
         return 0
     limit = pool.spec.max_concurrent
-    starved = _starved_before(pool, worker, now)
+    starved = _starved_before(pool, worker, now) if pool.starved else None
     if not starved:
         return limit - pool.running
     # A free slot for each who got none, and no more than an even share for those who have some.
@@ -102,7 +107,7 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
         return None
     if pool.not_before > now:
         return pool.not_before
-    if any(knows(worker, function) for function in pool.parked):
+    if pool.parked and any(knows(worker, function) for function in pool.parked):
         # As many as were asked for came back from their parking place; there are more.
         return now
     task = pool.backlog.peek(worker.owner)
@@ -143,15 +148,16 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
 
 def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
+    picky = worker.functions is not None or worker.unknown
     while (task := pool.backlog.peek(worker.owner)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)
             pool.backlog.flush(now)
-        elif task.new.owner is None and not knows(worker, task.new.call.function):
+        elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif rate_moment(pool, task, now) > now:
+        elif pool.tats and rate_moment(pool, task, now) > now:
             return None
         else:
             return task
@@ -189,7 +195,7 @@ def _charge_rates(pool: PoolTable, task: Task, now: float) -> None:
 def _leased(task: Task) -> Leased:
     new = task.new
     return Leased(
-        fence=task.fence,
+        fence=Fence(new.id, task.attempt, task.token),
         pool=new.pool,
         call=new.call,
         key=new.key,

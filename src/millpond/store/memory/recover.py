@@ -102,9 +102,8 @@ def remove(tables: Tables, worker: Worker, now: float) -> None:
 
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
     """Fail the queued closures of a process whose last worker is gone: their code is gone."""
-    closures = [tables.tasks[identifier] for identifier in tables.owned.get(owner, ())]
     failed = 0
-    for task in sorted(closures, key=in_order)[:limit]:
+    for task in sorted(tables.closures_of(owner), key=in_order)[:limit]:
         # The failure of one may have cancelled others, where their run says so.
         if task.status is Status.QUEUED:
             failed += _fail(tables, task, Event.STALE, Reason.STALE, now)

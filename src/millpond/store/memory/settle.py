@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from millpond.core.task import Fence, Task
     from millpond.store.memory.tables import Tables
 
+_RUNNING, _COMPLETE = Status.RUNNING, Event.COMPLETE
+_APPLIED, _STALE = Settled.APPLIED, Settled.STALE
 
 GIVEN_BACK = (Event.RELEASE, Event.CORRUPT)
 """The ends of attempts that never really ran: they are not measured."""
@@ -25,30 +27,43 @@ def settle(
     """Apply one settlement and tell what it made of its task, or that its fence is stale."""
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return Settled.STALE, None, ()
+        return _STALE, None, ()
     if not is_current(task, settlement.fence):
         tables.pools[task.new.pool].stale_settles += 1
-        return Settled.STALE, None, ()
+        return _STALE, None, ()
     taken = _apply(tables, task, settlement, now)
-    return Settled.APPLIED, task.status, taken
+    return _APPLIED, task.status, taken
 
 
 def is_current(task: Task, fence: Fence) -> bool:
     """Return whether a fence still gives the right to write for its task."""
-    return task.status is Status.RUNNING and task.fence == fence
+    if task.status is not _RUNNING or task.token != fence.token:
+        return False
+    return task.attempt == fence.attempt and task.new.id == fence.task
 
 
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
-    if event not in GIVEN_BACK:
-        _measure(tables, task, now)
+    started = task.started_at
+    if started is not None and event not in GIVEN_BACK:
+        tables.pools[task.new.pool].measure(started - task.due, now - started)
     task.result = settlement.result
     task.error = settlement.error
     taken: tuple[Taken, ...] = ()
-    if event is Event.COMPLETE:
-        taken = tuple(follow_up(tables, new, now) for new in settlement.follow_ups)
+    if settlement.follow_ups and event is _COMPLETE:
+        taken = tuple([follow_up(tables, new, now) for new in settlement.follow_ups])
     if not settlement.spend:
         task.attempt -= 1
+    if event is _COMPLETE:
+        tables.move(task, event, now)
+    else:
+        _apply_other(tables, task, event, settlement, now)
+    return taken
+
+
+def _apply_other(
+    tables: Tables, task: Task, event: Event, settlement: Settlement, now: float
+) -> None:
     match event:
         case Event.CORRUPT:
             tables.move(task, Event.RELEASE, now)
@@ -63,15 +78,6 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
         case _:
             task.reason = Reason.CANCELLED if event is Event.CANCEL else settlement.reason
             tables.move(task, event, now)
-    return taken
-
-
-def _measure(tables: Tables, task: Task, now: float) -> None:
-    """Note how long a task had waited for its start, and how long it ran."""
-    pool, started = tables.pools[task.new.pool], task.started_at
-    if started is not None:
-        pool.waits.append(rounded(started - task.due))
-        pool.run_times.append(rounded(now - started))
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:

@@ -16,10 +16,11 @@ from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import lease
 from millpond.store.memory.recover import more, next_recovery, recover
 from millpond.store.memory.settle import settle
-from millpond.store.memory.submit import admission, submit
+from millpond.store.memory.submit import Taken, admission, submit
 from millpond.store.memory.tables import Tables
 from millpond.store.memory.view import MemoryView
 from millpond.store.protocol import (
+    Admission,
     BatchAnswer,
     ControlAnswer,
     LeaseAnswer,
@@ -50,9 +51,9 @@ class MemoryStore:
         self, *, audit_limit: int | None = AUDIT_KEPT, clock: Callable[[], float] = time.time
     ) -> None:
         self._clock = clock
-        self._tables = Tables(audit_limit=audit_limit)
+        entropy = random.SystemRandom().getrandbits(64)
+        self._tables = Tables(audit_limit=audit_limit, entropy=entropy)
         self._view = MemoryView(self._tables)
-        self._dice = random.SystemRandom()
         self._closed = False
 
     @property
@@ -64,7 +65,7 @@ class MemoryStore:
         if self._closed:
             message = "the store is closed; open a new one"
             raise StoreClosed(message)
-        self._tables.begin(self._dice.getrandbits(64) if entropy is None else entropy)
+        self._tables.begin(entropy)
         # Time does not go back here, whatever a clock does: what was due stays due.
         tables = self._tables
         tables.latest = max(tables.latest, rounded(self._clock() if now is None else now))
@@ -75,13 +76,13 @@ class MemoryStore:
     ) -> SubmitAnswer:
         """Take in batches, each whole or not at all where its pool's policy says so."""
         now = self._begin(now, entropy)
-        answers = tuple(submit(self._tables, batch, now) for batch in batches)
+        answers = [submit(self._tables, batch, now) for batch in batches]
         self._tables.end(now)
         return SubmitAnswer(
-            batches=tuple(map(self._with_run, answers)),
+            batches=tuple([a if a.run is None else self._with_run(a) for a in answers]),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
-            ended=tuple(self._tables.endings.ended),
+            ended=self._tables.endings.ended(),
             emptied=self._tables.endings.emptied(),
         )
 
@@ -104,7 +105,7 @@ class MemoryStore:
             answer,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
-            ended=tuple(self._tables.endings.ended),
+            ended=self._tables.endings.ended(),
             emptied=self._tables.endings.emptied(),
         )
 
@@ -132,25 +133,33 @@ class MemoryStore:
         """End attempts, each only with its current fence, and lease the next if asked."""
         now = self._begin(now, entropy)
         # Before anything is changed: a verb happens wholly or not at all.
-        for new in (new for one in settlements for new in one.follow_ups):
-            pool_named(self._tables, new.pool)
+        for one in settlements:
+            for new in one.follow_ups:
+                pool_named(self._tables, new.pool)
         if then is not None:
             pool_named(self._tables, then.pool)
-        ended = [settle(self._tables, one, now) for one in settlements]
+        settled, after, taken = [], [], []
+        for one in settlements:
+            outcome, status, follow_ups = settle(self._tables, one, now)
+            settled.append(outcome)
+            after.append(status)
+            taken.append(follow_ups)
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
-            settled=tuple(settled for settled, _, _ in ended),
-            after=tuple(after for _, after, _ in ended),
-            follow_ups=tuple(
-                tuple(admission(self._tables, one) for one in taken) for _, _, taken in ended
-            ),
+            settled=tuple(settled),
+            after=tuple(after),
+            follow_ups=self._told(taken) if any(taken) else ((),) * len(settled),
             lease=leased,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
-            ended=tuple(self._tables.endings.ended),
+            ended=self._tables.endings.ended(),
             emptied=self._tables.endings.emptied(),
         )
+
+    def _told(self, taken: list[tuple[Taken, ...]]) -> tuple[tuple[Admission, ...], ...]:
+        """Tell of follow-ups as they are after the verb."""
+        return tuple(tuple(admission(self._tables, one) for one in each) for each in taken)
 
     async def recover(
         self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
@@ -165,7 +174,7 @@ class MemoryStore:
             next_at=next_recovery(self._tables, now),
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
-            ended=tuple(self._tables.endings.ended),
+            ended=self._tables.endings.ended(),
             emptied=self._tables.endings.emptied(),
         )
 
@@ -181,7 +190,7 @@ class MemoryStore:
             revision=revision,
             finished_runs=self._tables.finished_runs(),
             wakes=self._tables.wakes(),
-            ended=tuple(self._tables.endings.ended),
+            ended=self._tables.endings.ended(),
             emptied=self._tables.endings.emptied(),
         )
 

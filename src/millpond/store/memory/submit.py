@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from millpond.core import rate as gcra
 from millpond.core.admit import (
@@ -26,7 +28,7 @@ from millpond.core.order import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
-from millpond.core.task import CALLBACKS, NewTask, Task, key_of
+from millpond.core.task import NewTask, Task, key_of
 from millpond.store.memory.tables import PoolTable, Tables
 from millpond.store.protocol import Admission, BatchAnswer
 
@@ -35,12 +37,17 @@ if TYPE_CHECKING:
 
     from millpond.store.protocol import Batch
 
+_FIFO, _QUEUED = OrderKind.FIFO, Status.QUEUED
+
 WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 """The policies under which a batch is taken whole or not at all."""
 
 
 def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     """Take in one batch, or refuse it whole with nothing changed."""
+    pool = tables.pools.get(batch.tasks[0].pool) if batch.tasks else None
+    if pool is not None and batch.run is None and _nothing_to_decide(tables, pool, batch.tasks):
+        return BatchAnswer(admissions=_take_plainly(tables, pool, batch.tasks, now))
     known = {new.id: _known(tables, new) for new in batch.tasks}
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
@@ -58,8 +65,49 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if opened is not None:
         tables.touch_run(opened)
     # Told at the end: a later task of the batch may have evicted an earlier one.
-    admissions = tuple(admission(tables, one) for one in taken)
+    admissions = tuple([admission(tables, one) for one in taken])
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
+
+
+# Where nothing is to be decided
+
+
+def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]) -> bool:
+    """Return whether every task is new, could start one day, and the pool takes whatever comes."""
+    if pool.closed or pool.tats or pool.spec.backpressure is not None or pool.internal:
+        return False
+    stored, alive = tables.tasks, None
+    for new in tasks:
+        if new.idempotency_key is not None or new.run is not None or new.id in stored:
+            return False
+        if new.owner is not None and new.owner != alive:
+            if _never_starts(tables, new) is not None:
+                return False
+            alive = new.owner
+    return True
+
+
+def _take_plainly(
+    tables: Tables, pool: PoolTable, tasks: Sequence[NewTask], now: float
+) -> tuple[Admission, ...]:
+    """Insert tasks of which no later one can change what became of an earlier one."""
+    stored, told = tables.tasks, []
+    for new in tasks:
+        if new.id in stored:
+            # Sent twice in one batch.
+            told.append(admission(tables, _take(tables, new, now)))
+            continue
+        task = tables.insert(new, now, outside=True)
+        told.append(
+            Admission(
+                task=new.id,
+                status=task.status,
+                lane=task.lane,
+                sequence=task.sequence,
+                position=_position(pool, task),
+            )
+        )
+    return tuple(told)
 
 
 # Known keys
@@ -117,27 +165,46 @@ def _refused(
         return None
     name = fresh[0].pool
     pool = tables.pools.get(name)
-    if pool is None or name.endswith(CALLBACKS):
+    if pool is None or pool.internal:
         return Refusal(reason=Reason.UNKNOWN_POOL, pool=name)
     if pool.closed:
         return Refusal(reason=Reason.CLOSED, pool=name)
-    for new in fresh:
-        if (hopeless := _never_starts(tables, new)) is not None:
-            return Refusal(reason=hopeless, pool=name, bound=too_heavy(pool.spec, new))
-    shut = _run_refuses(tables, fresh, run)
-    if shut is not None:
-        return Refusal(reason=shut, pool=name)
+    refusal = _hopeless(tables, pool, fresh) or _run_refuses(tables, fresh, run)
+    if refusal is not None:
+        return refusal
     policy = pool.spec.backpressure
     if policy is None or policy.on_full not in WHOLE:
         return None
     if policy.on_full is OnFull.FAIL_FAST:
-        return _no_capacity(pool, fresh, now)
+        return _no_capacity(tables, pool, fresh, now)
     return _full(pool, fresh)
 
 
-def _run_refuses(tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None) -> Reason | None:
-    """Return why a run takes no more: it has ended, or its budget is used up."""
-    for identifier, count in Counter(new.run for new in fresh if new.run is not None).items():
+def _hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
+    """Return the refusal of the first task that could never start, or None."""
+    rated, fine = bool(pool.tats), None
+    for new in fresh:
+        if not rated and (new.owner is None or new.owner == fine):
+            continue
+        reason = _never_starts(tables, new)
+        if reason is not None:
+            bound = too_heavy(pool.spec, new)
+            return Refusal(reason=reason, pool=pool.name, bound=bound)
+        fine = new.owner
+    return None
+
+
+def _run_refuses(
+    tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None
+) -> Refusal | None:
+    """Return the refusal of a run that takes no more: it has ended, or its budget is used up."""
+    runs = [new.run for new in fresh if new.run is not None]
+    reason = _shut(tables, runs, opening) if runs else None
+    return None if reason is None else Refusal(reason=reason, pool=fresh[0].pool)
+
+
+def _shut(tables: Tables, runs: list[int], opening: NewRun | None) -> Reason | None:
+    for identifier, count in Counter(runs).items():
         if opening is not None and opening.id == identifier:
             room = opening.max_tasks
         else:
@@ -181,14 +248,16 @@ def _queue_full(pool: PoolTable, counted: Depth, key: str | None) -> Refusal:
     )
 
 
-def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refusal | None:
+def _no_capacity(
+    tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float
+) -> Refusal | None:
     """Return why not every task of a batch could start now in a fail-fast pool, or None."""
     busy = pool.running + pool.backlog.ready
     stopped = pool.paused or pool.not_before > now
     if (
         not stopped
         and busy + len(fresh) <= pool.spec.max_concurrent
-        and _units_have_room(pool, fresh, now)
+        and _units_have_room(tables, pool, fresh, now)
         and _rates_have_room(pool, fresh, now)
     ):
         return None
@@ -197,15 +266,23 @@ def _no_capacity(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> Refus
     )
 
 
-def _units_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
+def _units_have_room(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
     limit = pool.spec.unit_limit
     for unit, count in Counter(_unit(pool, new) for new in fresh).items():
         if not pool.backlog.may_start_now(unit, now):
             return False
-        live = len(pool.live.get(unit, ()))
-        if unit is not None and limit is not None and live + count > limit:
+        if unit is None or limit is None:
+            continue
+        if _live_in(tables, pool, unit) + count > limit:
             return False
     return True
+
+
+def _live_in(tables: Tables, pool: PoolTable, unit: str) -> int:
+    """Return how many tasks of a lane or key wait or run, those set aside too."""
+    if not pool.parked_apart:
+        return pool.backlog.live_in(unit)
+    return sum(task.unit == unit for task in tables.live(pool))
 
 
 def _unit(pool: PoolTable, new: NewTask) -> str | None:
@@ -226,44 +303,48 @@ def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> b
 
 def depth(pool: PoolTable, key: str | None) -> Depth:
     """Count what a bound looks at."""
-    same_key = pool.fresh_by_key.get(key) if key is not None else None
-    return Depth(len(pool.fresh), len(same_key) if same_key else 0)
+    return Depth(len(pool.fresh), 0 if key is None else pool.fresh.of_key(key))
 
 
 # Taking
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """What `_take` did with one task; how it stands is told when the batch is through."""
 
     task: int
     duplicate: bool = False
     position: int | None = None
-    known: Status = Status.QUEUED
+    known: Status = _QUEUED
     reason: str | None = None
 
 
 def _take(tables: Tables, new: NewTask, now: float) -> Taken:
     """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
-    known = _known(tables, new)
-    if known is not None:
-        return Taken(known.task, duplicate=known.task != new.id, known=known.status)
+    if new.idempotency_key is not None or new.id in tables.tasks:
+        known = _known(tables, new)
+        if known is not None:
+            return Taken(known.task, known.task != new.id, None, known.status)
     pool = tables.pools[new.pool]
-    verdict = admit(pool.spec, depth(pool, new.key))
-    if isinstance(verdict, Drop):
-        tables.refuse(new, verdict.reason, now)
-        return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
-    if isinstance(verdict, Evict):
-        _evict(tables, pool, new, verdict, now)
+    if pool.spec.backpressure is not None:
+        verdict = admit(pool.spec, depth(pool, new.key))
+        if isinstance(verdict, Drop):
+            tables.refuse(new, verdict.reason, now)
+            return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
+        if isinstance(verdict, Evict):
+            _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Taken(new.id, position=_position(pool, task))
+    return Taken(new.id, False, _position(pool, task))
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
     """Return how many wait ahead of a task that has just come: in its lane, or in a fifo pool."""
-    if pool.backlog.strict(task.unit):
-        return len(pool.live[task.unit]) - pool.backlog.running_in(task.unit) - 1
-    return pool.queued - 1 if pool.spec.order.kind is OrderKind.FIFO else None
+    backlog = pool.backlog
+    if backlog.lanes and (unit := task.unit) is not None:
+        return backlog.live_in(unit) - backlog.running_in(unit) - 1
+    if pool.spec.order.kind is not _FIFO:
+        return None
+    return len(backlog) + pool.parked_apart - 1
 
 
 def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
@@ -301,8 +382,8 @@ def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
     """Let the oldest never-claimed task make room."""
-    waiting = pool.fresh_by_key[new.key] if verdict.of_key else pool.fresh
-    oldest = tables.tasks[next(iter(waiting))]
+    fresh = pool.fresh
+    oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
     oldest.reason = verdict.reason
     tables.move(oldest, Event.EVICT, now, cause=new.id)
 

@@ -2,44 +2,100 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from millpond.core.admit import Known, Reason
-from millpond.core.audit import Record, order_record, record
+from millpond.core.audit import Note, Record, note, order_record, record, told
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status, advance
 from millpond.core.moment import rounded
 from millpond.core.order import Backlog, lane_of, rank
 from millpond.core.plan import Wake
-from millpond.core.quantiles import SAMPLES
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
-from millpond.core.task import NewTask, Task, key_of
+from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
+from millpond.store.memory.arrivals import Arrivals
 from millpond.store.memory.endings import Endings
-from millpond.store.memory.shelf import Shelf
+from millpond.store.memory.fresh import Fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from millpond.core.spec import PoolSpec
+
+# Looking up a member of an enumeration costs as much as a call: once is enough.
+_QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
+REMOVED_KEPT = 100_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
+
+_SUBMIT, _LEASE = Event.SUBMIT, Event.LEASE
+_AS_SUBMITTED = advance(None, Event.SUBMIT)
+_AS_LEASED = advance(Status.QUEUED, Event.LEASE)
+
+
+_NO_UNITS: set[str] = set()
+
+MEASURED = 1_000
+"""How many settled attempts the percentiles of a pool look back."""
 
 
 class PoolTable:
     """One pool: its settings, its queue and its counts."""
 
-    def __init__(self, spec: PoolSpec, created_at: float = 0.0) -> None:
-        self.created_at = created_at
+    __slots__ = (
+        "arrivals",
+        "backlog",
+        "closed",
+        "created_at",
+        "declared",
+        "fresh",
+        "holding",
+        "internal",
+        "keys",
+        "lane_processed",
+        "lane_sequences",
+        "name",
+        "next_lane",
+        "next_seq",
+        "not_before",
+        "old_keys",
+        "operator_limit",
+        "parked",
+        "parked_apart",
+        "paused",
+        "paused_units",
+        "revision",
+        "run_times",
+        "running",
+        "spec",
+        "stale_settles",
+        "starved",
+        "succeeded",
+        "tats",
+        "totals",
+        "unsuccessful",
+        "waits",
+    )
+
+    def __init__(self, spec: PoolSpec, now: float) -> None:
+        self.created_at = now
+        self.name = spec.name
+        self.internal = spec.name.endswith(CALLBACKS)
+        """Whether it holds the callbacks of another pool: nothing from outside."""
         self.declared = spec
         self.spec = spec
         self.revision = 1
         self.paused = False
+        self.paused_units: set[str] = _NO_UNITS
         self.closed = False
         self.not_before = 0.0
         self.backlog = Backlog(spec)
-        self.fresh: OrderedDict[int, None] = OrderedDict()
-        self.fresh_by_key: dict[str | None, OrderedDict[int, None]] = {}
+        self.fresh = Fresh(spec)
         self.parked: dict[str, LazyHeap[int]] = {}
         self.parked_apart = 0
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
@@ -53,37 +109,53 @@ class PoolTable:
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
         self.lane_processed: dict[str, int] = {}
+        """How many tasks of each lane were completed or failed."""
         self.next_lane = 0
         self.keys: dict[tuple[str, int | None], Known] = {}
-        self.live: dict[str | None, OrderedDict[int, None]] = {}
-        """Queued and running tasks by lane or key."""
-        self.succeeded: OrderedDict[int, None] = OrderedDict()
-        self.unsuccessful: OrderedDict[int, None] = OrderedDict()
-        self.old_keys: OrderedDict[tuple[str, int | None], float] = OrderedDict()
+        self.succeeded: deque[Task] | None = None
+        self.unsuccessful: deque[Task] | None = None
+        """Ended tasks, oldest first; one that was redriven since is skipped."""
+        self.old_keys: dict[tuple[str, int | None], float] = {}
         """Keys of forgotten tasks, by when those ended."""
         self.totals: dict[str, int] = {}
         self.stale_settles = 0
-        self.paused_units: set[str] = set()
-        self.shelf = Shelf(spec.name)
-        self.live_shelf = Shelf(spec.name, live=True)
-        self.scheduled: LazyHeap[int] = LazyHeap()
-        """Queued tasks that were not due when last looked at."""
-        self.waits: deque[float] = deque(maxlen=SAMPLES)
-        self.run_times: deque[float] = deque(maxlen=SAMPLES)
+        self.waits: deque[float] | None = None
+        self.run_times: deque[float] | None = None
+        """Seconds of the last settled attempts; none before the first."""
+        self.arrivals = Arrivals()
 
     @property
     def queued(self) -> int:
         """How many tasks wait: ready, scheduled or parked."""
         return len(self.backlog) + self.parked_apart
 
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self.running and not self.queued
+
+    def measure(self, waited: float, ran: float) -> None:
+        """Note how long a task had waited for its start, and how long it ran."""
+        if self.waits is None or self.run_times is None:
+            self.waits, self.run_times = deque(maxlen=MEASURED), deque(maxlen=MEASURED)
+        self.waits.append(waited)
+        self.run_times.append(ran)
+
+    def pause(self, unit: str, *, paused: bool) -> None:
+        """Remember which lanes and keys are paused."""
+        if paused:
+            self.paused_units = {*self.paused_units, unit}
+        else:
+            self.paused_units = self.paused_units - {unit}
+
 
 class Tables:
     """Everything the store keeps."""
 
-    def __init__(self, *, audit_limit: int | None) -> None:
+    def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         self.pools: dict[str, PoolTable] = {}
         self.tasks: dict[int, Task] = {}
-        self.removed: OrderedDict[int, None] = OrderedDict()
+        self.removed: dict[int, None] = {}
         """Ids of tasks that retention removed, the latest of them."""
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
@@ -92,42 +164,56 @@ class Tables:
         self.expiring_workers: LazyHeap[str] = LazyHeap()
         self.expiring_tasks: LazyHeap[int] = LazyHeap()
         self.parked_since: LazyHeap[int] = LazyHeap()
-        self.owned: dict[str, OrderedDict[int, None]] = {}
+        self.owned: dict[str, int] = {}
+        """How many queued and running closures each process has."""
         self.runs: dict[int, Run] = {}
         self.open_runs: dict[int, Run] = {}
         self.runs_by_name: dict[tuple[str, str], int] = {}
-        self.run_queued: dict[int, OrderedDict[int, None]] = {}
-        self.run_live: dict[int, OrderedDict[int, None]] = {}
-        self.records: list[Record] = []
+        self.run_queued: dict[int, dict[int, None]] = {}
+        self._records: list[Note | Record] = []
         self.records_dropped = 0
         self._audit_limit = audit_limit
         self._wakes: dict[str, float] = {}
         self._finished_runs: list[int] = []
         self._touched_runs: dict[int, Run] = {}
         self._touched_pools: dict[str, PoolTable] = {}
-        self._tokens: Iterator[int] = iter(())
+        self._own_tokens = tokens(entropy)
+        self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
 
     # One verb
 
-    def begin(self, entropy: int) -> None:
-        """Start a verb: nothing is woken yet, and chance is what the caller gave."""
-        self._wakes = {}
-        self._finished_runs = []
-        self._touched_runs = {}
-        self._touched_pools = {}
-        self._tokens = tokens(entropy)
-        self.endings = Endings()
+    def begin(self, entropy: int | None) -> None:
+        """Start a verb: nothing is woken yet, and chance is what the caller gave, or our own."""
+        if self._wakes:
+            self._wakes = {}
+        if self._finished_runs:
+            self._finished_runs = []
+        if self._touched_runs:
+            self._touched_runs = {}
+        if self._touched_pools:
+            self._touched_pools = {}
+        self._tokens = self._own_tokens if entropy is None else tokens(entropy)
+        self.endings.begin()
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
-        for pool in self._touched_pools.values():
-            pool.backlog.flush(now)
+        if self._touched_pools:
+            for pool in self._touched_pools.values():
+                pool.backlog.flush(now)
+        if self._touched_runs:
+            self._close_runs(now)
+        if self._audit_limit is not None and len(self._records) > 2 * self._audit_limit:
+            self._cut_audit(self._audit_limit)
+
+    def _close_runs(self, now: float) -> None:
         for run in self._touched_runs.values():
             if run.close_if_done(now):
                 self.open_runs.pop(run.new.id, None)
                 self._finished_runs.append(run.new.id)
-                self._audit(order_record(run.new.pool, "run finished", at=now, run=run.new.id))
+                self._records.append(
+                    order_record(run.new.pool, "run finished", at=now, run=run.new.id)
+                )
 
     def token(self) -> int:
         """Draw the next number of this verb's entropy."""
@@ -135,20 +221,25 @@ class Tables:
 
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
-        return tuple(Wake(pool, at) for pool, at in self._wakes.items())
+        wakes = self._wakes
+        if len(wakes) == 1:
+            ((pool, at),) = wakes.items()
+            return (Wake(pool, at),)
+        return tuple([Wake(pool, at) for pool, at in wakes.items()]) if wakes else ()
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""
-        return tuple(self._finished_runs)
+        return tuple(self._finished_runs) if self._finished_runs else ()
 
     def touch(self, pool: PoolTable) -> None:
         """Note that the queue of a pool was changed by this verb."""
-        self._touched_pools[pool.spec.name] = pool
+        self._touched_pools[pool.name] = pool
 
     def wake(self, pool: str, at: float) -> None:
         """Note that a pool may have something to start at `at`."""
         before = self._wakes.get(pool)
-        self._wakes[pool] = at if before is None else min(before, at)
+        if before is None or at < before:
+            self._wakes[pool] = at
 
     def renew(self, worker: Worker, lease: float, now: float) -> None:
         """Keep everything a worker holds for `lease` seconds from now."""
@@ -164,32 +255,43 @@ class Tables:
     def insert(self, new: NewTask, now: float, *, outside: bool, cause: int | None = None) -> Task:
         """Store a new task as queued."""
         pool = self.pools[new.pool]
-        self.touch(pool)
-        pool.next_seq += 1
-        seq = pool.next_seq
-        lane, sequence = self._lane(pool, new, seq)
+        backlog = pool.backlog
+        pool.next_seq = seq = pool.next_seq + 1
+        lane, sequence = self._lane(pool, new, seq) if backlog.lanes else (None, seq)
+        if not pool.running or lane is not None:
+            self.endings.coming(pool, lane)
+        due = now
+        if new.delay or new.run_at is not None:
+            due = max(rounded(now + new.delay if new.run_at is None else new.run_at), now)
         task = Task(
             new=new,
-            status=advance(None, Event.SUBMIT),
+            status=_AS_SUBMITTED,
             seq=seq,
             rank=rank(pool.spec.order, new.priority, now, seq),
             lane=lane,
             sequence=sequence,
             submitted_at=now,
-            due=max(rounded(now + new.delay if new.run_at is None else new.run_at), now),
+            due=due,
             expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
             fresh=outside,
         )
         self.tasks[new.id] = task
-        if new.run in self.runs:
-            self.runs[new.run].joined(counted=not new.is_callback)
+        pool.arrivals.add(task)
+        self._records.append((task, _SUBMIT, None, now, 0, 0, 0, None, due, outside, None, cause))
+        if outside:
+            pool.fresh.add(task)
         if new.owner is not None:
-            self.owned.setdefault(new.owner, OrderedDict())[new.id] = None
-        self._bring_to_life(pool, task)
-        self._audit(record(task, Event.SUBMIT, None, at=now, cause=cause))
+            self.owned[new.owner] = self.owned.get(new.owner, 0) + 1
+        if new.run is None:
+            self._enqueue(pool, task, now)
+            return task
+        run = self.runs.get(new.run)
+        if run is not None:
+            run.joined(counted=not new.is_callback)
         self._enqueue(pool, task, now)
-        self._keep_budget(task, now)
-        self._stop_with_its_run(task, now)
+        if run is not None:
+            self._keep_budget(run, task, now)
+            self._stop_with_its_run(task, now)
         return task
 
     def refuse(self, new: NewTask, reason: str, now: float) -> None:
@@ -205,44 +307,71 @@ class Tables:
             due=now,
             reason=reason,
         )
-        self._audit(record(ghost, Event.REFUSE, None, at=now))
+        # As a record and not as a note: nothing else needs to keep what was dropped.
+        self._records.append(record(ghost, Event.REFUSE, None, at=now))
         totals = self.pools[new.pool].totals
         totals[ghost.status] = totals.get(ghost.status, 0) + 1
 
     def move(self, task: Task, event: Event, now: float, *, cause: int | None = None) -> None:
         """Take one arrow of the lifecycle, with everything that hangs on it."""
         pool = self.pools[task.new.pool]
-        self.touch(pool)
         before = task.status
-        task.status = advance(before, event)
-        if before is Status.QUEUED and event is not Event.LEASE:
-            self._dequeue(pool, task, now)
-        elif before is Status.RUNNING:
+        task.status = after = advance(before, event)
+        if pool.backlog.grouped:
+            self._touched_pools[pool.name] = pool
+        if before is _RUNNING:
             self._stop_running(pool, task, now)
-        self._audit(record(task, event, before, at=now, cause=cause))
-        if task.status is Status.QUEUED:
+        elif before is _QUEUED:
+            self._dequeue(pool, task, now)
+        self._records.append(note(task, event, before, now, cause))
+        if after is _QUEUED:
             self._enqueue(pool, task, now)
-        elif task.status.terminal:
+        else:
             self._end(pool, task, now)
-        if before is Status.RUNNING:
+        if before is _RUNNING:
             task.worker = None
-            self._stop_with_its_run(task, now)
+            if task.new.run is not None:
+                self._stop_with_its_run(task, now)
 
-    def start(self, task: Task, worker: Worker, token: int, now: float) -> None:
+    def start(self, pool: PoolTable, task: Task, worker: Worker, token: int, now: float) -> None:
         """Take the arrow from queued to running: charge the attempt and make a new fence."""
-        pool = self.pools[task.new.pool]
-        self._forget_waiting(pool, task)
-        pool.backlog.start(task, now)
+        before = task.status
+        task.status = _AS_LEASED if before is _QUEUED else advance(before, _LEASE)
+        new = task.new
+        backlog = pool.backlog
+        if backlog.grouped:
+            self._touched_pools[pool.name] = pool
+        if task.fresh:
+            pool.fresh.remove(task)
+        if task.expires_at is not None or new.run is not None:
+            self._forget_waiting(task)
+        backlog.start(task, now)
         pool.running += 1
-        pool.holding[worker.id] = pool.holding.get(worker.id, 0) + 1
-        worker.holding[task.new.id] = task.new.pool
-        task.attempt += 1
-        task.runs += 1
+        holding = pool.holding
+        holding[worker.id] = holding.get(worker.id, 0) + 1
+        worker.holding[new.id] = new.pool
+        task.attempt = attempt = task.attempt + 1
+        task.runs = runs = task.runs + 1
         task.fresh = False
         task.token = token
         task.worker = worker.id
         task.started_at = now
-        self.move(task, Event.LEASE, now)
+        self._records.append(
+            (
+                task,
+                _LEASE,
+                before,
+                now,
+                attempt,
+                runs,
+                token,
+                worker.id,
+                task.due,
+                False,
+                task.reason,
+                None,
+            )
+        )
 
     def release(self, task: Task, now: float) -> None:
         """Give a running task back: recorded, not charged; a cancelled one is not run again."""
@@ -251,28 +380,52 @@ class Tables:
             task.reason = Reason.CANCELLED
         self.move(task, Event.CANCEL if task.cancel_requested else Event.RELEASE, now)
 
-    def redrive(self, task: Task, now: float) -> None:
+    def redrive(self, ended: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
-        pool = self.pools[task.new.pool]
-        pool.shelf.left(self.tasks)
-        del _ended(pool, task.status)[task.new.id]
-        if task.new.run in self.runs:
-            self.runs[task.new.run].revived(task.status, counted=not task.new.is_callback)
-            self.open_runs[task.new.run] = self.runs[task.new.run]
-        pool.next_seq += 1
-        task.seq = pool.next_seq
-        task.rank = rank(pool.spec.order, task.new.priority, now, task.seq)
-        task.lane, task.sequence = self._lane(pool, task.new, task.seq)
-        task.due = now
-        lasts = task.new.expires_in
-        task.expires_at = None if lasts is None else rounded(now + lasts)
-        task.attempt = 0
-        task.fresh = task.cancel_requested = False
-        task.reason = task.result = task.error = task.finished_at = None
-        task.progress = task.steps = None
-        self._bring_to_life(pool, task)
+        new = ended.new
+        pool = self.pools[new.pool]
+        if new.run in self.runs:
+            self.runs[new.run].revived(ended.status, counted=not new.is_callback)
+            self.open_runs[new.run] = self.runs[new.run]
+        pool.next_seq = seq = pool.next_seq + 1
+        lane, sequence = self._lane(pool, new, seq)
+        self.endings.coming(pool, lane)
+        # Another object: notes of the audit, and where it stood among the ended, keep the old one.
+        task = self.tasks[new.id] = msgspec.structs.replace(
+            ended,
+            seq=seq,
+            rank=rank(pool.spec.order, new.priority, now, seq),
+            lane=lane,
+            sequence=sequence,
+            due=now,
+            expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
+            attempt=0,
+            fresh=False,
+            cancel_requested=False,
+            reason=None,
+            result=None,
+            error=None,
+            finished_at=None,
+            progress=None,
+            steps=None,
+        )
+        ended.result = ended.error = ended.steps = None
+        pool.arrivals.add(task)
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
+
+    def forget(self, task: Task) -> None:
+        """Let go of an ended task; its notes in the audit keep only what they tell."""
+        new = task.new
+        del self.tasks[new.id]
+        self.removed[new.id] = None
+        if len(self.removed) > 2 * REMOVED_KEPT:
+            self.removed = dict.fromkeys(list(self.removed)[-REMOVED_KEPT:])
+        task.result = task.error = task.steps = None
+        if new.call.payload or new.options or new.labels:
+            task.new = msgspec.structs.replace(
+                new, call=Call(new.call.function), options=b"", labels={}
+            )
 
     def park(self, pool: PoolTable, task: Task, now: float) -> None:
         """Set a queued task aside until a worker comes that knows its function."""
@@ -302,21 +455,9 @@ class Tables:
 
     # What hangs on an arrow
 
-    def _bring_to_life(self, pool: PoolTable, task: Task) -> None:
-        """Count a task among the live ones of its lane or key."""
-        live = pool.live.get(task.unit)
-        if live is None:
-            self.endings.filled(pool, task.unit)
-            live = pool.live[task.unit] = OrderedDict()
-        live[task.new.id] = None
-        pool.shelf.add(task)
-        pool.live_shelf.add(task)
-        if task.new.run is not None:
-            self.run_live.setdefault(task.new.run, OrderedDict())[task.new.id] = None
-
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
         """Return the lane of a new task and its gap-free number there."""
-        if not pool.spec.strict:
+        if not pool.backlog.lanes:
             return None, seq
         lane = new.key
         if pool.spec.lanes is not None:
@@ -332,72 +473,80 @@ class Tables:
         return lane, sequence
 
     def _enqueue(self, pool: PoolTable, task: Task, now: float) -> None:
-        identifier = task.new.id
-        if task.fresh:
-            pool.fresh[identifier] = None
-            pool.fresh_by_key.setdefault(task.new.key, OrderedDict())[identifier] = None
+        new = task.new
         if task.expires_at is not None:
-            self.expiring_tasks.set(identifier, (task.expires_at, identifier))
-        if task.new.run is not None and not task.new.is_callback:
-            self.run_queued.setdefault(task.new.run, OrderedDict())[identifier] = None
-        if task.due > now:
-            pool.scheduled.set(identifier, (task.due, task.seq))
-        pool.backlog.add(task, now)
+            self.expiring_tasks.set(new.id, (task.expires_at, new.id))
+        if new.run is not None and not new.is_callback:
+            self.run_queued.setdefault(new.run, {})[new.id] = None
+        backlog = pool.backlog
+        backlog.add(task, now)
+        if backlog.grouped:
+            self._touched_pools[pool.name] = pool
         if task.parked:
             self.park(pool, task, now)
         elif pool.running < pool.spec.max_concurrent and not pool.paused:
-            self.wake(task.new.pool, max(task.due, now))
+            due = task.due
+            if due > now:
+                self.wake(pool.name, due)
+            elif self._wakes.get(pool.name) != now:
+                self.wake(pool.name, now)
 
     def _dequeue(self, pool: PoolTable, task: Task, now: float) -> None:
-        self._forget_waiting(pool, task)
+        if task.fresh:
+            pool.fresh.remove(task)
+        self._forget_waiting(task)
         if task.parked:
             self.unpark(pool, task, now)
         pool.backlog.discard(task)
         if pool.running < pool.spec.max_concurrent and not pool.paused:
             # Cancelling the head of a lane lets the next one start.
-            self.wake(task.new.pool, now)
+            self.wake(pool.name, now)
 
-    def _forget_waiting(self, pool: PoolTable, task: Task) -> None:
-        identifier = task.new.id
-        if task.fresh:
-            del pool.fresh[identifier]
-            same_key = pool.fresh_by_key[task.new.key]
-            del same_key[identifier]
-            if not same_key:
-                del pool.fresh_by_key[task.new.key]
-        self.expiring_tasks.discard(identifier)
-        if pool.scheduled:
-            pool.scheduled.discard(identifier)
-        if task.new.run is not None:
-            _drop(self.run_queued, task.new.run, identifier)
+    def _forget_waiting(self, task: Task) -> None:
+        new = task.new
+        if task.expires_at is not None:
+            self.expiring_tasks.discard(new.id)
+        if new.run is not None:
+            _drop(self.run_queued, new.run, new.id)
 
     def _stop_running(self, pool: PoolTable, task: Task, now: float) -> None:
         pool.running -= 1
-        pool.backlog.finish(task.unit)
+        unit = task.lane if task.lane is not None else task.new.key
+        if unit is not None:
+            pool.backlog.finish(unit)
         worker = self.workers.get(task.worker or "")
         if worker is not None:
             worker.holding.pop(task.new.id, None)
-            pool.holding[worker.id] -= 1
-            if not pool.holding[worker.id]:
-                del pool.holding[worker.id]
-        self.wake(task.new.pool, now)
+            holding = pool.holding
+            left = holding[worker.id] - 1
+            if left:
+                holding[worker.id] = left
+            else:
+                del holding[worker.id]
+        if self._wakes.get(pool.name) != now:
+            self.wake(pool.name, now)
 
     def _end(self, pool: PoolTable, task: Task, now: float) -> None:
+        new, status = task.new, task.status
         task.finished_at = now
-        pool.totals[task.status] = pool.totals.get(task.status, 0) + 1
-        _ended(pool, task.status)[task.new.id] = None
-        _drop(pool.live, task.unit, task.new.id)
+        pool.totals[status] = pool.totals.get(status, 0) + 1
+        _ended(pool, status).append(task)
         self.endings.over(pool, task)
-        pool.live_shelf.left(self.tasks)
-        if task.new.run is not None:
-            _drop(self.run_live, task.new.run, task.new.id)
-        if task.new.owner is not None:
-            _drop(self.owned, task.new.owner, task.new.id)
-        self._settle_key(pool, task)
-        if task.new.on_complete is not None:
-            self.insert(callback(task, self.token()), now, outside=False, cause=task.new.id)
-        if task.new.run in self.runs:
-            self._leave_run(self.runs[task.new.run], task, now)
+        if new.owner is not None:
+            self._disown(new.owner)
+        if new.idempotency_key is not None:
+            self._settle_key(pool, task)
+        if new.on_complete is not None:
+            self.insert(callback(task, self.token()), now, outside=False, cause=new.id)
+        if new.run is not None and new.run in self.runs:
+            self._leave_run(self.runs[new.run], task, now)
+
+    def _disown(self, owner: str) -> None:
+        left = self.owned[owner] - 1
+        if left:
+            self.owned[owner] = left
+        else:
+            del self.owned[owner]
 
     def _settle_key(self, pool: PoolTable, task: Task) -> None:
         known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
@@ -423,11 +572,10 @@ class Tables:
             task.reason = reason
             self.move(task, Event.CANCEL, now, cause=cause)
 
-    def _keep_budget(self, task: Task, now: float) -> None:
+    def _keep_budget(self, run: Run, task: Task, now: float) -> None:
         """Stop a run that has just grown beyond its budget: never in silence."""
-        run = self.runs.get(task.new.run) if task.new.run is not None else None
-        room = run.room() if run is not None else None
-        if run is not None and room is not None and room < 0 and run.stopped is None:
+        room = run.room()
+        if room is not None and room < 0 and run.stopped is None:
             self.stop_run(run, Reason.OVER_BUDGET, now, cause=task.new.id)
 
     def _stop_with_its_run(self, task: Task, now: float) -> None:
@@ -443,6 +591,47 @@ class Tables:
         """Note that a run may be over at the end of this verb."""
         self._touched_runs[run.new.id] = run
 
+    # What is kept, looked through
+
+    def live(self, pool: PoolTable) -> Iterable[Task]:
+        """Return the queued and running tasks of a pool, in no order that means anything."""
+        parked = (
+            self.tasks[identifier] for waiting in pool.parked.values() for identifier in waiting
+        )
+        # The parked head of a strict lane is in the backlog, too.
+        apart = (task for task in parked if not pool.backlog.strict(task.unit))
+        running = (
+            self.tasks[identifier]
+            for name in pool.holding
+            for identifier, where in self.workers[name].holding.items()
+            if where == pool.name
+        )
+        return chain(pool.backlog, apart, running)
+
+    def of_run(self, run: int) -> Iterable[Task]:
+        """Return the queued and running tasks of a run, its callbacks too, in no order."""
+        waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run, ()))
+        running = (
+            self.tasks[identifier]
+            for worker in self.workers.values()
+            for identifier in worker.holding
+            if self.tasks[identifier].new.run == run
+        )
+        callbacks = (
+            task
+            for pool in self.pools.values()
+            if pool.internal
+            for task in pool.backlog
+            if task.new.run == run
+        )
+        return chain(waiting, running, callbacks)
+
+    def closures_of(self, owner: str) -> list[Task]:
+        """Return the queued and running closures of a process: O(tasks), for its end."""
+        if owner not in self.owned:
+            return []
+        return [task for task in self.tasks.values() if _is_live_closure(task, owner)]
+
     # Audit
 
     def order(
@@ -455,15 +644,19 @@ class Tables:
         run: int | None = None,
     ) -> None:
         """Record an operator's order."""
-        self._audit(order_record(pool, detail, at=now, task=task, run=run))
+        self._records.append(order_record(pool, detail, at=now, task=task, run=run))
 
-    def _audit(self, entry: Record) -> None:
-        self.records.append(entry)
-        limit = self._audit_limit
-        if limit is not None and len(self.records) > 2 * limit:
-            surplus = len(self.records) - limit
-            del self.records[:surplus]
-            self.records_dropped += surplus
+    def records(self, start: int, limit: int) -> tuple[Record, ...]:
+        """Return the records that are kept, from the `start`th of them on."""
+        kept = self._records[start : start + limit]
+        return tuple([told(one) if isinstance(one, tuple) else one for one in kept])
+
+    def _cut_audit(self, limit: int) -> None:
+        """Keep `limit` to twice as many records: what is cut off is cut off in one go."""
+        count = len(self._records)
+        surplus = count - limit - (count - 2 * limit - 1) % (limit + 1)
+        del self._records[:surplus]
+        self.records_dropped += surplus
 
 
 def in_order(task: Task) -> tuple[str, int]:
@@ -471,15 +664,25 @@ def in_order(task: Task) -> tuple[str, int]:
     return task.new.pool, task.seq
 
 
-def _ended(pool: PoolTable, status: Status) -> OrderedDict[int, None]:
+def _ended(pool: PoolTable, status: Status) -> deque[Task]:
     """Return the list of ended tasks that retention keeps a `status` in."""
-    return pool.succeeded if status is Status.COMPLETED else pool.unsuccessful
+    if status is _COMPLETED:
+        if pool.succeeded is None:
+            pool.succeeded = deque()
+        return pool.succeeded
+    if pool.unsuccessful is None:
+        pool.unsuccessful = deque()
+    return pool.unsuccessful
+
+
+def _is_live_closure(task: Task, owner: str) -> bool:
+    return task.new.owner == owner and (task.status is _QUEUED or task.status is _RUNNING)
 
 
 Key = TypeVar("Key")
 
 
-def _drop(index: dict[Key, OrderedDict[int, None]], at: Key, identifier: int) -> None:
+def _drop(index: dict[Key, dict[int, None]], at: Key, identifier: int) -> None:
     """Take one id out of an index, and the entry with its last id."""
     entries = index.get(at)
     if entries is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from heapq import nsmallest
-from itertools import islice
+from heapq import merge, nsmallest
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +24,7 @@ from millpond.store.memory.why import facts_about
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
@@ -72,7 +72,7 @@ class MemoryView:
         table = pool_named(self._tables, pool)
         behind = (
             task
-            for task in _candidates(self._tables, table, status, key, after, limit)
+            for task in _candidates(self._tables, table, status, after)
             if task.seq > after
             and (status is None or task.status is status)
             and (key is None or task.new.key == key)
@@ -97,21 +97,25 @@ class MemoryView:
             closed=pool.closed,
             queued=pool.queued,
             fresh=len(pool.fresh),
-            scheduled=_scheduled(pool, moment, self._tables.latest),
+            scheduled=pool.backlog.scheduled(moment),
             running=pool.running,
             parked=sum(map(len, pool.parked.values())),
-            kept=len(pool.succeeded) + len(pool.unsuccessful),
-            oldest_queued_at=_oldest_queued_at(self._tables, pool),
+            kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()),
+            oldest_queued_at=_oldest_queued_at(pool),
             totals=dict(pool.totals),
             stale_settles=pool.stale_settles,
-            waits=quantiles(pool.waits),
-            run_times=quantiles(pool.run_times),
+            waits=quantiles(pool.waits or ()),
+            run_times=quantiles(pool.run_times or ()),
         )
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""
         table = pool_named(self._tables, pool)
-        return tuple(_lane(self._tables, table, lane) for lane in _lanes(table))
+        live: dict[str, list[Task]] = {}
+        for task in table.arrivals:
+            if task.lane is not None:
+                live.setdefault(task.lane, []).append(task)
+        return tuple(_lane(table, lane, live.get(lane, [])) for lane in _lanes(table, live))
 
     async def run(self, run: int) -> RunView | None:
         """Return a run, or None."""
@@ -126,8 +130,7 @@ class MemoryView:
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return queued and running tasks of a run, callbacks too, by pool and place."""
         check.whole("limit", limit, least=1)
-        live = (self._tables.tasks[i] for i in self._tables.run_live.get(run, ()))
-        return tuple(map(copied, nsmallest(limit, live, key=in_order)))
+        return tuple(map(copied, nsmallest(limit, self._tables.of_run(run), key=in_order)))
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
@@ -149,7 +152,7 @@ class MemoryView:
         """Return audit records from position `after` on, oldest first."""
         dropped = self._tables.records_dropped
         start = max(after - dropped, 0)
-        records = tuple(self._tables.records[start : start + limit])
+        records = self._tables.records(start, limit)
         return AuditPage(records, max(after, dropped) + len(records))
 
 
@@ -160,72 +163,54 @@ def copied(task: Task) -> Task:
 
 
 def _candidates(
-    tables: Tables, pool: PoolTable, status: Status | None, key: str | None, after: int, limit: int
+    tables: Tables, pool: PoolTable, status: Status | None, after: int
 ) -> Iterable[Task]:
-    """Return the tasks among which a page is to be found, in order: as few as can be told."""
+    """Return the tasks among which a page is to be found, in order."""
     match status:
         case Status.RUNNING:
             holders = (tables.workers[worker].holding for worker in pool.holding)
             held = (tables.tasks[i] for holding in holders for i in holding)
-            return sorted((t for t in held if t.new.pool == pool.spec.name), key=_by_seq)
-        case Status.QUEUED if key is not None and pool.spec.lanes is None:
-            return (tables.tasks[i] for i in pool.live.get(key, ()))
+            return sorted((t for t in held if t.new.pool == pool.name), key=_by_seq)
         case Status.QUEUED:
-            return pool.live_shelf.after(after, tables.tasks)
-        case Status.FAILED | Status.CANCELLED | Status.REJECTED:
-            ended = (tables.tasks[i] for i in pool.unsuccessful)
-            wanted = (
-                task
-                for task in ended
-                if task.seq > after
-                and task.status is status
-                and (key is None or task.new.key == key)
+            return pool.arrivals
+        case Status.COMPLETED:
+            return sorted(_kept(tables, pool.succeeded, after), key=_by_seq)
+        case None:
+            ended = chain(
+                _kept(tables, pool.succeeded, after), _kept(tables, pool.unsuccessful, after)
             )
-            return nsmallest(limit + 1, wanted, key=_by_seq)
+            return merge(pool.arrivals, sorted(ended, key=_by_seq), key=_by_seq)
         case _:
-            return pool.shelf.after(after, tables.tasks)
+            return sorted(_kept(tables, pool.unsuccessful, after), key=_by_seq)
+
+
+def _kept(tables: Tables, ended: Iterable[Task] | None, after: int) -> Iterator[Task]:
+    """Yield the ended tasks behind a place; one that was redriven has left its old place."""
+    for task in ended or ():
+        if task.seq > after and tables.tasks.get(task.new.id) is task:
+            yield task
 
 
 def _by_seq(task: Task) -> int:
     return task.seq
 
 
-def _oldest_queued_at(tables: Tables, pool: PoolTable) -> float | None:
+def _oldest_queued_at(pool: PoolTable) -> float | None:
     """Return when the first of the queued tasks was submitted; only running ones stand before."""
-    waiting = pool.live_shelf.after(0, tables.tasks)
-    return next((t.submitted_at for t in waiting if t.status is Status.QUEUED), None)
+    if not pool.queued:
+        return None
+    return next((t.submitted_at for t in pool.arrivals if t.status is Status.QUEUED), None)
 
 
-def _scheduled(pool: PoolTable, now: float, latest: float) -> int:
-    """Count the queued tasks that are not due; each that has become due is looked at once."""
-    timers = pool.scheduled
-    while (soonest := timers.lowest()) is not None and soonest[0] <= min(now, latest):
-        timers.discard(timers.peek() or 0)
-    # Asked about a moment that no verb has reached: what is due by then is set aside for the count.
-    due_by_now: list[tuple[int, tuple[float, ...]]] = []
-    while (soonest := timers.lowest()) is not None and soonest[0] <= now:
-        identifier = timers.peek() or 0
-        due_by_now.append((identifier, soonest))
-        timers.discard(identifier)
-    count = len(timers)
-    for identifier, place in due_by_now:
-        timers.set(identifier, place)
-    return count
-
-
-def _lanes(pool: PoolTable) -> list[str]:
+def _lanes(pool: PoolTable, live: dict[str, list[Task]]) -> list[str]:
     if pool.spec.lanes is not None:
         return [str(lane) for lane in range(pool.spec.lanes)]
-    if not pool.spec.ordered:
-        return []
-    return sorted({lane for lane in pool.live if lane is not None} | pool.paused_units)
+    return sorted({*live, *pool.paused_units}) if pool.spec.ordered else []
 
 
-def _lane(tables: Tables, pool: PoolTable, lane: str) -> LaneView:
-    live = pool.live.get(lane, ())
+def _lane(pool: PoolTable, lane: str, live: list[Task]) -> LaneView:
     # A lane starts in sequence, so what runs is the first of it.
-    first = tables.tasks[next(iter(live))] if live else None
-    current = first.sequence if first and first.status is Status.RUNNING else None
+    current = next((task.sequence for task in live if task.status is Status.RUNNING), None)
     paused = lane in pool.paused_units
     busy: LaneState = "idle" if current is None else "processing"
     return LaneView(

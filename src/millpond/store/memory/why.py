@@ -45,10 +45,10 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         in_lane=task.lane is not None,
         unit_paused=unit in pool.paused_units,
         unit_held_until=held_until,
-        unit_running=pool.backlog.running_in(unit),
+        unit_running=0 if unit is None else pool.backlog.running_in(unit),
         unit_limit=None if unit is None else pool.spec.unit_limit,
-        behind=_behind(tables, pool, task) if waits else None,
-        ahead=_ahead(tables, pool, task, now) if waits else 0,
+        behind=_behind(pool, task) if waits else None,
+        ahead=_ahead(pool, task, now) if waits else 0,
         rate_at=max(rate_at, rate_moment(pool, task, now)) if waits else 0.0,
     )
 
@@ -59,19 +59,19 @@ def _could_run(worker: Worker, task: Task) -> bool:
     return knows(worker, task.new.call.function)
 
 
-def _behind(tables: Tables, pool: PoolTable, task: Task) -> int | None:
+def _behind(pool: PoolTable, task: Task) -> int | None:
     """Return the sequence at the head of a strict lane, if it is another's."""
     if not pool.backlog.strict(task.unit):
         return None
-    head = tables.tasks[next(iter(pool.live[task.unit]))]
+    head = next(other for other in pool.arrivals if other.lane == task.lane)
     return None if head is task else head.sequence
 
 
-def _ahead(tables: Tables, pool: PoolTable, task: Task, now: float) -> int:
+def _ahead(pool: PoolTable, task: Task, now: float) -> int:
     own = (task.rank, task.seq)
     return sum(
         1
-        for other in pool.live_shelf.after(0, tables.tasks)
+        for other in pool.arrivals
         if other.status is Status.QUEUED
         and other.worker is None
         and not other.parked

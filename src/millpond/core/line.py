@@ -1,0 +1,114 @@
+"""A line of tasks: lowest (rank, seq) first, cheap where they come in the order they will go.
+
+Most tasks are the last of their line when they come, so they are kept in a plain row, and the
+first of it is taken in O(1). One that belongs further ahead (a retry, a higher priority) waits in
+a heap beside the row. One that is taken out of the middle only leaves a note, by its seq, that its
+entry is dead: skipped when it surfaces, swept out when the dead outnumber the living.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millpond.core.task import Task
+
+_SLACK = 32
+_TAKEN: Any = None
+"""What is left in the row of a task that was taken, until the row is cut."""
+
+
+class Line:
+    """Tasks of one pool by (rank, seq), neither of which may change while a task is in it."""
+
+    __slots__ = ("_gone", "_head", "_heap", "_row")
+
+    def __init__(self) -> None:
+        self._row: list[Task] = []
+        self._head = 0
+        self._heap: list[tuple[int, int, Task]] | None = None
+        self._gone: set[int] | None = None
+
+    def __len__(self) -> int:
+        count = len(self._row) - self._head
+        if self._heap:
+            count += len(self._heap)
+        return count - len(self._gone) if self._gone else count
+
+    def __iter__(self) -> Iterator[Task]:
+        gone = self._gone or ()
+        yield from (task for task in self._row[self._head :] if task.seq not in gone)
+        yield from (task for _, seq, task in self._heap or () if seq not in gone)
+
+    def add(self, task: Task) -> None:
+        """Put a task at its place; one that was here before has kept it."""
+        gone = self._gone
+        if gone and task.seq in gone:
+            gone.remove(task.seq)
+            return
+        row = self._row
+        if row:
+            last, rank = row[-1], task.rank
+            if rank < last.rank or (rank == last.rank and task.seq < last.seq):
+                if self._heap is None:
+                    self._heap = []
+                heappush(self._heap, (rank, task.seq, task))
+                return
+        row.append(task)
+
+    def first(self) -> Task | None:
+        """Return the task that is next, or None."""
+        if self._gone:
+            self._skip_dead(self._gone)
+        row, heap = self._row, self._heap
+        if not heap:
+            return row[self._head] if row else None
+        rank, seq, task = heap[0]
+        if row:
+            head = row[self._head]
+            if head.rank < rank or (head.rank == rank and head.seq < seq):
+                return head
+        return task
+
+    def remove(self, task: Task) -> None:
+        """Take out a task that is here: at once if it is the first, else it is skipped later."""
+        row, heap = self._row, self._heap
+        head = self._head
+        if row and row[head] is task:
+            head += 1
+            if head == len(row):
+                self._row = []
+                self._head = 0
+            elif head > _SLACK and 2 * head > len(row):
+                del row[:head]
+                self._head = 0
+            else:
+                row[head - 1] = _TAKEN
+                self._head = head
+        elif heap and heap[0][2] is task:
+            heappop(heap)
+        else:
+            if self._gone is None:
+                self._gone = set()
+            self._gone.add(task.seq)
+            if len(self._gone) > len(self) + _SLACK:
+                self._sweep(self._gone)
+
+    def _skip_dead(self, gone: set[int]) -> None:
+        while self._row and (dead := self._row[self._head]).seq in gone:
+            gone.remove(dead.seq)
+            self.remove(dead)
+        heap = self._heap
+        while heap and heap[0][1] in gone:
+            gone.remove(heappop(heap)[1])
+
+    def _sweep(self, gone: set[int]) -> None:
+        self._row = [task for task in self._row[self._head :] if task.seq not in gone]
+        self._head = 0
+        if self._heap:
+            self._heap = [entry for entry in self._heap if entry[1] not in gone]
+            heapify(self._heap)
+        self._gone = None

@@ -1,0 +1,88 @@
+"""What a bound counts: tasks from outside that were never claimed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from millpond.core.spec import OnFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import Task
+
+_EVICTING = (OnFull.DROP_OLDEST, OnFull.RING_BUFFER)
+
+
+class Fresh:
+    """The never-claimed outside tasks of one pool: how many, and which where its bound asks."""
+
+    __slots__ = ("_by_key", "_count", "_oldest", "listed")
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self._count = 0
+        self.listed = _asks_which(spec)
+        """Whether the bound of the pool asks for more than their number."""
+        self._oldest: OrderedDict[int, None] = _NONE
+        self._by_key: dict[str | None, OrderedDict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of_key(self, key: str | None) -> int:
+        """Return how many of one key there are; known only where a bound asks."""
+        return len(self._by_key.get(key, ()))
+
+    def oldest(self) -> int:
+        """Return the id of the one that came first."""
+        return next(iter(self._oldest))
+
+    def oldest_of(self, key: str | None) -> int:
+        """Return the id of the first of one key."""
+        return next(iter(self._by_key[key]))
+
+    def add(self, task: Task) -> None:
+        """Count a task that has just come."""
+        self._count += 1
+        if self.listed:
+            self._list(task)
+
+    def remove(self, task: Task) -> None:
+        """Count one less: it was claimed, or it ended without."""
+        self._count -= 1
+        if self.listed:
+            del self._oldest[task.new.id]
+            same_key = self._by_key[task.new.key]
+            del same_key[task.new.id]
+            if not same_key:
+                del self._by_key[task.new.key]
+
+    def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
+        """Take over another bound; one that asks for more has all of them listed: O(n)."""
+        listed = _asks_which(spec)
+        if listed and not self.listed:
+            for task in sorted((task for task in queued if task.fresh), key=_by_seq):
+                self._list(task)
+        elif not listed:
+            self._oldest, self._by_key = _NONE, {}
+        self.listed = listed
+
+    def _list(self, task: Task) -> None:
+        if self._oldest is _NONE:
+            self._oldest = OrderedDict()
+        self._oldest[task.new.id] = None
+        self._by_key.setdefault(task.new.key, OrderedDict())[task.new.id] = None
+
+
+_NONE: OrderedDict[int, None] = OrderedDict()
+
+
+def _asks_which(spec: PoolSpec) -> bool:
+    policy = spec.backpressure
+    return policy is not None and (policy.per_key is not None or policy.on_full in _EVICTING)
+
+
+def _by_seq(task: Task) -> int:
+    return task.seq
