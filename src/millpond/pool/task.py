@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -355,6 +356,8 @@ def _where(fn: Callable[..., Any], executor: str | None) -> Where:
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Return whether calling a function gives a coroutine, as far as can be told before."""
+    if type(fn) is FunctionType:
+        return bool(fn.__code__.co_flags & inspect.CO_COROUTINE) or inspect.iscoroutinefunction(fn)
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(

@@ -39,7 +39,6 @@ class Elsewhere:
         if self._threads is None:
             self._threads = Threads(self._worker.loop)
         body, context = job.body, job.context
-        assert context is not None  # noqa: S101 - a job gets its context with its slot
         call = body.fn if isinstance(body, Closure) else partial(body.invoke, job)
         done = self._threads.run(partial(context.run, call))
         result = await self._whatever_happens(job, done)

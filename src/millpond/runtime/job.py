@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,9 @@ class Closure:
         self.retry = retry
 
 
+_NO_CONTEXT = contextvars.Context()
+
+
 class Job:
     """One attempt: what was leased, who runs it, and what it has asked for so far."""
 
@@ -120,7 +124,7 @@ class Job:
         self.leased = leased
         self.worker = worker
         self.body = body
-        self.context: Context | None = None
+        self.context: Context = _NO_CONTEXT
         self.slot: Slot | None = None
         self.why: Why | None = None
         self.cancel_asked = False

@@ -172,13 +172,16 @@ class Runtime:
         `asked` is the worker and pool that the same verb leased for, `told` the tasks of which
         more is known already than that they ended.
         """
-        for wake in answer.wakes:
-            self._wake(wake, asked)
-        for task in answer.ended:
-            if task not in told:
-                self._heard_of_end(task)
-        for run in answer.finished_runs:
-            self.waiting.run_ended(run)
+        if answer.wakes:
+            for wake in answer.wakes:
+                self._wake(wake, asked)
+        if answer.ended:
+            for task in answer.ended:
+                if task not in told:
+                    self._heard_of_end(task)
+        if answer.finished_runs:
+            for run in answer.finished_runs:
+                self.waiting.run_ended(run)
         if answer.emptied:
             for empty in answer.emptied:
                 self.hooks.emptied(self, empty)
@@ -210,10 +213,6 @@ class Runtime:
         """A settlement came too late: somebody else owns the task now, and nothing was changed."""
         self.counts.stale_settles += 1
         self.hooks.stale(self, job.leased)
-
-    def made_room(self, pool: str) -> None:
-        """Tasks left the queue of a pool: whoever waits for room may have it."""
-        self.submitter.room(pool)
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""

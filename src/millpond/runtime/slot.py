@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import Context
 from inspect import iscoroutine
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
@@ -70,9 +70,14 @@ class Slot:
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
-        value: Any = None
+        body, context = job.body, job.context
         try:
-            value = await self._run(job)
+            if body.where is not Where.LOOP:
+                value = await self.worker.run_elsewhere(job)
+            elif type(body) is Closure:
+                value = await stepped(as_coroutine(context.run(body.fn)), context)
+            else:
+                value = await stepped(as_coroutine(context.run(body.invoke, job)), context)  # type: ignore[union-attr]
             if job.why is Why.TIMEOUT:
                 return None, timed_out(job)
             return value, succeeded(job, value)
@@ -90,21 +95,13 @@ class Slot:
                 return error, timed_out(job)
             return error, raised(error, job)
 
-    async def _run(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
-        body = job.body
-        context = job.context
-        assert context is not None  # noqa: S101 - a job gets its context with its slot
-        if body.where is not Where.LOOP:
-            return await self.worker.run_elsewhere(job)
-        started = (
-            context.run(body.fn) if type(body) is Closure else context.run(body.invoke, job)  # type: ignore[union-attr]
-        )
-        return await stepped(as_coroutine(started), context)
-
 
 def as_coroutine(started: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401 - what a handler gave
     """Return a coroutine for whatever calling a handler gave."""
-    return started if iscoroutine(started) else _awaited(started)
+    # By type first: nearly all of them are plain coroutines, and asking an ABC takes far longer.
+    if type(started) is CoroutineType or iscoroutine(started):
+        return started  # type: ignore[no-any-return]
+    return _awaited(started)
 
 
 async def _awaited(started: Any) -> Any:  # noqa: ANN401 - any awaitable, or a plain value
@@ -132,11 +129,15 @@ def stepped(coro: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, 
             step = coro.send
 
 
+_CLOSURE_RETURNED = Succeeded()
+"""What a closure returned stays in this process, and it has no context to submit through."""
+
+
 def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handler returned
     """Return the outcome of a handler that returned."""
-    follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(job.body) is Closure:
-        return Succeeded(None, follow_ups)
+        return _CLOSURE_RETURNED
+    follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(value) is Encoded:
         return Succeeded(value.data, follow_ups)
     try:

@@ -48,7 +48,7 @@ class Submitter:
 
     async def submit(self, batch: Batch, *, wait: float | None = None) -> BatchAnswer:
         """Submit a batch; where the pool says so, wait in line for room, at most `wait` seconds."""
-        line = self._line_before(batch)
+        line = self._line_before(batch) if self._lines else None
         if line is None or not self._may_stand(wait):
             answer = await self.send(batch)
             if answer.refusal is None or not answer.refusal.may_wait or not self._may_stand(wait):
@@ -97,7 +97,13 @@ class Submitter:
             self._sending = False
             if self._next:
                 self._runtime.spawn(self._flush())
-        self._runtime.heed(answer)
+        runtime = self._runtime
+        runtime.heed(answer)
+        if not runtime.shared:
+            # A verb of a private store takes no time: what may start starts in this very step.
+            for worker in runtime.workers:
+                if worker.scheduled:
+                    await worker.turn()
         return answer.batches[0]
 
     async def _flush(self) -> None:

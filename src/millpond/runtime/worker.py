@@ -17,13 +17,22 @@ from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake, Watch, Work
-from millpond.core.settle import Interrupted, Outcome, Settled, Settlement, Succeeded, Unfit, settle
+from millpond.core.settle import (
+    Interrupted,
+    Outcome,
+    Raised,
+    Settled,
+    Settlement,
+    Succeeded,
+    Unfit,
+    settle,
+)
 from millpond.core.task import CALLBACKS
 from millpond.runtime.batch import BatchCall, Batches
 from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
 from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
-from millpond.runtime.outcome import formula_of
+from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
 from millpond.runtime.slot import Slot, timed_out
 
 if TYPE_CHECKING:
@@ -183,6 +192,11 @@ class Worker:
             self._moments.set(pool, (moment,))
             self._arm()
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether a turn is to come soon."""
+        return self._scheduled
+
     def kick(self) -> None:
         """See to it that a turn comes soon."""
         if self._turning or self._scheduled or not self.joined:
@@ -230,15 +244,28 @@ class Worker:
             self._scheduled = True
             return
         self._turning = True
+        ended: list[tuple[Settlement, Job, Any]] = []
+        ask: LeaseAsk | None = None
+        store = self.runtime.store
         try:
             while True:
                 self._scheduled = False
                 ended, self._ended = self._ended, []
-                ask = None if self.stopping else self._next_ask()
-                if ask is None and not ended:
+                ask = None
+                if self._due and not self.stopping:
+                    ask = self._next_ask()
+                if ended:
+                    self.turns += 1
+                    answer = await store.settle([one[0] for one in ended], then=ask)
+                    self._settled(ended, ask, answer)
+                elif ask is not None:
+                    self.turns += 1
+                    self._take_in(ask, await store.lease(ask))
+                else:
                     break
-                if not await self._carry_out(ended, ask):
-                    break
+                self._pause = 0.0
+        except Exception as error:  # noqa: BLE001 - nothing may be lost, whatever the store does
+            self._failed(ended, ask, error)
         finally:
             self._turning = False
         if self._scheduled:
@@ -287,24 +314,6 @@ class Worker:
             free = min(free, self.runtime.limit_of(pool) - stuck - here)
         return free
 
-    async def _carry_out(
-        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None
-    ) -> bool:
-        """Do one verb; return whether to go on. After a failure everything is tried again."""
-        store = self.runtime.store
-        self.turns += 1
-        try:
-            if not ended and ask is not None:
-                self._take_in(ask, await store.lease(ask))
-            else:
-                answer = await store.settle([one[0] for one in ended], then=ask)
-                self._settled(ended, ask, answer)
-        except Exception as error:  # noqa: BLE001 - nothing may be lost, whatever the store does
-            self._failed(ended, ask, error)
-            return False
-        self._pause = 0.0
-        return True
-
     def _failed(
         self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: Exception
     ) -> None:
@@ -321,26 +330,26 @@ class Worker:
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
-        self.runtime.heed(answer, asked=(self, ask.pool))
+        runtime, pool = self.runtime, ask.pool
+        if answer.wakes or answer.ended or answer.finished_runs or answer.emptied:
+            runtime.heed(answer, asked=(self, pool))
         if answer.fenced:
-            self.runtime.fenced(self)
+            runtime.fenced(self)
             return
         for leased in answer.leased:
             self._start(leased)
-        pool, watch = ask.pool, self._watches[ask.pool]
         got = len(answer.leased)
-        now = self.runtime.clock()
-        watch.seen(asked=ask.want, got=got, next_at=answer.next_at, now=now)
         if answer.drained:
             self._dry.add(pool)
-        else:
+        elif self._dry:
             self._dry.discard(pool)
+        self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
         if got >= ask.want:
             self._due[pool] = None
         elif answer.next_at is not None:
             self._look_at(pool, answer.next_at)
         if got:
-            self.runtime.made_room(pool)
+            runtime.submitter.room(pool)
 
     # Jobs
 
@@ -418,9 +427,13 @@ class Worker:
 
     def _settle(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         runtime = self.runtime
-        decided = settle(
-            job.leased, outcome, formula_of(job), jitter=runtime.chance(), now=runtime.clock()
-        )
+        # Only a failure asks for the policy, and so for chance and for the time.
+        if type(outcome) is Raised:
+            decided = settle(
+                job.leased, outcome, formula_of(job), jitter=runtime.chance(), now=runtime.clock()
+            )
+        else:
+            decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
         job.settled = True
         self.jobs.pop(job.leased.fence.task, None)
         self._ended.append((decided, job, value))

@@ -34,7 +34,7 @@ class Endings:
     def coming(self, pool: PoolTable, lane: str | None) -> None:
         """Note that a task is about to come to a lane, or to a pool without; was that dry?"""
         if lane is None:
-            dry = pool.is_dry and not pool.backlog.lanes
+            dry = not pool.live and not pool.backlog.lanes
         else:
             dry = not pool.backlog.live_in(lane)
         if dry and not pool.internal:
@@ -49,7 +49,7 @@ class Endings:
                 pool.lane_processed[lane] = pool.lane_processed.get(lane, 0) + 1
             if not pool.backlog.live_in(lane):
                 self._was_dry.setdefault((pool.name, lane), (pool, False))
-        elif not pool.running and not pool.backlog.lanes and not pool.internal and pool.is_dry:
+        elif not pool.live and not pool.backlog.lanes and not pool.internal:
             self._was_dry.setdefault((pool.name, None), (pool, False))
 
     def ended(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class Endings:
             for (name, lane), (pool, was_dry) in self._was_dry.items()
             if not was_dry and _is_dry(pool, lane)
         ]
-        return tuple(sorted(dried, key=_by_place))
+        return tuple(sorted(dried, key=_by_place)) if dried else ()
 
 
 def processed(pool: PoolTable, lane: str | None) -> int:
@@ -76,7 +76,7 @@ def processed(pool: PoolTable, lane: str | None) -> int:
 
 
 def _is_dry(pool: PoolTable, lane: str | None) -> bool:
-    return pool.is_dry if lane is None else not pool.backlog.live_in(lane)
+    return not pool.live if lane is None else not pool.backlog.live_in(lane)
 
 
 def _by_place(emptied: Emptied) -> tuple[str, str]:

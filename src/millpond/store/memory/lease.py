@@ -57,7 +57,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     return LeaseAnswer(
         leased=tuple(leased),
         next_at=next_moment(pool, worker, now),
-        drained=not pool.queued,
+        drained=pool.live == pool.running,
     )
 
 

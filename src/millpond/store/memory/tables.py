@@ -59,6 +59,7 @@ class PoolTable:
         "keys",
         "lane_processed",
         "lane_sequences",
+        "live",
         "name",
         "next_lane",
         "next_seq",
@@ -99,6 +100,8 @@ class PoolTable:
         self.parked: dict[str, LazyHeap[int]] = {}
         self.parked_apart = 0
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
+        self.live = 0
+        """How many tasks wait or run."""
         self.running = 0
         self.holding: dict[str, int] = {}
         self.starved: dict[str, tuple[float, float]] = {}
@@ -127,12 +130,7 @@ class PoolTable:
     @property
     def queued(self) -> int:
         """How many tasks wait: ready, scheduled or parked."""
-        return len(self.backlog) + self.parked_apart
-
-    @property
-    def is_dry(self) -> bool:
-        """Whether nothing waits and nothing runs."""
-        return not self.running and not self.queued
+        return self.live - self.running
 
     def measure(self, waited: float, ran: float) -> None:
         """Note how long a task had waited for its start, and how long it ran."""
@@ -258,8 +256,9 @@ class Tables:
         backlog = pool.backlog
         pool.next_seq = seq = pool.next_seq + 1
         lane, sequence = self._lane(pool, new, seq) if backlog.lanes else (None, seq)
-        if not pool.running or lane is not None:
+        if not pool.live or lane is not None:
             self.endings.coming(pool, lane)
+        pool.live += 1
         due = now
         if new.delay or new.run_at is not None:
             due = max(rounded(now + new.delay if new.run_at is None else new.run_at), now)
@@ -390,6 +389,7 @@ class Tables:
         pool.next_seq = seq = pool.next_seq + 1
         lane, sequence = self._lane(pool, new, seq)
         self.endings.coming(pool, lane)
+        pool.live += 1
         # Another object: notes of the audit, and where it stood among the ended, keep the old one.
         task = self.tasks[new.id] = msgspec.structs.replace(
             ended,
@@ -523,7 +523,7 @@ class Tables:
                 holding[worker.id] = left
             else:
                 del holding[worker.id]
-        if self._wakes.get(pool.name) != now:
+        if pool.live > pool.running and self._wakes.get(pool.name) != now:
             self.wake(pool.name, now)
 
     def _end(self, pool: PoolTable, task: Task, now: float) -> None:
@@ -531,6 +531,7 @@ class Tables:
         task.finished_at = now
         pool.totals[status] = pool.totals.get(status, 0) + 1
         _ended(pool, status).append(task)
+        pool.live -= 1
         self.endings.over(pool, task)
         if new.owner is not None:
             self._disown(new.owner)
