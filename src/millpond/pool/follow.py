@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.core.errors import ConfigError
-from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.pool.handle import Handle
 
@@ -39,9 +38,7 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
         if job.follow_ups is None:
             job.follow_ups = []
         job.follow_ups.append(new)
-        handles.append(
-            Handle(target, new, status=Status.QUEUED, decode=work.function.signature.decode_result)
-        )
+        handles.append(Handle(target, new, work.function.signature.decode_result))
     return handles
 
 

@@ -12,6 +12,7 @@ from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected
 from millpond.core.lifecycle import Status
 from millpond.runtime.end import End
 from millpond.runtime.error import ErrorInfo, read
+from millpond.runtime.job import current_job
 from millpond.runtime.wait import end_of
 
 if TYPE_CHECKING:
@@ -31,67 +32,95 @@ class Handle(Generic[R_co]):
     waits for the end.
     """
 
-    __slots__ = (
-        "_decode",
-        "_end",
-        "_era",
-        "_pool",
-        "attempt",
-        "duplicate",
-        "id",
-        "key",
-        "labels",
-        "lane",
-        "position",
-        "priority",
-        "queue_depth",
-        "reason",
-        "sequence",
-        "status",
-        "submitted_at",
-        "submitted_by",
-    )
+    _end: End | None = None
+    _record: Task | None = None
+    _admission: Admission | None = None
+    _era: int | None = None
+    submitted_at: float | None = None
+    """When it was submitted, by the clock of the store."""
+    queue_depth: int | None = None
+    """How many tasks waited in the pool when it was submitted, itself included."""
 
     def __init__(
         self,
         pool: Pool,
         new: NewTask,
-        *,
-        status: Status,
         decode: Callable[[bytes], Any] | None,
         era: int | None = None,
     ) -> None:
         self._pool = pool
+        self._new = new
         self._decode = decode
         self._era = era
-        self._end: End | None = None
         self.id = new.id
-        self.status = status
-        self.key = new.key
-        self.labels = new.labels
-        self.priority = new.priority
-        self.submitted_by = new.submitted_by
-        self.lane: str | None = None
-        self.sequence = 0
-        self.position: int | None = None
-        self.queue_depth: int | None = None
-        self.submitted_at: float | None = None
-        self.attempt = 0
-        self.duplicate = False
-        self.reason: str | None = None
 
     def admitted(self, admission: Admission, now: float) -> None:
         """Take in what the store answered to the submit."""
-        self.id = admission.task
-        self.status = admission.status
-        self.lane = admission.lane
-        self.sequence = admission.sequence
-        self.position = admission.position
-        self.duplicate = admission.duplicate
-        self.reason = admission.reason
+        self._admission = admission
         self.submitted_at = now
         if admission.duplicate:
+            self.id = admission.task
             self._era = None
+
+    @property
+    def status(self) -> Status:
+        """Where it was when last heard of."""
+        known = self._end or self._record or self._admission
+        return Status.QUEUED if known is None else known.status
+
+    @property
+    def attempt(self) -> int:
+        """How many charged runs it has had."""
+        known = self._end or self._record
+        return 0 if known is None else known.attempt
+
+    @property
+    def key(self) -> str | None:
+        """Its key."""
+        return self._new.key
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return dict(self._new.labels)
+
+    @property
+    def priority(self) -> int:
+        """Its priority, also where the order ignores it."""
+        return self._new.priority
+
+    @property
+    def submitted_by(self) -> str:
+        """Who submitted it."""
+        return self._new.submitted_by
+
+    @property
+    def lane(self) -> str | None:
+        """Its lane, in a pool that has lanes."""
+        known = self._record or self._admission
+        return None if known is None else known.lane
+
+    @property
+    def sequence(self) -> int:
+        """Its number in its lane, or in the pool."""
+        known = self._record or self._admission
+        return 0 if known is None else known.sequence
+
+    @property
+    def position(self) -> int | None:
+        """How many stood ahead of it when it was submitted: in its lane, or in a fifo pool."""
+        return None if self._admission is None else self._admission.position
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether its idempotency key was known: this is the task it stands for."""
+        return self._admission is not None and self._admission.duplicate
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended as it did, where that was not its handler's doing."""
+        known = self._end or self._record or self._admission
+        return None if known is None else known.reason
 
     @property
     def pool(self) -> str:
@@ -130,16 +159,30 @@ class Handle(Generic[R_co]):
 
     def __await__(self) -> Generator[Any, None, R_co]:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected."""
-        return self._wait_for_result().__await__()
+        if self._end is None and current_job.get() is None:
+            waiting = self._pool.runtime.waiting
+            if waiting.has_not_ended(self.id, self._era):
+                # Nobody to ask and nothing to check: what is left is to wait.
+                told = self._pool.loop.create_future()
+                waiting.on_end(self.id, told)
+                try:
+                    end = yield from told
+                finally:
+                    waiting.forget(self.id, told)
+                if end is not None and end.status is not Status.QUEUED:
+                    self._end = end
+        if self._end is None:
+            yield from self._wait_for_end().__await__()
+        return self._outcome()
 
     async def value_of(self, end: End | None) -> R_co:
         """Return the result that an end means, or raise its error; None = wait for the end."""
-        if end is not None:
-            self._take(end)
-        return await self._wait_for_result()
+        self._end = end if end is not None else await self._wait_for_end()
+        return self._outcome()
 
-    async def _wait_for_result(self) -> R_co:
-        end = self._end or await self._wait_for_end()
+    def _outcome(self) -> R_co:
+        end = self._end
+        assert end is not None  # noqa: S101
         match end.status:
             case Status.COMPLETED:
                 return self._value(end)  # type: ignore[no-any-return]
@@ -152,20 +195,14 @@ class Handle(Generic[R_co]):
 
     async def _wait_for_end(self) -> End:
         if self._end is None:
-            runtime = self._pool.runtime
             if self.status is Status.REJECTED and not self.duplicate:
                 # It was never stored: there is nothing to wait for and nothing to read.
-                self._end = End(Status.REJECTED, reason=self.reason)
+                end = End(Status.REJECTED)
+                end.reason = self.reason
             else:
-                self._take(await end_of(runtime, self.id, self._era))
-        assert self._end is not None  # noqa: S101
+                end = await end_of(self._pool.runtime, self.id, self._era)
+            self._end = end
         return self._end
-
-    def _take(self, end: End) -> None:
-        self._end = end
-        self.status = end.status
-        self.reason = end.reason
-        self.attempt = end.attempt
 
     def _value(self, end: End) -> Any:  # noqa: ANN401 - whatever the task returned
         if end.result is not None and self._decode is not None:
@@ -213,12 +250,8 @@ class Handle(Generic[R_co]):
 
     def read(self, task: Task) -> None:
         """Take in a record of the store."""
-        self.status = task.status
-        self.attempt = task.attempt
-        self.lane = task.lane
-        self.sequence = task.sequence
+        self._record = task
         self.submitted_at = task.submitted_at
-        self.reason = task.reason
         self._end = self._pool.runtime.waiting.read(task) if task.status.terminal else None
 
     async def cancel(self, mode: CancelMode = "cooperative") -> bool:

@@ -464,7 +464,7 @@ class Millpond:
         function = of or self._tasks.get(record.new.call.function)
         decode = None if function is None else function.signature.decode_result
         pool = self.get_pool(record.new.pool.removesuffix(CALLBACKS))
-        found: Handle[Any] = Handle(pool, record.new, status=record.status, decode=decode)
+        found: Handle[Any] = Handle(pool, record.new, decode)
         found.read(record)
         return found
 

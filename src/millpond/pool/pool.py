@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from millpond.core import check, control
 from millpond.core.check import Seconds
 from millpond.core.control import Order
 from millpond.core.errors import ConfigError, NotSupported
-from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
@@ -18,7 +18,7 @@ from millpond.pool.options import Options, checked
 from millpond.pool.rejection import Rejected, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
-from millpond.pool.submit import as_work, new_closure, new_task, refused
+from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
 from millpond.pool.task import (
     BatchDecorator,
     BoundCall,
@@ -28,6 +28,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from millpond.runtime.outcome import Policy
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import ControlAnswer
+
+_NOTHING: dict[str, Any] = {}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +68,8 @@ class Pool:
         self.scope = scope
         self.scope_id = scope_id
         self.retry = retry
+        self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
+        """How many charged runs a task has here that says nothing else."""
         self.created_at = created_at
 
     @property
@@ -227,8 +232,34 @@ class Pool:
         """
         if connection is not None:
             self._no_connection()
-        handles = await self._submit([work], checked(options), wait)
-        return handles[0]
+        runtime = self._mp.runtime
+        if self.spec.name not in runtime.declared:
+            await self._mp.ready(self)
+        new, closure, decode = self._made(work, checked(options) if options else _NOTHING)
+        handle: Handle[Any] = Handle(self, new, decode, runtime.waiting.era)
+        limit = None if wait is None else check.seconds("wait", wait)
+        if closure is None:
+            answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
+        else:
+            answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
+        if answer.refusal is not None:
+            raise refused(answer.refusal, 1, new.idempotency_key)
+        handle.admitted(answer.admissions[0], runtime.clock())
+        return handle
+
+    def _made(
+        self,
+        given: Any,
+        options: Mapping[str, Any],
+        run: int | None = None,  # noqa: ANN401
+    ) -> tuple[NewTask, Closure | None, Callable[[bytes], Any] | None]:
+        """Make a task of what was given, with its code if that stays here, and its result's type."""
+        work = as_work(given)
+        if isinstance(work, BoundCall):
+            new = new_task(self, work, options, run=run)
+            return new, None, work.function.signature.decode_result
+        new, closure = new_closure(self, work, options, run=run)
+        return new, closure, None
 
     async def submit_many(
         self,
@@ -330,37 +361,35 @@ class Pool:
     ) -> tuple[Batch, list[Handle[Any]], dict[int, Closure]]:
         """Make the tasks of a batch, all of them before any is sent."""
         await self._mp.ready(self)
-        waiting = self.runtime.waiting
+        era = self.runtime.waiting.era
         tasks: list[NewTask] = []
         handles: list[Handle[Any]] = []
         closures: dict[int, Closure] = {}
         for one in works:
-            work = as_work(one)
-            if isinstance(work, BoundCall):
-                new = new_task(self, work, options, run=run)
-                decode = work.function.signature.decode_result
-            else:
-                new, closures_of = new_closure(self, work, options, run=run)
-                closures[new.id] = closures_of
-                decode = None
+            new, closure, decode = self._made(one, options, run)
+            if closure is not None:
+                closures[new.id] = closure
             tasks.append(new)
-            handles.append(Handle(self, new, status=Status.QUEUED, decode=decode, era=waiting.era))
+            handles.append(Handle(self, new, decode, era))
         return Batch(tasks=tuple(tasks), run=opening), handles, closures
 
     async def sent(
         self, batch: Batch, closures: dict[int, Closure], wait: float | None
     ) -> BatchAnswer:
+        """Send a batch, with the code of its closures at hand; what is not taken is let go."""
         runtime = self.runtime
         runtime.closures.update(closures)
-        answer = None
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
-            return answer
-        finally:
-            if closures:
-                taken = () if answer is None else {a.task for a in answer.admissions}
-                for task in closures.keys() - taken:
-                    runtime.closures.pop(task, None)
+        except BaseException:
+            for task in closures:
+                runtime.closures.pop(task, None)
+            raise
+        if closures:
+            for new, admission in zip_longest(batch.tasks, answer.admissions):
+                if admission is None or admission.task != new.id or admission.status == "rejected":
+                    runtime.closures.pop(new.id, None)
+        return answer
 
     def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
         now = self.runtime.clock()

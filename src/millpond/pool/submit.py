@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from millpond.pool.pool import Pool
 
+MOST_NAMES = 1_000
+
 UNLIMITED = 1_000_000
 """Attempts of a task whose own policy decides when to give up."""
 
@@ -54,16 +57,50 @@ def new_task(
 
 
 def new_closure(
-    pool: Pool, fn: Callable[[], Any], options: Mapping[str, Any], *, run: int | None = None
+    pool: Pool,
+    fn: Callable[[], Any],
+    options: Mapping[str, Any],
+    *,
+    run: int | None = None,
+    where: Where | None = None,
 ) -> tuple[NewTask, Closure]:
     """Return the task for a callable, and the code that stays here."""
-    retry: Policy | None = options.get("retry")
-    where = Where.LOOP if is_async(fn) else Where.THREAD
-    closure = Closure(fn, contextvars.copy_context(), where, retry)
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    owner = pool.runtime.owner
-    new = _task(pool, Call(name), options, options.get("key"), None, retry, run=run, owner=owner)
+    retry: Policy | None = options.get("retry") if options else None
+    if where is None:
+        where = Where.LOOP if is_async(fn) else Where.THREAD
+    closure = Closure(fn, copy_context(), where, retry)
+    call = _call_of(fn)
+    if options or pool.spec.order.kind is OrderKind.FAIR:
+        key = options.get("key") if options else None
+        owner = pool.runtime.owner
+        return _task(pool, call, options, key, None, retry, run=run, owner=owner), closure
+    runtime = pool.runtime
+    job = current_job.get()
+    new = NewTask(
+        id=runtime.new_id(),
+        pool=pool.spec.name,
+        call=call,
+        attempts=pool.attempts,
+        owner=runtime.owner,
+        run=run,
+        submitted_by="user" if job is None else f"task:{job.id}",
+    )
     return new, closure
+
+
+_CALLS: dict[str, Call] = {}
+
+
+def _call_of(fn: Callable[[], Any]) -> Call:
+    """Return what is recorded of a closure: its name, for people to read."""
+    named = fn.func if type(fn) is partial else fn
+    name: str = getattr(named, "__qualname__", "") or type(named).__qualname__
+    call = _CALLS.get(name)
+    if call is None:
+        call = Call(name)
+        if len(_CALLS) < MOST_NAMES:
+            _CALLS[name] = call
+    return call
 
 
 def _task(

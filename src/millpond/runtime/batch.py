@@ -69,7 +69,9 @@ class Batches:
             return
         body = jobs[0].body
         assert isinstance(body, Handler)  # noqa: S101 - closures are never gathered
-        leader = Job(jobs[0].leased, self._worker, BatchCall(self, jobs, shape, body))
+        leader = Job(
+            jobs[0].leased, self._worker, BatchCall(self, jobs, shape, body), jobs[0].started_at
+        )
         for job in jobs:
             self._calls[job] = leader
             self._worker.time(job)

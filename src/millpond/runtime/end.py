@@ -16,49 +16,42 @@ if TYPE_CHECKING:
 class End:
     """The last word on a task; `cause` is the exception itself where it was raised here."""
 
-    __slots__ = ("attempt", "cause", "error", "reason", "result", "status", "value")
+    result: bytes | None = None
+    value: Any = None
+    error: bytes | None = None
+    cause: BaseException | None = None
+    reason: str | None = None
 
-    def __init__(
-        self,
-        status: Status,
-        *,
-        result: bytes | None = None,
-        value: Any = None,  # noqa: ANN401 - what a closure returned
-        error: bytes | None = None,
-        cause: BaseException | None = None,
-        reason: str | None = None,
-        attempt: int = 0,
-    ) -> None:
+    def __init__(self, status: Status, attempt: int = 0) -> None:
         self.status = status
-        self.result = result
-        self.value = value
-        self.error = error
-        self.cause = cause
-        self.reason = reason
         self.attempt = attempt
 
     @classmethod
     def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> End:  # noqa: ANN401
         """Return the end that a settlement of this process made."""
-        done = after is Status.COMPLETED
-        cancelled = after is Status.CANCELLED
-        return cls(
-            after,
-            result=decided.result,
-            value=value if done and type(job.body) is Closure else None,
-            error=decided.error,
-            cause=value if not done and isinstance(value, BaseException) else None,
-            reason="cancelled" if cancelled else decided.reason,
-            attempt=job.leased.fence.attempt,
-        )
+        end = cls(after, job.leased.fence.attempt)
+        if after is Status.COMPLETED:
+            if type(job.body) is Closure:
+                end.value = value
+            else:
+                end.result = decided.result
+            return end
+        end.error = decided.error
+        end.reason = "cancelled" if after is Status.CANCELLED else decided.reason
+        if isinstance(value, BaseException):
+            end.cause = value
+        return end
 
     @classmethod
     def read(cls, task: Task) -> End:
         """Return the end that a store remembers."""
-        return cls(
-            task.status,
-            result=task.result,
-            error=task.error,
-            reason=task.reason,
-            attempt=task.attempt,
-        )
+        end = cls(task.status, task.attempt)
+        end.result, end.error, end.reason = task.result, task.error, task.reason
+        return end
+
+    @classmethod
+    def closed(cls, error: BaseException) -> End:
+        """Return the end of waiting, not of a task: nobody will end it here any more."""
+        end = cls(Status.QUEUED)
+        end.cause = error
+        return end

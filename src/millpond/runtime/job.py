@@ -100,42 +100,30 @@ _NO_CONTEXT = contextvars.Context()
 
 
 class Job:
-    """One attempt: what was leased, who runs it, and what it has asked for so far."""
+    """One attempt: what was leased, who runs it, and what it has asked for so far.
 
-    __slots__ = (
-        "_cancelled",
-        "_lease_lost",
-        "awaits",
-        "body",
-        "cancel_asked",
-        "context",
-        "deadline",
-        "follow_ups",
-        "leased",
-        "settled",
-        "slot",
-        "started_at",
-        "timer",
-        "why",
-        "worker",
-    )
+    What most jobs never set is an attribute of the class: making one is on the hot path.
+    """
 
-    def __init__(self, leased: Leased, worker: Worker, body: Handler | Closure) -> None:
+    context: Context = _NO_CONTEXT
+    slot: Slot | None = None
+    why: Why | None = None
+    cancel_asked = False
+    settled = False
+    timer: asyncio.TimerHandle | None = None
+    deadline: float | None = None
+    follow_ups: list[NewTask] | None = None
+    awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None
+    _cancelled: asyncio.Event | None = None
+    _lease_lost: asyncio.Event | None = None
+
+    def __init__(
+        self, leased: Leased, worker: Worker, body: Handler | Closure, started_at: float
+    ) -> None:
         self.leased = leased
         self.worker = worker
         self.body = body
-        self.context: Context = _NO_CONTEXT
-        self.slot: Slot | None = None
-        self.why: Why | None = None
-        self.cancel_asked = False
-        self.settled = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.started_at = 0.0
-        self.deadline: float | None = None
-        self.follow_ups: list[NewTask] | None = None
-        self.awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None
-        self._cancelled: asyncio.Event | None = None
-        self._lease_lost: asyncio.Event | None = None
+        self.started_at = started_at
 
     @property
     def id(self) -> int:

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.control import Cancel, Declare, Disown, Join, Progress
@@ -83,6 +84,10 @@ class Runtime:
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
         self.closed = False
+        self.inline = False
+        """Whether the step under way ends with the turns it makes necessary."""
+        self.new_id = partial(self.dice.getrandbits, 63)
+        """Makes a new id: 63 bits, by chance."""
         self._names = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -154,10 +159,6 @@ class Runtime:
     def known_functions(self) -> tuple[str, ...] | None:
         """Return the functions its workers know; None = whatever may come."""
         return tuple(self.functions) if self.shared else None
-
-    def new_id(self) -> int:
-        """Return a new id: 63 bits, never 0."""
-        return self.dice.getrandbits(63) or 1
 
     # What verbs tell
 

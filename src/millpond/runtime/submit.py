@@ -98,12 +98,18 @@ class Submitter:
             if self._next:
                 self._runtime.spawn(self._flush())
         runtime = self._runtime
-        runtime.heed(answer)
-        if not runtime.shared:
-            # A verb of a private store takes no time: what may start starts in this very step.
-            for worker in runtime.workers:
-                if worker.scheduled:
-                    await worker.turn()
+        if runtime.shared or runtime.inline:
+            runtime.heed(answer)
+            return answer.batches[0]
+        # A verb of a private store takes no time: what may start starts in this very step.
+        runtime.inline = True
+        try:
+            runtime.heed(answer)
+        finally:
+            runtime.inline = False
+        for worker in runtime.workers:
+            if worker.scheduled:
+                await worker.turn()
         return answer.batches[0]
 
     async def _flush(self) -> None:

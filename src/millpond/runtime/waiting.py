@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.core.lifecycle import Status
 from millpond.runtime.end import End
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from millpond.core.task import Task
     from millpond.runtime.runtime import Runtime
+
+Waiter: TypeAlias = "asyncio.Future[End | None] | Callable[[End | None], None]"
 
 CAUSES_KEPT = 1_000
 RECENT_KEPT = 10_000
@@ -34,8 +36,8 @@ class Waiting:
         self._recent: set[int] = set()
         """The tasks that ended in this era: a task of it that is not here has not ended."""
 
-    def on_end(self, task: int, callback: Callable[[End | None], None]) -> None:
-        """Call back once when a task ends; None means: ask the store."""
+    def on_end(self, task: int, callback: Waiter) -> None:
+        """Call back, or set a future, once when a task ends; None means: ask the store."""
         known = self._tasks.get(task)
         if known is None:
             self._tasks[task] = callback
@@ -44,7 +46,7 @@ class Waiting:
         else:
             self._tasks[task] = [known, callback]
 
-    def forget(self, task: int, callback: Callable[[End | None], None]) -> None:
+    def forget(self, task: int, callback: Waiter) -> None:
         """Take a callback back."""
         known = self._tasks.get(task)
         if known is callback:
@@ -61,15 +63,15 @@ class Waiting:
             self._recent = set()
             self.era += 1
         known = self._tasks.pop(task, None)
-        if known is None:
-            pass
-        elif isinstance(known, list):
-            for callback in known:
-                callback(end)
-        else:
-            known(end)
-        for listener in list(self._everything.values()) if self._everything else ():
-            listener(task, end)
+        if known is not None:
+            if type(known) is list:
+                for callback in known:
+                    _tell(callback, end)
+            else:
+                _tell(known, end)
+        if self._everything:
+            for listener in list(self._everything.values()):
+                listener(task, end)
 
     def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
         """Hear of every end from now on, under a key; None = no longer."""
@@ -108,12 +110,7 @@ class Waiting:
     async def end_of(self, task: int, era: int | None = None) -> End:
         """Wait for the end of a task; `era` is that in which the caller knew it alive."""
         told: asyncio.Future[End | None] = self._runtime.loop.create_future()
-
-        def tell(end: End | None) -> None:
-            if not told.done():
-                told.set_result(end)
-
-        self.on_end(task, tell)
+        self.on_end(task, told)
         try:
             end = None
             if not self.has_not_ended(task, era):
@@ -124,7 +121,7 @@ class Waiting:
                 raise end.cause
             return end if end is not None else await self._must_be_seen(task)
         finally:
-            self.forget(task, tell)
+            self.forget(task, told)
 
     async def _seen(self, task: int) -> End | None:
         """Return the end that the store knows of, or None while there is none."""
@@ -167,9 +164,16 @@ class Waiting:
         waiting, self._tasks = self._tasks, {}
         for known in waiting.values():
             for callback in known if isinstance(known, list) else [known]:
-                # Still queued: nobody will end it here, and whoever waits is told why.
-                callback(End(Status.QUEUED, cause=error))
+                _tell(callback, End.closed(error))
         runs, self._runs = self._runs, {}
         for callbacks in runs.values():
             for one in callbacks:
                 one()
+
+
+def _tell(waiter: Waiter, end: End | None) -> None:
+    if isinstance(waiter, asyncio.Future):
+        if not waiter.done():
+            waiter.set_result(end)
+    else:
+        waiter(end)

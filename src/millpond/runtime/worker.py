@@ -202,6 +202,9 @@ class Worker:
         if self._turning or self._scheduled or not self.joined:
             return
         self._scheduled = True
+        if self.runtime.inline:
+            # Whoever did the verb does the turn too, in the same step.
+            return
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
@@ -359,13 +362,12 @@ class Worker:
         if body is None:
             self._unfit(leased)
             return
-        job = Job(leased, self, body)
-        self.jobs[leased.fence.task] = job
-        job.started_at = self.runtime.clock()
+        job = self.jobs[leased.fence.task] = Job(leased, self, body, self.runtime.clock())
         if type(body) is Handler and body.batch is not None:
             self.batches.add(job, body.batch)
             return
-        self.time(job)
+        if leased.timeout is not None:
+            self.time(job)
         self.give(job)
 
     def time(self, job: Job) -> None:
@@ -395,7 +397,7 @@ class Worker:
 
     def _unfit(self, leased: Leased) -> None:
         """Give back a task whose code is not here: parked, not charged."""
-        job = Job(leased, self, NOBODY)
+        job = Job(leased, self, NOBODY, self.runtime.clock())
         self.runtime.counts.unknown_functions += 1
         self._settle(job, None, Unfit(corrupt=False))
 
