@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -71,6 +72,12 @@ class Retry:
         keep("curve", Curve(check.one_of("retry.curve", curve, tuple(Curve))))
         keep("on", _names("retry.on", on))
         keep("never_on", _names("retry.never", never))
+
+    def once_less(self) -> Retry:
+        """Return the same policy with one attempt less, for a task whose first was made before."""
+        less = copy(self)
+        object.__setattr__(less, "attempts", max(self.attempts - 1, 1))
+        return less
 
     @classmethod
     def constant(cls, delay: Seconds, *, attempts: int = 3, jitter: float = 0.1) -> Retry:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.spec import OnFull
+from millpond.pool.strand import Strands, fits
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 
 if TYPE_CHECKING:
@@ -45,22 +46,33 @@ class Mapped(Generic[R_co]):
         return self._all().__await__()
 
     async def _all(self) -> list[R_co]:
-        flow = _Flow(self._pool, self._work, self._items, self._options)
+        flow = await self._flow()
         results: list[R_co] = []
         try:
-            while (item := await flow.next()) is not None:
-                results.append(await item.value())
+            while True:
+                found, result = await flow.next()
+                if not found:
+                    return results
+                results.append(result)
         finally:
             await flow.stop()
-        return results
 
     async def __aiter__(self) -> AsyncIterator[R_co]:
-        flow = _Flow(self._pool, self._work, self._items, self._options)
+        flow = await self._flow()
         try:
-            while (item := await flow.next()) is not None:
-                yield await item.value()
+            while True:
+                found, result = await flow.next()
+                if not found:
+                    return
+                yield result
         finally:
             await flow.stop()
+
+    async def _flow(self) -> Strands | _Flow:
+        await self._pool.ready()
+        if fits(self._pool, self._fn, self._items, self._options):
+            return Strands(self._pool, self._fn, self._items, self._options)  # type: ignore[arg-type]
+        return _Flow(self._pool, self._work, self._items, self._options)
 
     def _work(self, item: Any) -> Any:  # noqa: ANN401 - an item of any type
         fn: Any = self._fn
@@ -117,17 +129,17 @@ class _Flow:
         self._pulling: asyncio.Task[Any] | None = None
         self._changed: asyncio.Future[None] | None = None
 
-    async def next(self) -> _Item | None:
-        """Return the next item in order once it has ended; None when there are no more."""
+    async def next(self) -> tuple[bool, Any]:
+        """Return (True, the next result in order), or (False, None) after the last."""
         while True:
             if self._line and self._line[0].ended:
-                return self._line.popleft()
+                return True, await self._line.popleft().value()
             if self._more and self._has_room():
                 await self._take_more()
             elif self._line:
                 await self._until_something_ends()
             elif not self._more:
-                return None
+                return False, None
 
     def _has_room(self) -> bool:
         """Return whether to take more: when half of those under way have ended."""

@@ -251,9 +251,9 @@ class Pool:
         self,
         given: Any,
         options: Mapping[str, Any],
-        run: int | None = None,  # noqa: ANN401
+        run: int | None = None,
     ) -> tuple[NewTask, Closure | None, Callable[[bytes], Any] | None]:
-        """Make a task of what was given, with its code if that stays here, and its result's type."""
+        """Make a task of what was given, with its code if that stays here."""
         work = as_work(given)
         if isinstance(work, BoundCall):
             new = new_task(self, work, options, run=run)

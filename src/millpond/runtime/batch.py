@@ -77,7 +77,8 @@ class Batches:
             self._worker.time(job)
         context = leader.context = self._worker.runtime.context.copy()
         context.run(current_job.set, jobs[0])
-        self._worker.place(leader)
+        self._worker.ready.append(leader)
+        self._worker.wake_slots()
 
     def settle(self, jobs: list[Job], given: Any) -> None:  # noqa: ANN401 - what the handler gave
         """Settle each job of a call by its own result."""
@@ -114,7 +115,8 @@ class Batches:
 
     def _end(self, job: Job, value: Any, outcome: Any) -> None:  # noqa: ANN401
         self._calls.pop(job, None)
-        self._worker.finished(job, value, outcome, None)
+        self._worker.finished(job, value, outcome)
+        self._worker.kick()
 
 
 class BatchCall(Handler):

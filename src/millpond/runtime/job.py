@@ -109,6 +109,8 @@ class Job:
     slot: Slot | None = None
     why: Why | None = None
     cancel_asked = False
+    stopped_early = False
+    """Whether it was to be interrupted before its handler began."""
     settled = False
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None

@@ -84,6 +84,11 @@ def raised(error: BaseException, job: Job) -> Raised:
     return _asked(policy, job, error)
 
 
+def may_retry(policy: Retry, error: BaseException) -> bool:
+    """Return whether an error is one that a policy tries again after."""
+    return tries_again(policy, _kinds(error))
+
+
 def _kinds(error: BaseException) -> tuple[str, ...]:
     if isinstance(error, RemoteError):
         return error.kinds

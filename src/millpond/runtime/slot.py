@@ -26,47 +26,44 @@ if TYPE_CHECKING:
 class Slot:
     """Runs one job at a time for a worker."""
 
-    __slots__ = ("_job", "_wake", "task", "worker")
+    __slots__ = ("_wake", "job", "task", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self._job: Job | None = None
+        self.job: Job | None = None
+        """The job it runs now."""
         self._wake: asyncio.Future[None] | None = None
         self.task = worker.loop.create_task(self._main())
 
-    @property
-    def job(self) -> Job | None:
-        """The job it runs now."""
-        return self._job
-
-    def give(self, job: Job) -> None:
-        """Hand over a job; the slot must be idle."""
-        job.slot = self
-        self._job = job
+    def wake(self) -> None:
+        """Tell an idle slot that there are jobs to take."""
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
 
     def interrupt(self, job: Job) -> None:
         """Cancel the handler of a job, if this slot still runs it."""
-        if self._job is job:
+        if self.job is job:
             self.task.cancel()
 
     async def _main(self) -> None:
-        worker = self.worker
+        worker, ready = self.worker, self.worker.ready
         while True:
-            job = self._job
-            if job is None:
-                self._wake = worker.loop.create_future()
-                await self._wake
-                continue
-            value, outcome = await self._attempt(job)
-            while self.task.cancelling():
-                # A cancellation belonged to the job, not to the slot.
-                self.task.uncancel()
-            self._job = None
-            if worker.finished(job, value, outcome, self):
+            while ready:
+                job = self.job = ready.popleft()
+                job.slot = self
+                value, outcome = await self._attempt(job)
+                while self.task.cancelling():
+                    # A cancellation belonged to the job, not to the slot.
+                    self.task.uncancel()
+                self.job = None
+                worker.finished(job, value, outcome)
+            if not worker.has_room_for(self):
+                return
+            self._wake = worker.loop.create_future()
+            if worker.wants_turn():
                 await worker.turn()
+            await self._wake
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
@@ -100,7 +97,7 @@ def as_coroutine(started: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401 - wh
     """Return a coroutine for whatever calling a handler gave."""
     # By type first: nearly all of them are plain coroutines, and asking an ABC takes far longer.
     if type(started) is CoroutineType or iscoroutine(started):
-        return started  # type: ignore[no-any-return]
+        return started
     return _awaited(started)
 
 
@@ -109,24 +106,35 @@ async def _awaited(started: Any) -> Any:  # noqa: ANN401 - any awaitable, or a p
 
 
 @coroutine
-def stepped(coro: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
-    """Drive a coroutine to its end, each step inside `context`."""
+def stepped(
+    coro: Coroutine[Any, Any, Any], context: Context, worker: Worker | None = None
+) -> Generator[Any, Any, Any]:
+    """Drive a coroutine to its end, each step inside `context`.
+
+    A handler that is about to wait lets the next job begin elsewhere: jobs that never wait are
+    run one after another by the same slot, without a round of the loop for each.
+    """
     run = context.run
-    step, given = coro.send, None
+    try:
+        yielded = run(coro.send, None)
+    except StopIteration as stop:
+        return stop.value
+    if worker is not None and worker.ready:
+        worker.wake_slots()
     while True:
-        try:
-            yielded = run(step, given)
-        except StopIteration as stop:
-            return stop.value
         try:
             given = yield yielded
         except GeneratorExit:
             run(coro.close)
             raise
         except BaseException as error:  # noqa: BLE001 - it belongs to the handler
-            step, given = coro.throw, error
+            thrown: BaseException | None = error
         else:
-            step = coro.send
+            thrown = None
+        try:
+            yielded = run(coro.send, given) if thrown is None else run(coro.throw, thrown)
+        except StopIteration as stop:
+            return stop.value
 
 
 _CLOSURE_RETURNED = Succeeded()

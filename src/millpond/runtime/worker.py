@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.control import Join, Leave
@@ -43,6 +44,9 @@ log = logging.getLogger("millpond.worker")
 
 MOST_AT_ONCE = 1000
 """How many tasks one lease asks for at most."""
+
+WOKEN_AT_ONCE = 4
+"""How many slots are woken for a batch of jobs, and by each job that has to wait."""
 
 SLOTS_KEPT = 256
 """How many idle slots are kept for later."""
@@ -87,6 +91,8 @@ class Worker:
         self._moments: LazyHeap[str] = LazyHeap()
         self._timer: asyncio.TimerHandle | None = None
         self._ended: list[tuple[Settlement, Job, Any]] = []
+        self.ready: deque[Job] = deque()
+        """Leased jobs whose handlers have not begun; it is empty again within a moment."""
         self._idle: list[Slot] = []
         self._slots: set[Slot] = set()
         self._turning = False
@@ -341,6 +347,8 @@ class Worker:
             return
         for leased in answer.leased:
             self._start(leased)
+        if self.ready:
+            self.wake_slots()
         got = len(answer.leased)
         if answer.drained:
             self._dry.add(pool)
@@ -383,17 +391,35 @@ class Worker:
         base = body.context if type(body) is Closure else self.runtime.context
         context = job.context = base.copy()
         context.run(current_job.set, job)
-        self.place(job)
+        self.ready.append(job)
 
-    def place(self, job: Job) -> None:
-        """Put a job into a slot."""
-        slot = self._idle.pop() if self._idle else self._new_slot()
-        slot.give(job)
+    def wake_slots(self) -> None:
+        """Wake a few slots for the jobs that are ready; each that has to wait wakes a few more."""
+        for _ in range(min(len(self.ready), WOKEN_AT_ONCE)):
+            if self._idle:
+                self._idle.pop().wake()
+            else:
+                self._slots.add(Slot(self))
 
-    def _new_slot(self) -> Slot:
-        slot = Slot(self)
-        self._slots.add(slot)
-        return slot
+    def has_room_for(self, slot: Slot) -> bool:
+        """Return whether a slot that has nothing to do is kept for later, and keep it if so."""
+        if len(self._idle) < SLOTS_KEPT and self.joined:
+            self._idle.append(slot)
+            return True
+        self._slots.discard(slot)
+        return False
+
+    def wants_turn(self) -> bool:
+        """Return whether whoever asks should do the turn itself: nobody else is at work."""
+        if not self._ended or self._turning or self._pause:
+            return False
+        if self._scheduled:
+            return False
+        if self.jobs:
+            # Others are at work: what ends in this round of the loop is settled in one verb.
+            self.kick()
+            return False
+        return True
 
     def _unfit(self, leased: Leased) -> None:
         """Give back a task whose code is not here: parked, not charged."""
@@ -401,31 +427,17 @@ class Worker:
         self.runtime.counts.unknown_functions += 1
         self._settle(job, None, Unfit(corrupt=False))
 
-    def finished(self, job: Job, value: Any, outcome: Outcome, slot: Slot | None) -> bool:  # noqa: ANN401
-        """Take in how a job ended; return whether the caller should do the turn itself."""
-        if slot is not None:
-            if len(self._idle) < SLOTS_KEPT:
-                self._idle.append(slot)
-            else:
-                self._slots.discard(slot)
-                slot.task.cancel()
+    def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
+        """Take in how a job ended; it is settled with the next turn."""
         if isinstance(job.body, BatchCall):
             job.body.over(job, value, failed=not isinstance(outcome, Succeeded))
-            return False
+            return
         if job.timer is not None:
             job.timer.cancel()
         if job.settled:
             self._unstick(job)
-            return False
-        self._settle(job, value, outcome)
-        if self._turning or self._scheduled:
-            self._scheduled = True
-            return False
-        if self.jobs:
-            # Others are at work: what ends in this round of the loop is settled in one verb.
-            self.kick()
-            return False
-        return not self._pause
+        else:
+            self._settle(job, value, outcome)
 
     def _settle(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         runtime = self.runtime
@@ -506,6 +518,8 @@ class Worker:
             return
         if job.slot is not None:
             job.slot.interrupt(job)
+        elif job in self.ready:
+            job.stopped_early = True
         else:
             self.batches.stop(job)
         if why is Why.TIMEOUT:

@@ -246,7 +246,10 @@ class Tables:
 
     def lives(self, owner: str, *, besides: Worker | None = None) -> bool:
         """Return whether a process has a worker (but for one) that may hold leases."""
-        return any(w.owner == owner for w in self.workers.values() if w is not besides)
+        for worker in self.workers.values():
+            if worker.owner == owner and worker is not besides:
+                return True
+        return False
 
     # Tasks come and go
 
