@@ -28,12 +28,12 @@ from millpond.core.heap import LazyHeap
 from millpond.core.line import Line
 from millpond.core.moment import ticks
 from millpond.core.ring import Owner, Ring, Share
-from millpond.core.spec import OrderKind
+from millpond.core.spec import Order, OrderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from millpond.core.spec import Order, PoolSpec
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import Task, TaskId
 
 PROMOTED_AT_ONCE = 1000
@@ -47,6 +47,9 @@ _LINES_KEPT = 8
 """How many owners keep their line when it runs empty."""
 
 _by_place = attrgetter("rank", "seq")
+
+_NO_RING = Ring(Order(kind=_FIFO))
+"""The ring of every backlog without groups: nobody ever enters it."""
 
 
 def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
@@ -189,7 +192,7 @@ class Backlog:
         """How many of each key run, where there are no groups to know it."""
         self._units: dict[Unit, _UnitState] = {}
         self._shares: dict[tuple[Share, Owner], _Shelf] = {}
-        self._ring = Ring(spec.order)
+        self._ring = Ring(spec.order) if self.grouped else _NO_RING
         self._delayed: dict[TaskId, Task] = {}
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
         self._unit_timers: LazyHeap[Unit] = LazyHeap()
@@ -410,8 +413,9 @@ class Backlog:
         """
         old, self.spec = self.spec, spec
         self._look_at(spec)
-        self._ring.reorder(spec.order)
-        if _needs_groups(spec) and not self.grouped:
+        if self.grouped:
+            self._ring.reorder(spec.order)
+        elif _needs_groups(spec):
             self._group()
         if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
             return
@@ -477,6 +481,7 @@ class Backlog:
     def _group(self) -> None:
         """Look at lanes and keys from now on, although some tasks wait and run already."""
         self.grouped = True
+        self._ring = Ring(self.spec.order)
         for unit, running in self._running.items():
             self._unit(unit).running = running
         waiting = list(chain.from_iterable(self._lines.values()))
