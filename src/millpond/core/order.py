@@ -156,6 +156,7 @@ class Backlog:
 
     __slots__ = (
         "_by_share",
+        "_cap",
         "_delayed",
         "_fading",
         "_fair",
@@ -228,7 +229,7 @@ class Backlog:
 
     def next_moment(self) -> float | None:
         """Return when time alone will make something ready, or None."""
-        if not self._delayed and not self._unit_timers:
+        if not self._delayed and not self._unit_timers.entries:
             return None
         moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
         return min((m[0] for m in moments if m is not None), default=None)
@@ -365,7 +366,11 @@ class Backlog:
             return
         state = self._units[unit]
         state.running -= 1
-        if self._limited or not state.running:
+        if self._cap is not None and state.running < self._cap and not state.held_until:
+            # It was not at its limit, and nothing else keeps it: its groups stand where they stood.
+            if not state.running:
+                self._touched_units[unit] = None
+        elif self._limited or not state.running:
             self._touch_count(unit, state)
 
     def promote(self, now: float) -> None:
@@ -374,19 +379,18 @@ class Backlog:
             self._promote_tasks(now)
         if not self.grouped:
             return
-        while (due := self._unit_timers.lowest()) is not None and due[0] <= now:
-            unit = self._unit_timers.peek()
-            self._unit_timers.discard(unit)
+        timers = self._unit_timers
+        while timers.entries and (due := timers.lowest()) is not None and due[0] <= now:
+            unit = self._unit_timers.pop()
             self._touch(unit, self._units[unit])
         self.flush(now)
 
     def _promote_tasks(self, now: float) -> None:
         for _ in range(PROMOTED_AT_ONCE):
-            due, identifier = self._task_timers.lowest(), self._task_timers.peek()
-            if due is None or identifier is None or due[0] > now:
+            due = self._task_timers.lowest()
+            if due is None or due[0] > now:
                 break
-            self._task_timers.discard(identifier)
-            self.add(self._delayed.pop(identifier), now)
+            self.add(self._delayed.pop(self._task_timers.pop()), now)
 
     def pause(self, unit: Unit, *, paused: bool) -> None:
         """Stop or start again the claims of one lane or key."""
@@ -444,18 +448,30 @@ class Backlog:
             for unit in units:
                 state = self._units.get(unit)
                 if state is not None and state.idle:
-                    self._fading.set(unit, (state.matters_until,))
-        if self._fading:
+                    self._fade(unit, state, now)
+        if self._fading.entries:
             self._forget_faded(now)
+
+    def _fade(self, unit: Unit, state: _UnitState, now: float) -> None:
+        """Forget an idle unit, at once or when its rate and its hold no longer matter."""
+        until = state.matters_until if state.tat else state.held_until
+        if until > now:
+            self._fading.set(unit, (until,))
+        else:
+            self._fading.discard(unit)
+            self._forget(unit)
 
     def _forget_faded(self, now: float) -> None:
         """Forget idle units, so that a key seen once is not remembered for ever."""
         while (soonest := self._fading.lowest()) is not None and soonest[0] <= now:
-            unit = self._fading.peek()
-            self._fading.discard(unit)
+            unit = self._fading.pop()
             if self._units[unit].idle:
-                del self._units[unit]
-                self._unit_timers.discard(unit)
+                self._forget(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        del self._units[unit]
+        if self._unit_timers.entries:
+            self._unit_timers.discard(unit)
         if not self._units:
             # Nothing waits or runs and no key is stopped any more: keys need not matter now.
             self.grouped = _needs_groups(self.spec)
@@ -470,6 +486,9 @@ class Backlog:
         """Note what of the settings every start looks at."""
         self._limit, self._rate = spec.unit_limit, spec.rate_per_key
         self._limited = self._limit is not None or self._rate is not None
+        self._cap = None
+        if self._limit is not None and self._rate is None and not spec.strict:
+            self._cap = self._limit - 1
 
     def _take_out(self, task: Task) -> None:
         owner = task.new.owner
@@ -548,13 +567,13 @@ class Backlog:
             del state.groups[group.address]
             self._enlist(group, ready=False)
             # The timer belongs to the unit: it goes with the last group, not with this one.
-            if self._unit_timers and not state.groups:
+            if self._unit_timers.entries and not state.groups:
                 self._unit_timers.discard(group.unit)
             return
         group.place = (head.rank, head.seq)
         ready = head.due <= now and self._open(group.unit, state, now)
         self._enlist(group, ready=ready)
-        if not ready or self._unit_timers:
+        if not ready or self._unit_timers.entries:
             self._set_timer(group, state, head.due, now)
 
     def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
@@ -591,8 +610,10 @@ class Backlog:
         found = self._ring.next_for(owner)
         if found is None:
             return None
-        (share,) = found
+        share = found[2]
         shelf = self._shares.get((share, None))
+        if owner is None and shelf is not None:
+            return shelf.first()
         mine = None if owner is None else self._shares.get((share, owner))
         first = None if shelf is None else shelf.first()
         own = None if mine is None else mine.first()
