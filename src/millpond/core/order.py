@@ -268,8 +268,9 @@ class Backlog:
         """
         state = self._units.get(unit)
         ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
-        later = sum(task.unit == unit for task in self._delayed.values())
-        return ready + later + self.running_in(unit)
+        if not self.lanes:
+            ready += sum(task.unit == unit for task in self._delayed.values())
+        return ready + self.running_in(unit)
 
     def may_start_now(self, unit: Unit, now: float) -> bool:
         """Return whether the limits of a lane or key would let one task more start."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from millpond.core.control import Order
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tasks for one pool that one caller submits together, perhaps opening a run with them."""
 
     tasks: tuple[NewTask, ...]
@@ -64,7 +64,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
 
 
-class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Either one admission per task, or the refusal of the whole batch."""
 
     admissions: tuple[Admission, ...] = ()
@@ -72,7 +72,7 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     run: RunView | None = None
 
 
-class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer per batch, in order."""
 
     batches: tuple[BatchAnswer, ...]
@@ -80,7 +80,7 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...] = ()
 
 
-class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker may run now, and when it is worth asking again."""
 
     leased: tuple[Leased, ...] = ()
@@ -92,7 +92,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...] = ()
 
 
-class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
