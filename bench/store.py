@@ -9,7 +9,7 @@ each time: `submit` with batches of the given size (the tasks made beforehand), 
 `settle(then=)`, as a worker does it. The ratios are the result. `--check` judges them:
 
 batch    a batch of 1 costs           <= 3.0 x a batch of 100 per task, plain
-fair     a fair pool costs            <= 2.5 x plain, batches of 100
+fair     a fair pool costs            <= 2.0 x plain, batches of 100
 scale    1,000,000 queued cost        <= 2.0 x what 1,000 queued cost, keyed and fair
 task     a queued task keeps          <= 700 bytes, plain, without payload
 pool     an idle pool keeps           <= 5,000 bytes, its queue of callbacks included
@@ -193,7 +193,7 @@ def verdicts(
 
     measured = {
         "batch": (worst("plain, batches of 1", "plain, batches of 100"), 3.0),
-        "fair": (worst("fair, batches of 100", "plain, batches of 100"), 2.5),
+        "fair": (worst("fair, batches of 100", "plain, batches of 100"), 2.0),
         "scale": (
             max(worst(f"{s}, {many:,} queued", f"{s}, {FEW:,} queued") for s in ("keyed", "fair")),
             2.0,
