@@ -103,7 +103,7 @@ class RingMachine(RuleBasedStateMachine):
             if s in self.model.present or place > self.model.passed
         }
         assert kept == set(self.ring._turns) == set(self.ring._joined)
-        assert kept - set(self.model.present) == set(self.ring._resting._entries)
+        assert kept - set(self.model.present) == set(self.ring._resting.entries)
         assert set().union(*self.model.present.values()) == set(self.ring._audiences)
 
 

@@ -1,16 +1,22 @@
-"""A heap from which anything can be taken: O(log n) amortised, memory bounded by what is in it."""
+"""A heap from which anything can be taken: O(log n) amortised, memory bounded by what is in it.
+
+What is put behind everything else, as turns and moments mostly are, goes to the end of a sorted
+row in O(1); only what belongs further ahead costs a place in a real heap beside it.
+"""
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Item = TypeVar("Item")
+Entry: TypeAlias = tuple[tuple[float, ...], int, Item]
 
 _SLACK = 32
+_TAKEN: Any = None
 
 
 class LazyHeap(Generic[Item]):
@@ -20,45 +26,61 @@ class LazyHeap(Generic[Item]):
     a storm of cancellations cannot grow the heap.
     """
 
-    __slots__ = ("_entries", "_heap", "_serial")
+    __slots__ = ("_head", "_heap", "_row", "_serial", "entries")
 
     def __init__(self) -> None:
-        self._entries: dict[Item, tuple[tuple[float, ...], int, Item]] = {}
-        self._heap: list[tuple[tuple[float, ...], int, Item]] = []
+        self.entries: dict[Item, Entry[Item]] = {}
+        """What stands in it: (key, serial, item) by item. To be read, and asked if there is any."""
+        self._row: list[Entry[Item]] = []
+        self._head = 0
+        self._heap: list[Entry[Item]] | None = None
         self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._entries)
+        return iter(self.entries)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._entries
+        return item in self.entries
 
     def set(self, item: Item, key: tuple[float, ...]) -> None:
         """Put `item` at `key`, wherever it stood before."""
-        before = self._entries.get(item)
+        before = self.entries.get(item)
         if before is not None and before[0] == key:
             return
         # The serial keeps two items with equal keys comparable without comparing the items.
         self._serial += 1
         entry = (key, self._serial, item)
-        self._entries[item] = entry
-        heap = self._heap
-        if before is not None and heap[0] is before:
-            heapreplace(heap, entry)
-            return
-        heappush(heap, entry)
-        if len(heap) > 2 * len(self._entries) + _SLACK:
-            self._sweep()
+        self.entries[item] = entry
+        row = self._row
+        if not row or key >= row[-1][0]:
+            row.append(entry)
+        else:
+            if self._heap is None:
+                self._heap = []
+            heappush(self._heap, entry)
+        if before is not None:
+            self._sweep_if_due()
 
     def discard(self, item: Item) -> None:
         """Remove `item` if it is here."""
-        if self._entries.pop(item, None) is None:
-            return
-        if len(self._heap) > 2 * len(self._entries) + _SLACK:
-            self._sweep()
+        if self.entries.pop(item, None) is not None:
+            self._sweep_if_due()
+
+    def pop(self) -> Item:
+        """Take out the item with the lowest key; there must be one."""
+        entry = self.top()
+        if entry is None:
+            raise IndexError
+        del self.entries[entry[2]]
+        # It surfaced, so its entry is at the head of the row or of the heap.
+        if self._row and self._row[self._head] is entry:
+            self._take_head()
+        elif self._heap:
+            heappop(self._heap)
+        return entry[2]
 
     def peek(self) -> Item | None:
         """Return the item with the lowest key, or None."""
@@ -72,18 +94,41 @@ class LazyHeap(Generic[Item]):
 
     def key_of(self, item: Item) -> tuple[float, ...]:
         """Return the key at which `item` stands."""
-        return self._entries[item][0]
+        return self.entries[item][0]
 
-    def top(self) -> tuple[tuple[float, ...], int, Item] | None:
+    def top(self) -> Entry[Item] | None:
         """Return the entry with the lowest key, (key, serial, item), or None."""
-        heap, entries = self._heap, self._entries
-        while heap:
-            entry = heap[0]
-            if entries.get(entry[2]) is entry:
-                return entry
+        entries, first = self.entries, None
+        while self._row:
+            first = self._row[self._head]
+            if entries.get(first[2]) is first:
+                break
+            self._take_head()
+            first = None
+        heap = self._heap
+        if not heap:
+            return first
+        while heap and entries.get(heap[0][2]) is not heap[0]:
             heappop(heap)
-        return None
+        if heap and (first is None or heap[0] < first):
+            return heap[0]
+        return first
 
-    def _sweep(self) -> None:
-        self._heap = list(self._entries.values())
-        heapify(self._heap)
+    def _take_head(self) -> None:
+        row, head = self._row, self._head + 1
+        if head == len(row):
+            self._row = []
+            self._head = 0
+        elif head > _SLACK and 2 * head > len(row):
+            del row[:head]
+            self._head = 0
+        else:
+            row[head - 1] = _TAKEN
+            self._head = head
+
+    def _sweep_if_due(self) -> None:
+        kept = len(self._row) - self._head
+        if self._heap:
+            kept += len(self._heap)
+        if kept > 2 * len(self.entries) + _SLACK:
+            self._row, self._head, self._heap = sorted(self.entries.values()), 0, None

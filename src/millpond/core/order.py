@@ -28,12 +28,12 @@ from millpond.core.heap import LazyHeap
 from millpond.core.line import Line
 from millpond.core.moment import ticks
 from millpond.core.ring import Owner, Ring, Share
-from millpond.core.spec import OrderKind
+from millpond.core.spec import Order, OrderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from millpond.core.spec import Order, PoolSpec
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import Task, TaskId
 
 PROMOTED_AT_ONCE = 1000
@@ -47,6 +47,9 @@ _LINES_KEPT = 8
 """How many owners keep their line when it runs empty."""
 
 _by_place = attrgetter("rank", "seq")
+
+_NO_RING = Ring(Order(kind=_FIFO))
+"""The ring of every backlog without groups: nobody ever enters it."""
 
 
 def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
@@ -153,6 +156,7 @@ class Backlog:
 
     __slots__ = (
         "_by_share",
+        "_cap",
         "_delayed",
         "_fading",
         "_fair",
@@ -189,7 +193,7 @@ class Backlog:
         """How many of each key run, where there are no groups to know it."""
         self._units: dict[Unit, _UnitState] = {}
         self._shares: dict[tuple[Share, Owner], _Shelf] = {}
-        self._ring = Ring(spec.order)
+        self._ring = Ring(spec.order) if self.grouped else _NO_RING
         self._delayed: dict[TaskId, Task] = {}
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
         self._unit_timers: LazyHeap[Unit] = LazyHeap()
@@ -225,7 +229,7 @@ class Backlog:
 
     def next_moment(self) -> float | None:
         """Return when time alone will make something ready, or None."""
-        if not self._delayed and not self._unit_timers:
+        if not self._delayed and not self._unit_timers.entries:
             return None
         moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
         return min((m[0] for m in moments if m is not None), default=None)
@@ -271,8 +275,9 @@ class Backlog:
         """
         state = self._units.get(unit)
         ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
-        later = sum(task.unit == unit for task in self._delayed.values())
-        return ready + later + self.running_in(unit)
+        if not self.lanes:
+            ready += sum(task.unit == unit for task in self._delayed.values())
+        return ready + self.running_in(unit)
 
     def may_start_now(self, unit: Unit, now: float) -> bool:
         """Return whether the limits of a lane or key would let one task more start."""
@@ -378,7 +383,11 @@ class Backlog:
             return
         state = self._units[unit]
         state.running -= 1
-        if self._limited or not state.running:
+        if self._cap is not None and state.running < self._cap and not state.held_until:
+            # It was not at its limit, and nothing else keeps it: its groups stand where they stood.
+            if not state.running:
+                self._touched_units[unit] = None
+        elif self._limited or not state.running:
             self._touch_count(unit, state)
 
     def promote(self, now: float) -> None:
@@ -387,19 +396,18 @@ class Backlog:
             self._promote_tasks(now)
         if not self.grouped:
             return
-        while (due := self._unit_timers.lowest()) is not None and due[0] <= now:
-            unit = self._unit_timers.peek()
-            self._unit_timers.discard(unit)
+        timers = self._unit_timers
+        while timers.entries and (due := timers.lowest()) is not None and due[0] <= now:
+            unit = self._unit_timers.pop()
             self._touch(unit, self._units[unit])
         self.flush(now)
 
     def _promote_tasks(self, now: float) -> None:
         for _ in range(PROMOTED_AT_ONCE):
-            due, identifier = self._task_timers.lowest(), self._task_timers.peek()
-            if due is None or identifier is None or due[0] > now:
+            due = self._task_timers.lowest()
+            if due is None or due[0] > now:
                 break
-            self._task_timers.discard(identifier)
-            self.add(self._delayed.pop(identifier), now)
+            self.add(self._delayed.pop(self._task_timers.pop()), now)
 
     def pause(self, unit: Unit, *, paused: bool) -> None:
         """Stop or start again the claims of one lane or key."""
@@ -426,8 +434,9 @@ class Backlog:
         """
         old, self.spec = self.spec, spec
         self._look_at(spec)
-        self._ring.reorder(spec.order)
-        if _needs_groups(spec) and not self.grouped:
+        if self.grouped:
+            self._ring.reorder(spec.order)
+        elif _needs_groups(spec):
             self._group()
         if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
             return
@@ -456,18 +465,30 @@ class Backlog:
             for unit in units:
                 state = self._units.get(unit)
                 if state is not None and state.idle:
-                    self._fading.set(unit, (state.matters_until,))
-        if self._fading:
+                    self._fade(unit, state, now)
+        if self._fading.entries:
             self._forget_faded(now)
+
+    def _fade(self, unit: Unit, state: _UnitState, now: float) -> None:
+        """Forget an idle unit, at once or when its rate and its hold no longer matter."""
+        until = state.matters_until if state.tat else state.held_until
+        if until > now:
+            self._fading.set(unit, (until,))
+        else:
+            self._fading.discard(unit)
+            self._forget(unit)
 
     def _forget_faded(self, now: float) -> None:
         """Forget idle units, so that a key seen once is not remembered for ever."""
         while (soonest := self._fading.lowest()) is not None and soonest[0] <= now:
-            unit = self._fading.peek()
-            self._fading.discard(unit)
+            unit = self._fading.pop()
             if self._units[unit].idle:
-                del self._units[unit]
-                self._unit_timers.discard(unit)
+                self._forget(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        del self._units[unit]
+        if self._unit_timers.entries:
+            self._unit_timers.discard(unit)
         if not self._units:
             # Nothing waits or runs and no key is stopped any more: keys need not matter now.
             self.grouped = _needs_groups(self.spec)
@@ -482,6 +503,9 @@ class Backlog:
         """Note what of the settings every start looks at."""
         self._limit, self._rate = spec.unit_limit, spec.rate_per_key
         self._limited = self._limit is not None or self._rate is not None
+        self._cap = None
+        if self._limit is not None and self._rate is None and not spec.strict:
+            self._cap = self._limit - 1
 
     def _take_out(self, task: Task) -> None:
         owner = task.new.owner
@@ -493,6 +517,7 @@ class Backlog:
     def _group(self) -> None:
         """Look at lanes and keys from now on, although some tasks wait and run already."""
         self.grouped = True
+        self._ring = Ring(self.spec.order)
         for unit, running in self._running.items():
             self._unit(unit).running = running
         waiting = list(chain.from_iterable(self._lines.values()))
@@ -559,13 +584,13 @@ class Backlog:
             del state.groups[group.address]
             self._enlist(group, ready=False)
             # The timer belongs to the unit: it goes with the last group, not with this one.
-            if self._unit_timers and not state.groups:
+            if self._unit_timers.entries and not state.groups:
                 self._unit_timers.discard(group.unit)
             return
         group.place = (head.rank, head.seq)
         ready = head.due <= now and self._open(group.unit, state, now)
         self._enlist(group, ready=ready)
-        if not ready or self._unit_timers:
+        if not ready or self._unit_timers.entries:
             self._set_timer(group, state, head.due, now)
 
     def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
@@ -602,8 +627,10 @@ class Backlog:
         found = self._ring.next_for(owner)
         if found is None:
             return None
-        (share,) = found
+        share = found[2]
         shelf = self._shares.get((share, None))
+        if owner is None and shelf is not None:
+            return shelf.first()
         mine = None if owner is None else self._shares.get((share, owner))
         first = None if shelf is None else shelf.first()
         own = None if mine is None else mine.first()

@@ -78,14 +78,14 @@ class Ring:
         """Take over new weights; they count from the next start on."""
         self._order = order
 
-    def next_for(self, owner: Owner) -> tuple[Share] | None:
-        """Return the share whose turn it is for a worker of `owner`, or None if there is none."""
+    def next_for(self, owner: Owner) -> tuple[tuple[float, ...], int, Share] | None:
+        """Return (place, serial, share) of whose turn it is for a worker of `owner`, or None."""
         first = None if (all_ := self._audiences.get(None)) is None else all_.top()
         mine = None if owner is None else self._audiences.get(owner)
         own = None if mine is None else mine.top()
         if own is None or (first is not None and first[0] <= own[0]):
-            return None if first is None else (first[2],)
-        return (own[2],)
+            return first
+        return own
 
     def peek(self, owner: Owner) -> Share | None:
         """Return the share whose turn it is for `owner`; `turn_of` tells None from nobody."""
@@ -110,7 +110,8 @@ class Ring:
         place = (turn, joined)
         for owner in self._in[share]:
             self._audiences[owner].set(share, place)
-        if self._resting:
+        lowest = self._resting.top()
+        if lowest is not None and lowest[0] <= self.passed:
             self._forget_passed()
 
     def _join(self, share: Share) -> None:
@@ -128,11 +129,10 @@ class Ring:
 
     def _forget_passed(self) -> None:
         resting = self._resting
-        while (lowest := resting.lowest()) is not None and (
-            lowest <= self.passed or len(resting) > PLACES_KEPT
+        while (lowest := resting.top()) is not None and (
+            lowest[0] <= self.passed or len(resting.entries) > PLACES_KEPT
         ):
-            share = resting.peek()
-            resting.discard(share)
+            share = resting.pop()
             del self._turns[share], self._joined[share]
 
     def _place(self, share: Share) -> tuple[int, int]:

@@ -249,7 +249,7 @@ class Pool:
 
     def _made(
         self,
-        given: Any,
+        given: object,
         options: Mapping[str, Any],
         run: int | None = None,
     ) -> tuple[NewTask, Closure | None, Callable[[bytes], Any] | None]:

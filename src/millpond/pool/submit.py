@@ -192,7 +192,7 @@ def _carried(given: Mapping[str, Any], work: BoundCall[Any] | None) -> bytes:
 
 
 def as_work(
-    work: Any,  # noqa: ANN401 - whatever a user submits
+    work: object,
 ) -> BoundCall[Any] | Callable[[], Any]:
     """Return a call or a closure; a registered function itself means a call without arguments."""
     if isinstance(work, TaskFunction):
@@ -200,7 +200,7 @@ def as_work(
     if isinstance(work, BoundCall):
         return work
     if callable(work):
-        return work  # type: ignore[no-any-return]
+        return work
     if hasattr(work, "__await__"):
         raise TypeError(
             "submit() takes a call or a function, not a coroutine: give it the function, or "

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from millpond.core.why import Facts
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tasks for one pool that one caller submits together, perhaps opening a run with them."""
 
     tasks: tuple[NewTask, ...]
@@ -70,7 +70,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
 
 
-class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Either one admission per task, or the refusal of the whole batch."""
 
     admissions: tuple[Admission, ...] = ()
@@ -91,7 +91,7 @@ class Emptied(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its tasks were ever completed or failed."""
 
 
-class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer per batch, in order."""
 
     batches: tuple[BatchAnswer, ...]
@@ -101,7 +101,7 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     emptied: tuple[Emptied, ...] = ()
 
 
-class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker may run now, and when it is worth asking again."""
 
     leased: tuple[Leased, ...] = ()
@@ -117,7 +117,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     emptied: tuple[Emptied, ...] = ()
 
 
-class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
