@@ -526,7 +526,8 @@ class Tables:
                 holding[worker.id] = left
             else:
                 del holding[worker.id]
-        if pool.live > pool.running and self._wakes.get(pool.name) != now:
+        # This task itself is neither here nor there yet.
+        if pool.live - pool.running > 1 and self._wakes.get(pool.name) != now:
             self.wake(pool.name, now)
 
     def _end(self, pool: PoolTable, task: Task, now: float) -> None:
