@@ -351,16 +351,19 @@ class Pool:
         self, batch: Batch, closures: dict[int, Closure], wait: float | None
     ) -> BatchAnswer:
         runtime = self.runtime
+        if not closures:
+            return await runtime.submitter.submit(batch, wait=wait)
         runtime.closures.update(closures)
         answer = None
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
             return answer
         finally:
-            if closures:
-                taken = () if answer is None else {a.task for a in answer.admissions}
-                for task in closures.keys() - taken:
-                    runtime.closures.pop(task, None)
+            if answer is not None:
+                runtime.forget_closures(closures.keys() - {a.task for a in answer.admissions})
+            else:
+                # Failed or cancelled: only the store knows whether they were taken before that.
+                runtime.spawn(runtime.forget_unknown(tuple(closures)))
 
     def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
         now = self.runtime.clock()
@@ -503,6 +506,8 @@ class Pool:
         answer = await runtime.store.control(order)
         runtime.heed(answer)
         runtime.maintenance.nudge()
+        # Whoever waits for room is told of a pool that was closed, or has some now.
+        runtime.made_room(self.name)
         return answer
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:

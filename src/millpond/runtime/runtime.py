@@ -25,7 +25,7 @@ from millpond.runtime.waiting import Waiting
 from millpond.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Coroutine, Mapping
+    from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 
     from millpond.core.lease import Leased
     from millpond.core.plan import Wake
@@ -231,6 +231,16 @@ class Runtime:
             f"no task {task} is known; it may have ended and been forgotten (see Keep)",
             task_id=task,
         )
+
+    def forget_closures(self, tasks: Iterable[int]) -> None:
+        """Let go of code that no stored task stands for."""
+        for task in tasks:
+            self.closures.pop(task, None)
+
+    async def forget_unknown(self, tasks: Sequence[int]) -> None:
+        """Let go of the code of those tasks that the store does not know."""
+        known = zip(tasks, await self.view.status(tasks), strict=True)
+        self.forget_closures(task for task, status in known if status == "unknown")
 
     # What workers ask
 
