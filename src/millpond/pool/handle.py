@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from millpond.core import check
 from millpond.core.check import Seconds
-from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected
+from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.runtime.end import End
 from millpond.runtime.error import ErrorInfo, read
@@ -34,8 +34,9 @@ class Handle(Generic[R_co]):
     __slots__ = (
         "_decode",
         "_end",
-        "_pool",
         "_era",
+        "_forgotten",
+        "_pool",
         "attempt",
         "duplicate",
         "id",
@@ -59,12 +60,13 @@ class Handle(Generic[R_co]):
         *,
         status: Status,
         decode: Callable[[bytes], Any] | None,
-        era: int | None = None,
+        era: object = None,
     ) -> None:
         self._pool = pool
         self._decode = decode
         self._era = era
         self._end: End | None = None
+        self._forgotten = False
         self.id = new.id
         self.status = status
         self.key = new.key
@@ -87,11 +89,18 @@ class Handle(Generic[R_co]):
         self.lane = admission.lane
         self.sequence = admission.sequence
         self.position = admission.position
+        self.queue_depth = admission.depth
         self.duplicate = admission.duplicate
         self.reason = admission.reason
         self.submitted_at = now
         if admission.duplicate:
             self._era = None
+
+    def forgotten(self) -> None:
+        """Only the key still stands for the task: how it ended is known, its result is not."""
+        if self.status.terminal:
+            self._end = End(self.status, reason=self.reason)
+            self._forgotten = True
 
     @property
     def pool(self) -> str:
@@ -141,6 +150,12 @@ class Handle(Generic[R_co]):
     async def _wait_for_result(self) -> R_co:
         end = self._end or await self._wait_for_end()
         match end.status:
+            case Status.COMPLETED if self._forgotten:
+                raise UnknownTask(
+                    f"task {self.id} of pool {self.pool!r} completed; its result is no longer kept "
+                    "(see Keep)",
+                    task_id=self.id,
+                )
             case Status.COMPLETED:
                 return self._value(end)  # type: ignore[no-any-return]
             case Status.CANCELLED:
@@ -152,12 +167,11 @@ class Handle(Generic[R_co]):
 
     async def _wait_for_end(self) -> End:
         if self._end is None:
-            runtime = self._pool.runtime
             if self.status is Status.REJECTED and not self.duplicate:
                 # It was never stored: there is nothing to wait for and nothing to read.
                 self._end = End(Status.REJECTED, reason=self.reason)
             else:
-                self._take(await end_of(runtime, self.id, self._era))
+                self._take(await end_of(self._pool.runtime, self.id, self._era))
         assert self._end is not None  # noqa: S101
         return self._end
 
@@ -213,6 +227,11 @@ class Handle(Generic[R_co]):
 
     def read(self, task: Task) -> None:
         """Take in a record of the store."""
+        new = task.new
+        self.key = new.key
+        self.labels = new.labels
+        self.priority = new.priority
+        self.submitted_by = new.submitted_by
         self.status = task.status
         self.attempt = task.attempt
         self.lane = task.lane

@@ -266,7 +266,7 @@ class Pool:
         answer = await self.sent(batch, closures, 0.0)
         if answer.refusal is not None:
             return rejection(answer.refusal)
-        self._admitted(handles, answer)
+        await self._admitted(handles, answer)
         first = handles[0]
         return (
             first
@@ -294,7 +294,7 @@ class Pool:
         answer = await self.sent(batch, closures, limit)
         if answer.refusal is not None:
             raise self._refused(answer, batch)
-        self._admitted(handles, answer)
+        await self._admitted(handles, answer)
         return handles
 
     @property
@@ -365,15 +365,24 @@ class Pool:
                 # Failed or cancelled: only the store knows whether they were taken before that.
                 runtime.spawn(runtime.forget_unknown(tuple(closures)))
 
-    def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
+    async def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
         now = self.runtime.clock()
+        duplicates = []
         for handle, admission in zip(handles, answer.admissions, strict=True):
             handle.admitted(admission, now)
+            if admission.duplicate:
+                duplicates.append(handle)
+        for handle in duplicates:
+            # It stands for a task that somebody described before, perhaps otherwise.
+            record = await self.runtime.view.task(handle.id)
+            if record is not None:
+                handle.read(record)
+            else:
+                handle.forgotten()
 
     def _refused(self, answer: BatchAnswer, batch: Batch) -> Exception:
         assert answer.refusal is not None  # noqa: S101
-        keys = (new.idempotency_key for new in batch.tasks if new.idempotency_key)
-        return refused(answer.refusal, len(batch.tasks), next(keys, None))
+        return refused(answer.refusal, len(batch.tasks))
 
     def _no_connection(self) -> None:
         raise NotSupported(

@@ -79,7 +79,7 @@ class Waits:
         return room
 
 
-async def end_of(runtime: Runtime, task: int, era: int | None = None) -> End:
+async def end_of(runtime: Runtime, task: int, era: object = None) -> End:
     """Wait for the end of a task: noted and checked if a handler is the one who waits."""
     job = current_job.get()
     if job is None or job.settled or job.runtime is not runtime:

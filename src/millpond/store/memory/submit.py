@@ -93,7 +93,12 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
         other = seen.setdefault(key_of(new), new)
         standing = holder or known_by(other, Status.QUEUED)
         if conflicts(standing, new):
-            return Refusal(reason=Reason.CONFLICT, pool=new.pool, task=standing.task)
+            return Refusal(
+                reason=Reason.CONFLICT,
+                pool=new.pool,
+                task=standing.task,
+                key=new.idempotency_key,
+            )
     return None
 
 
@@ -239,6 +244,7 @@ class Taken(NamedTuple):
     task: int
     duplicate: bool = False
     position: int | None = None
+    depth: int | None = None
     known: Status = Status.QUEUED
     reason: str | None = None
 
@@ -252,11 +258,11 @@ def _take(tables: Tables, new: NewTask, now: float) -> Taken:
     verdict = admit(pool.spec, depth(pool, new.key))
     if isinstance(verdict, Drop):
         tables.refuse(new, verdict.reason, now)
-        return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
+        return Taken(new.id, depth=pool.queued, known=Status.REJECTED, reason=verdict.reason)
     if isinstance(verdict, Evict):
         _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Taken(new.id, position=_position(pool, task))
+    return Taken(new.id, position=_position(pool, task), depth=pool.queued)
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
@@ -311,7 +317,11 @@ def admission(tables: Tables, taken: Taken) -> Admission:
     task = tables.tasks.get(taken.task)
     if task is None:
         return Admission(
-            task=taken.task, status=taken.known, duplicate=taken.duplicate, reason=taken.reason
+            task=taken.task,
+            status=taken.known,
+            duplicate=taken.duplicate,
+            depth=taken.depth,
+            reason=taken.reason,
         )
     return Admission(
         task=taken.task,
@@ -320,6 +330,7 @@ def admission(tables: Tables, taken: Taken) -> Admission:
         lane=task.lane,
         sequence=task.sequence,
         position=taken.position,
+        depth=taken.depth,
         reason=taken.reason or task.reason,
     )
 
