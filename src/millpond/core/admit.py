@@ -60,6 +60,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     may_wait: bool = False
     """Whether the submitter may park and ask again when there is room."""
     task: int | None = None
+    key: str | None = None
+    """The idempotency key in conflict, and `task` the task it stands for."""
 
 
 class Depth(msgspec.Struct, frozen=True):

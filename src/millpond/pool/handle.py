@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from millpond.core import check
 from millpond.core.check import Seconds
-from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected
+from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.runtime.end import End
 from millpond.runtime.error import ErrorInfo, read
@@ -35,18 +35,16 @@ class Handle(Generic[R_co]):
     _end: End | None = None
     _record: Task | None = None
     _admission: Admission | None = None
-    _era: int | None = None
+    _forgotten = False
     submitted_at: float | None = None
     """When it was submitted, by the clock of the store."""
-    queue_depth: int | None = None
-    """How many tasks waited in the pool when it was submitted, itself included."""
 
     def __init__(
         self,
         pool: Pool,
         new: NewTask,
         decode: Callable[[bytes], Any] | None,
-        era: int | None = None,
+        era: object = None,
     ) -> None:
         self._pool = pool
         self._new = new
@@ -61,6 +59,13 @@ class Handle(Generic[R_co]):
         if admission.duplicate:
             self.id = admission.task
             self._era = None
+
+    def forgotten(self) -> None:
+        """Only the key still stands for the task: how it ended is known, its result is not."""
+        if self.status.terminal:
+            end = End(self.status)
+            end.reason = self.reason
+            self._end, self._forgotten = end, True
 
     @property
     def status(self) -> Status:
@@ -110,6 +115,11 @@ class Handle(Generic[R_co]):
     def position(self) -> int | None:
         """How many stood ahead of it when it was submitted: in its lane, or in a fifo pool."""
         return None if self._admission is None else self._admission.position
+
+    @property
+    def queue_depth(self) -> int | None:
+        """How many tasks waited in the pool when it was submitted, itself included."""
+        return None if self._admission is None else self._admission.depth
 
     @property
     def duplicate(self) -> bool:
@@ -184,6 +194,12 @@ class Handle(Generic[R_co]):
         end = self._end
         assert end is not None  # noqa: S101
         match end.status:
+            case Status.COMPLETED if self._forgotten:
+                raise UnknownTask(
+                    f"task {self.id} of pool {self.pool!r} completed; its result is no longer kept "
+                    "(see Keep)",
+                    task_id=self.id,
+                )
             case Status.COMPLETED:
                 return self._value(end)  # type: ignore[no-any-return]
             case Status.CANCELLED:
@@ -251,6 +267,7 @@ class Handle(Generic[R_co]):
     def read(self, task: Task) -> None:
         """Take in a record of the store."""
         self._record = task
+        self._new = task.new
         self.submitted_at = task.submitted_at
         self._end = self._pool.runtime.waiting.read(task) if task.status.terminal else None
 

@@ -433,21 +433,17 @@ class Millpond:
 
     async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        ended: asyncio.Queue[Handle[T]] = asyncio.Queue()
-
-        async def watch(handle: Handle[T]) -> None:
-            await handle.wait()
-            ended.put_nowait(handle)
-
-        given = list(handles)
-        async with asyncio.TaskGroup() as group:
-            watchers = [group.create_task(watch(handle)) for handle in given]
-            try:
-                for _ in given:
-                    yield await ended.get()
-            finally:
-                for watcher in watchers:
-                    watcher.cancel()
+        ended: asyncio.Queue[asyncio.Task[Handle[T]]] = asyncio.Queue()
+        watchers = [asyncio.create_task(handle.wait()) for handle in handles]
+        for watcher in watchers:
+            watcher.add_done_callback(ended.put_nowait)
+        try:
+            for _ in watchers:
+                yield (await ended.get()).result()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...

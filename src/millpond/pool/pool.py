@@ -243,8 +243,8 @@ class Pool:
         else:
             answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
         if answer.refusal is not None:
-            raise refused(answer.refusal, 1, new.idempotency_key)
-        handle.admitted(answer.admissions[0], runtime.clock())
+            raise refused(answer.refusal, 1)
+        await self._admitted([handle], answer)
         return handle
 
     def _made(
@@ -297,7 +297,7 @@ class Pool:
         answer = await self.sent(batch, closures, 0.0)
         if answer.refusal is not None:
             return rejection(answer.refusal)
-        self._admitted(handles, answer)
+        await self._admitted(handles, answer)
         first = handles[0]
         return (
             first
@@ -325,7 +325,7 @@ class Pool:
         answer = await self.sent(batch, closures, limit)
         if answer.refusal is not None:
             raise self._refused(answer, batch)
-        self._admitted(handles, answer)
+        await self._admitted(handles, answer)
         return handles
 
     @property
@@ -378,28 +378,38 @@ class Pool:
     ) -> BatchAnswer:
         """Send a batch, with the code of its closures at hand; what is not taken is let go."""
         runtime = self.runtime
+        if not closures:
+            return await runtime.submitter.submit(batch, wait=wait)
         runtime.closures.update(closures)
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
         except BaseException:
-            for task in closures:
-                runtime.closures.pop(task, None)
+            # Failed or cancelled: only the store knows whether they were taken before that.
+            runtime.spawn(runtime.forget_unknown(tuple(closures)))
             raise
-        if closures:
-            for new, admission in zip_longest(batch.tasks, answer.admissions):
-                if admission is None or admission.task != new.id or admission.status == "rejected":
-                    runtime.closures.pop(new.id, None)
+        for new, admission in zip_longest(batch.tasks, answer.admissions):
+            if admission is None or admission.task != new.id or admission.status == "rejected":
+                runtime.closures.pop(new.id, None)
         return answer
 
-    def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
+    async def _admitted(self, handles: list[Handle[Any]], answer: BatchAnswer) -> None:
         now = self.runtime.clock()
+        duplicates = []
         for handle, admission in zip(handles, answer.admissions, strict=True):
             handle.admitted(admission, now)
+            if admission.duplicate:
+                duplicates.append(handle)
+        for handle in duplicates:
+            # It stands for a task that somebody described before, perhaps otherwise.
+            record = await self.runtime.view.task(handle.id)
+            if record is not None:
+                handle.read(record)
+            else:
+                handle.forgotten()
 
     def _refused(self, answer: BatchAnswer, batch: Batch) -> Exception:
         assert answer.refusal is not None  # noqa: S101
-        keys = (new.idempotency_key for new in batch.tasks if new.idempotency_key)
-        return refused(answer.refusal, len(batch.tasks), next(keys, None))
+        return refused(answer.refusal, len(batch.tasks))
 
     def _no_connection(self) -> None:
         raise NotSupported(
@@ -532,6 +542,8 @@ class Pool:
         answer = await runtime.store.control(order)
         runtime.heed(answer)
         runtime.maintenance.nudge()
+        # Whoever waits for room is told of a pool that was closed, or has some now.
+        runtime.submitter.room(self.name)
         return answer
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:

@@ -113,7 +113,7 @@ async def open_run(pool: Pool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> R
                 report=None,
                 max_tasks=new.max_tasks,
             )
-        raise refused(answer.refusal, len(seed), None)
+        raise refused(answer.refusal, len(seed))
     assert answer.run is not None  # noqa: S101 - a batch that opens a run is answered with it
     return answer.run
 

@@ -209,7 +209,7 @@ def as_work(
     raise TypeError(f"submit() takes a call or a function of no arguments, not {work!r}")
 
 
-def refused(refusal: Refusal, size: int, key: str | None) -> MillpondError:
+def refused(refusal: Refusal, size: int) -> MillpondError:
     """Return the error that explains a refusal."""
     pool = refusal.pool
     match refusal.reason:
@@ -242,10 +242,10 @@ def refused(refusal: Refusal, size: int, key: str | None) -> MillpondError:
             )
         case Reason.CONFLICT:
             return IdempotencyConflict(
-                f"idempotency_key={key!r} of pool {pool!r} stands for task {refusal.task}, which "
-                "has another function or other arguments",
+                f"idempotency_key={refusal.key!r} of pool {pool!r} stands for task {refusal.task}, "
+                "which has another function or other arguments",
                 pool=pool,
-                key=key,
+                key=refusal.key,
                 task_id=refusal.task,
             )
         case Reason.UNKNOWN_POOL:

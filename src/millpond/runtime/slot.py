@@ -60,10 +60,10 @@ class Slot:
                 worker.finished(job, value, outcome)
             if not worker.has_room_for(self):
                 return
-            self._wake = worker.loop.create_future()
+            wake = self._wake = worker.loop.create_future()
             if worker.wants_turn():
                 await worker.turn()
-            await self._wake
+            await wake
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""

@@ -8,26 +8,31 @@ before it, with the room handed over: nobody who comes later takes it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.task import key_of
+from millpond.store.protocol import BatchAnswer
 
 if TYPE_CHECKING:
-    from millpond.core.admit import Refusal
     from millpond.runtime.runtime import Runtime
-    from millpond.store.protocol import Batch, BatchAnswer
+    from millpond.store.protocol import Batch
 
 MOST_TOGETHER = 1000
 
 
 class Parked:
-    """A submitter that waits for room."""
+    """A submitter that waits for room: in which line, and what was said when it was last full."""
 
-    __slots__ = ("answer", "batch")
+    __slots__ = ("answer", "batch", "lane", "refusal")
 
-    def __init__(self, batch: Batch, answer: asyncio.Future[BatchAnswer]) -> None:
+    def __init__(
+        self, batch: Batch, lane: str | None, refusal: Refusal, answer: asyncio.Future[BatchAnswer]
+    ) -> None:
         self.batch = batch
+        self.lane = lane
+        self.refusal = refusal
         self.answer = answer
 
 
@@ -48,30 +53,45 @@ class Submitter:
 
     async def submit(self, batch: Batch, *, wait: float | None = None) -> BatchAnswer:
         """Submit a batch; where the pool says so, wait in line for room, at most `wait` seconds."""
-        line = self._line_before(batch) if self._lines else None
-        if line is None or not self._may_stand(wait):
+        may_stand = wait is None or wait > 0
+        before = self._last_before(batch) if self._lines else None
+        if before is None:
             answer = await self.send(batch)
-            if answer.refusal is None or not answer.refusal.may_wait or not self._may_stand(wait):
+            refusal = answer.refusal
+            if refusal is None or not refusal.may_wait or not may_stand:
                 return answer
-            return await self._stand_in(answer.refusal.lane, batch, wait)
-        known = await self._known(batch)
-        return known if known is not None else await self._stand_in(line, batch, wait)
+            return await self._stand_in(refusal.lane, refusal, batch, wait)
+        answered = await self._known(batch) or self._never_fits(batch)
+        if answered is not None:
+            return answered
+        if not may_stand:
+            # There may be room, but it is spoken for.
+            return BatchAnswer(refusal=before.refusal)
+        return await self._stand_in(before.lane, before.refusal, batch, wait)
 
-    @staticmethod
-    def _may_stand(wait: float | None) -> bool:
-        return wait is None or wait > 0
-
-    def _line_before(self, batch: Batch) -> str | None:
-        """Return the line somebody stands in whom this batch must not overtake."""
-        if not batch.tasks:
-            return None
-        lines = self._lines.get(batch.tasks[0].pool)
+    def _last_before(self, batch: Batch) -> Parked | None:
+        """Return the last of those who wait and whom this batch must not overtake."""
+        lines = self._lines.get(batch.tasks[0].pool) if batch.tasks else None
         if not lines:
             return None
-        for key in (None, *(new.key for new in batch.tasks)):
-            if lines.get(key):
-                return key if key is not None else _WHOLE_POOL
+        for lane in (None, *(new.key for new in batch.tasks)):
+            if standing := lines.get(lane):
+                return standing[-1]
         return None
+
+    def _never_fits(self, batch: Batch) -> BatchAnswer | None:
+        """Return the refusal of a batch that no room will ever do for; it need not wait for it."""
+        pool = batch.tasks[0].pool
+        new = [one for one in batch.tasks if one.idempotency_key is None]
+        per_key = Counter(one.key for one in new if one.key is not None)
+        largest = max(per_key.values(), default=0)
+        bound = too_large(self._runtime.declared[pool], len(new), largest)
+        if bound is None:
+            return None
+        refusal = Refusal(
+            reason=Reason.BATCH_TOO_LARGE, pool=pool, bound=bound, depth=len(batch.tasks)
+        )
+        return BatchAnswer(refusal=refusal)
 
     async def _known(self, batch: Batch) -> BatchAnswer | None:
         """Return the answer for a batch whose keys are all known: that needs no room."""
@@ -97,6 +117,7 @@ class Submitter:
             self._sending = False
             if self._next:
                 self._runtime.spawn(self._flush())
+        self._plan_expiry(batch)
         runtime = self._runtime
         if runtime.shared or runtime.inline:
             runtime.heed(answer)
@@ -112,6 +133,13 @@ class Submitter:
                 await worker.turn()
         return answer.batches[0]
 
+    def _plan_expiry(self, batch: Batch) -> None:
+        """Tell maintenance of tasks that may be too late one day."""
+        for new in batch.tasks:
+            if new.expires_in is not None:
+                self._runtime.maintenance.nudge()
+                return
+
     async def _flush(self) -> None:
         while self._next and not self._sending:
             together, self._next = self._next[:MOST_TOGETHER], self._next[MOST_TOGETHER:]
@@ -126,18 +154,19 @@ class Submitter:
             finally:
                 self._sending = False
             self._runtime.heed(answer)
-            for (_, answered), one in zip(together, answer.batches, strict=True):
+            for (batch, answered), one in zip(together, answer.batches, strict=True):
+                self._plan_expiry(batch)
                 if not answered.done():
                     answered.set_result(one)
 
     # Standing in line
 
-    async def _stand_in(self, line: str | None, batch: Batch, wait: float | None) -> BatchAnswer:
+    async def _stand_in(
+        self, lane: str | None, refusal: Refusal, batch: Batch, wait: float | None
+    ) -> BatchAnswer:
         pool = batch.tasks[0].pool
-        lane = None if line == _WHOLE_POOL else line
-        parked = Parked(batch, self._runtime.loop.create_future())
-        standing = self._lines.setdefault(pool, {}).setdefault(lane, deque())
-        standing.append(parked)
+        parked = Parked(batch, lane, refusal, self._runtime.loop.create_future())
+        self._lines.setdefault(pool, {}).setdefault(lane, deque()).append(parked)
         self._runtime.observe_blocked(pool, batch)
         try:
             async with asyncio.timeout(wait):
@@ -145,26 +174,29 @@ class Submitter:
         except TimeoutError:
             if parked.answer.done() and not parked.answer.cancelled():
                 return parked.answer.result()
-            return await self._told_to_go(parked)
+            return await self._told_to_go(pool, parked)
         finally:
-            self._leave(pool, lane, parked)
+            self._leave(pool, parked)
             if not parked.answer.done() or parked.answer.cancelled():
                 # Somebody behind may fit where this one did not.
                 self.room(pool)
 
-    async def _told_to_go(self, parked: Parked) -> BatchAnswer:
-        """Ask one last time, so that the refusal tells how full it is now."""
-        return await self.send(parked.batch)
+    async def _told_to_go(self, pool: str, parked: Parked) -> BatchAnswer:
+        """Let the first in line ask one last time; whoever stands behind others is refused."""
+        standing = self._lines.get(pool, {}).get(parked.lane)
+        if standing and standing[0] is parked:
+            return await self.send(parked.batch)
+        return BatchAnswer(refusal=parked.refusal)
 
-    def _leave(self, pool: str, lane: str | None, parked: Parked) -> None:
+    def _leave(self, pool: str, parked: Parked) -> None:
         lines = self._lines.get(pool, {})
-        standing = lines.get(lane)
+        standing = lines.get(parked.lane)
         if standing is None:
             return
         if parked in standing:
             standing.remove(parked)
         if not standing:
-            del lines[lane]
+            del lines[parked.lane]
             if not lines:
                 self._lines.pop(pool, None)
 
@@ -204,36 +236,35 @@ class Submitter:
             answer = await self.send(parked.batch)
             refusal = answer.refusal
             if refusal is not None and refusal.may_wait:
-                self._move_over(pool, lane, parked, refusal)
+                parked.refusal = refusal
+                self._move_over(pool, parked, refusal.lane)
                 return
-            self._leave(pool, lane, parked)
+            self._leave(pool, parked)
             if not parked.answer.done():
                 parked.answer.set_result(answer)
             await self._answer_same_keys(pool, parked.batch)
 
-    def _move_over(self, pool: str, lane: str | None, parked: Parked, refusal: Refusal) -> None:
+    def _move_over(self, pool: str, parked: Parked, lane: str | None) -> None:
         """Another bound is in the way now: wait for that one, at the head of its line."""
-        if refusal.lane == lane or refusal.lane is None:
+        if lane is None or lane == parked.lane:
             return
-        lines = self._lines[pool]
-        lines[lane].remove(parked)
-        if not lines[lane]:
-            del lines[lane]
-        lines.setdefault(refusal.lane, deque()).appendleft(parked)
+        self._leave(pool, parked)
+        parked.lane = lane
+        self._lines.setdefault(pool, {}).setdefault(lane, deque()).appendleft(parked)
 
     async def _answer_same_keys(self, pool: str, stored: Batch) -> None:
         """Those who wait with a key that has just become known need no room any more."""
         keys = {key_of(new) for new in stored.tasks if new.idempotency_key is not None}
         if not keys:
             return
-        for lane, standing in list(self._lines.get(pool, {}).items()):
+        for standing in list(self._lines.get(pool, {}).values()):
             for parked in list(standing):
                 if (
                     all(new.idempotency_key and key_of(new) in keys for new in parked.batch.tasks)
                     and not parked.answer.done()
                 ):
                     answer = await self.send(parked.batch)
-                    self._leave(pool, lane, parked)
+                    self._leave(pool, parked)
                     if not parked.answer.done():
                         parked.answer.set_result(answer)
 
@@ -245,7 +276,3 @@ class Submitter:
                     if not parked.answer.done():
                         parked.answer.set_exception(error)
         self._lines.clear()
-
-
-_WHOLE_POOL = "\0pool"
-"""The line for room in the pool as a whole, where a name is needed for it."""

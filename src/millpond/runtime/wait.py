@@ -11,7 +11,7 @@ from millpond.core.lifecycle import Status
 from millpond.runtime.job import current_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from millpond.core.task import Task
     from millpond.runtime.end import End
@@ -38,18 +38,13 @@ class Waits:
     async def check(self, job: Job, awaited: Task) -> None:
         """Raise WouldDeadlock if the wait just noted can never end."""
         running = self._running()
-        queued = {
-            task: limits
-            for one in self._jobs()
-            for task, limits in (one.awaits or {}).items()
-            if task not in running
-        }
+        queued = await self._queued(running)
         room = await self._room({limit for limits in queued.values() for limit in limits})
         if waits_for_itself(job.id, running, queued, room):
             message = (
-                f"task {job.id} of pool {job.leased.pool!r} waits for task {awaited.new.id}, "
-                f"which can only start in {awaited.new.pool!r} once somebody who waits has ended; "
-                "submit it with ctx.submit and do not wait, or use another pool"
+                f"task {job.id} of pool {job.leased.pool!r} waits for task {awaited.new.id} of "
+                f"pool {awaited.new.pool!r}, which can only start or end once somebody who waits "
+                "has ended; submit it with ctx.submit and do not wait, or use another pool"
             )
             raise WouldDeadlock(
                 message, pool=awaited.new.pool, task_id=job.id, awaited=awaited.new.id
@@ -61,8 +56,23 @@ class Waits:
     def _running(self) -> dict[int, Holder]:
         return {job.id: Holder(_held(job), frozenset(job.awaits or ())) for job in self._jobs()}
 
+    async def _queued(self, running: Mapping[int, Holder]) -> dict[int, tuple[Limit, ...]]:
+        """Return what the awaited tasks that wait need; one may have ended, and nobody told."""
+        awaited = {
+            task: limits
+            for job in self._jobs()
+            for task, limits in (job.awaits or {}).items()
+            if task not in running
+        }
+        statuses = await self._runtime.view.status(tuple(awaited))
+        pairs = zip(awaited.items(), statuses, strict=True)
+        return {task: limits for (task, limits), status in pairs if status == Status.QUEUED}
+
     async def _room(self, limits: set[Limit]) -> set[Limit]:
-        """Return which limits have a free place, or are held by others than our own jobs."""
+        """Return which limits have a free place, or are held by others than our own jobs.
+
+        A limit of 0 that nobody holds is a pause: somebody may end it.
+        """
         held: dict[Limit, int] = {}
         for job in self._jobs():
             for limit in _held(job):
@@ -73,19 +83,20 @@ class Waits:
             if view is None:
                 continue
             most = view.spec.max_concurrent if unit is None else view.spec.unit_limit
-            elsewhere = unit is None and view.running > held.get((pool, None), 0)
-            if most is None or held.get((pool, unit), 0) < most or elsewhere:
+            taken = held.get((pool, unit), 0)
+            elsewhere = unit is None and view.running > taken
+            if most is None or not taken or taken < most or elsewhere:
                 room.add((pool, unit))
         return room
 
 
-async def end_of(runtime: Runtime, task: int, era: int | None = None) -> End:
+async def end_of(runtime: Runtime, task: int, era: object = None) -> End:
     """Wait for the end of a task: noted and checked if a handler is the one who waits."""
     job = current_job.get()
     if job is None or job.settled or job.runtime is not runtime:
         return await runtime.waiting.end_of(task, era)
     record = await runtime.view.task(task)
-    if record is None or record.status is not Status.QUEUED:
+    if record is None or record.status.terminal:
         return await runtime.waiting.end_of(task)
     with runtime.waits.noted(job, record):
         await runtime.waits.check(job, record)

@@ -32,7 +32,8 @@ class Waiting:
         self.values: dict[int, tuple[float, Any]] = {}
         """What closures returned, until retention forgets them."""
         self._causes: OrderedDict[int, BaseException] = OrderedDict()
-        self.era = 0
+        self.era = object()
+        """Of this Millpond's opening and of no other: what lived in another is not known here."""
         self._recent: set[int] = set()
         """The tasks that ended in this era: a task of it that is not here has not ended."""
 
@@ -61,7 +62,7 @@ class Waiting:
         self._recent.add(task)
         if len(self._recent) > RECENT_KEPT:
             self._recent = set()
-            self.era += 1
+            self.era = object()
         known = self._tasks.pop(task, None)
         if known is not None:
             if type(known) is list:
@@ -103,11 +104,11 @@ class Waiting:
         end.cause = self._causes.get(task.new.id)
         return end
 
-    def has_not_ended(self, task: int, era: int | None) -> bool:
+    def has_not_ended(self, task: int, era: object) -> bool:
         """Return whether a task that lived in an era is known not to have ended since."""
-        return era == self.era and task not in self._recent and not self._runtime.shared
+        return era is self.era and task not in self._recent and not self._runtime.shared
 
-    async def end_of(self, task: int, era: int | None = None) -> End:
+    async def end_of(self, task: int, era: object = None) -> End:
         """Wait for the end of a task; `era` is that in which the caller knew it alive."""
         told: asyncio.Future[End | None] = self._runtime.loop.create_future()
         self.on_end(task, told)
@@ -169,6 +170,9 @@ class Waiting:
         for callbacks in runs.values():
             for one in callbacks:
                 one()
+        for listener in list(self._everything.values()):
+            # No task has this id: it only makes them look, and see that it is closed.
+            listener(0, None)
 
 
 def _tell(waiter: Waiter, end: End | None) -> None:

@@ -67,6 +67,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sequence: int = 0
     position: int | None = None
     """How many are ahead of it in its lane or, in a fifo pool, in the queue."""
+    depth: int | None = None
+    """How many tasks of its pool waited once it was taken or dropped; None of a duplicate."""
     reason: str | None = None
 
 

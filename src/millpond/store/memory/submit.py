@@ -105,6 +105,7 @@ def _take_plainly(
                 lane=task.lane,
                 sequence=task.sequence,
                 position=_position(pool, task),
+                depth=pool.queued,
             )
         )
     return tuple(told)
@@ -141,7 +142,12 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
         other = seen.setdefault(key_of(new), new)
         standing = holder or known_by(other, Status.QUEUED)
         if conflicts(standing, new):
-            return Refusal(reason=Reason.CONFLICT, pool=new.pool, task=standing.task)
+            return Refusal(
+                reason=Reason.CONFLICT,
+                pool=new.pool,
+                task=standing.task,
+                key=new.idempotency_key,
+            )
     return None
 
 
@@ -315,6 +321,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     task: int
     duplicate: bool = False
     position: int | None = None
+    depth: int | None = None
     known: Status = _QUEUED
     reason: str | None = None
 
@@ -324,17 +331,17 @@ def _take(tables: Tables, new: NewTask, now: float) -> Taken:
     if new.idempotency_key is not None or new.id in tables.tasks:
         known = _known(tables, new)
         if known is not None:
-            return Taken(known.task, known.task != new.id, None, known.status)
+            return Taken(known.task, known.task != new.id, known=known.status)
     pool = tables.pools[new.pool]
     if pool.spec.backpressure is not None:
         verdict = admit(pool.spec, depth(pool, new.key))
         if isinstance(verdict, Drop):
             tables.refuse(new, verdict.reason, now)
-            return Taken(new.id, known=Status.REJECTED, reason=verdict.reason)
+            return Taken(new.id, depth=pool.queued, known=Status.REJECTED, reason=verdict.reason)
         if isinstance(verdict, Evict):
             _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Taken(new.id, False, _position(pool, task))
+    return Taken(new.id, False, _position(pool, task), pool.queued)
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
@@ -392,7 +399,11 @@ def admission(tables: Tables, taken: Taken) -> Admission:
     task = tables.tasks.get(taken.task)
     if task is None:
         return Admission(
-            task=taken.task, status=taken.known, duplicate=taken.duplicate, reason=taken.reason
+            task=taken.task,
+            status=taken.known,
+            duplicate=taken.duplicate,
+            depth=taken.depth,
+            reason=taken.reason,
         )
     return Admission(
         task=taken.task,
@@ -401,6 +412,7 @@ def admission(tables: Tables, taken: Taken) -> Admission:
         lane=task.lane,
         sequence=task.sequence,
         position=taken.position,
+        depth=taken.depth,
         reason=taken.reason or task.reason,
     )
 
