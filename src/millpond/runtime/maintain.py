@@ -17,6 +17,9 @@ log = logging.getLogger("millpond.maintenance")
 PRUNE_EVERY = 60.0
 SHORTEST_SLEEP = 0.001
 
+NEVER = 1e9
+"""Seconds that no wait is as long as: the lease of a worker that nobody can outlive."""
+
 
 class Maintenance:
     """Renews leases, recovers lost work and forgets what is old."""
@@ -26,6 +29,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._pruned_at = runtime.clock()
+        self._prunes = False
 
     def start(self) -> None:
         """Begin, once there is a worker."""
@@ -44,6 +48,12 @@ class Maintenance:
         """Something may be due earlier than was known."""
         self._nudge.set()
 
+    def ended(self) -> None:
+        """A task has ended: one day it is to be forgotten."""
+        if not self._prunes:
+            self._prunes = True
+            self._nudge.set()
+
     async def _main(self) -> None:
         while True:
             try:
@@ -51,16 +61,21 @@ class Maintenance:
             except Exception:
                 log.exception("maintenance failed; it tries again")
                 moment = self._runtime.clock() + 1.0
-            self._nudge.clear()
-            if moment is None:
-                await self._nudge.wait()
+            delay = NEVER if moment is None else moment - self._runtime.clock()
+            if delay >= NEVER / 2:
+                await self._nudged()
                 continue
-            delay = max(moment - self._runtime.clock(), SHORTEST_SLEEP)
+            delay = max(delay, SHORTEST_SLEEP)
             try:
                 async with asyncio.timeout(delay):
-                    await self._nudge.wait()
+                    await self._nudged()
             except TimeoutError:
                 pass
+
+    async def _nudged(self) -> None:
+        """Wait for a nudge: one that came during the last round counts."""
+        await self._nudge.wait()
+        self._nudge.clear()
 
     async def _round(self) -> float | None:
         """Do what is due; return when to look again."""
@@ -108,8 +123,11 @@ class Maintenance:
         return now + PRUNE_EVERY if await self._anything_kept() else None
 
     async def _anything_kept(self) -> bool:
+        """Return whether there is something to forget; if not, the next end will tell."""
         for pool in self._runtime.declared:
             view = await self._runtime.view.pool(pool)
             if view is not None and view.kept:
+                self._prunes = True
                 return True
+        self._prunes = False
         return False

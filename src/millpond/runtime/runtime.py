@@ -18,7 +18,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
-from millpond.runtime.maintain import Maintenance
+from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.submit import Submitter
 from millpond.runtime.wait import Waits
@@ -142,7 +142,8 @@ class Runtime:
             f"{self.owner}/{self._names}",
             pools=pools,
             concurrency=concurrency,
-            lease=lease,
+            # Nobody else could take over what runs here: such a lease needs no renewal.
+            lease=lease if self.shared else NEVER,
             resources=resources,
         )
         self.workers.append(worker)
@@ -195,6 +196,7 @@ class Runtime:
     def _heard_of_end(self, task: int) -> None:
         """A task was ended by something else than a handler of ours."""
         self.closures.pop(task, None)
+        self.maintenance.ended()
         self.waiting.ended(task, None)
         self.submitter.room_anywhere()
         self.hooks.ended_unseen(self, task)
@@ -203,11 +205,19 @@ class Runtime:
         """One of our own settlements ended a task."""
         task = leased.fence.task
         self.closures.pop(task, None)
+        self.maintenance.ended()
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
+    def followed(self, decided: Settlement) -> None:
+        """One of our own settlements stored what its handler submitted."""
+        if any(new.expires_in is not None for new in decided.follow_ups):
+            self.maintenance.nudge()
+
     def retried(self, leased: Leased, decided: Settlement) -> None:
         """One of our own settlements put a task back into the queue."""
+        # It may expire there, or be parked for a while only.
+        self.maintenance.nudge()
         self.hooks.retried(self, leased, decided)
 
     def stale(self, job: Job) -> None:

@@ -97,6 +97,7 @@ class Submitter:
             self._sending = False
             if self._next:
                 self._runtime.spawn(self._flush())
+        self._plan_expiry(batch)
         runtime = self._runtime
         if runtime.shared or runtime.inline:
             runtime.heed(answer)
@@ -112,6 +113,11 @@ class Submitter:
                 await worker.turn()
         return answer.batches[0]
 
+    def _plan_expiry(self, batch: Batch) -> None:
+        """Tell maintenance of tasks that may be too late one day."""
+        if any(new.expires_in is not None for new in batch.tasks):
+            self._runtime.maintenance.nudge()
+
     async def _flush(self) -> None:
         while self._next and not self._sending:
             together, self._next = self._next[:MOST_TOGETHER], self._next[MOST_TOGETHER:]
@@ -126,7 +132,8 @@ class Submitter:
             finally:
                 self._sending = False
             self._runtime.heed(answer)
-            for (_, answered), one in zip(together, answer.batches, strict=True):
+            for (batch, answered), one in zip(together, answer.batches, strict=True):
+                self._plan_expiry(batch)
                 if not answered.done():
                     answered.set_result(one)
 

@@ -500,6 +500,8 @@ class Worker:
                 runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
+                if decided.follow_ups:
+                    runtime.followed(decided)
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
