@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -57,7 +65,7 @@ class Mapped(Generic[R_co]):
         finally:
             await flow.stop()
 
-    async def __aiter__(self) -> AsyncIterator[R_co]:
+    async def __aiter__(self) -> AsyncGenerator[R_co, None]:
         flow = await self._flow()
         try:
             while True:
@@ -160,7 +168,8 @@ class _Flow:
         if self._pulling is None:
             self._pulling = asyncio.ensure_future(_pull(self._async))
         if self._line:
-            self._changed = self._changed or self._pool.loop.create_future()
+            # A new one each time: what changed before was seen before.
+            self._changed = self._pool.loop.create_future()
             await asyncio.wait((self._pulling, self._changed), return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.wait((self._pulling,))
@@ -214,7 +223,10 @@ class _Flow:
         if self._pulling is not None:
             self._pulling.cancel()
             await asyncio.gather(self._pulling, return_exceptions=True)
-        left = tuple(item.handle.id for item in self._line if not item.ended)
+        # A duplicate is somebody else's task, and goes on.
+        left = tuple(
+            item.handle.id for item in self._line if not item.ended and not item.handle.duplicate
+        )
         runtime = self._pool.runtime
         for item in self._line:
             runtime.waiting.forget(item.handle.id, item.heard)

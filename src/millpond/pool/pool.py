@@ -24,6 +24,7 @@ from millpond.pool.task import (
     BoundCall,
     Executor,
     KeyOf,
+    Optioned,
     TaskDecorator,
     TaskFunction,
     default_options,
@@ -417,13 +418,37 @@ class Pool:
             feature="connection",
         )
 
+    @overload
     def map(
         self,
-        fn: Callable[[T], Coroutine[Any, Any, R]] | Callable[[T], R] | TaskFunction[[T], R, Any],
+        fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         **options: Unpack[Options],
-    ) -> Mapped[R]:
+    ) -> Mapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], Coroutine[Any, Any, R]],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> Mapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> Mapped[R]: ...
+    def map(
+        self,
+        fn: Any,
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        **options: Unpack[Options],
+    ) -> Mapped[Any]:
         """Run `fn` on each item; await it for the list of results, or iterate over them, in order.
 
         Items are taken as there is room for them, so they may be endless.

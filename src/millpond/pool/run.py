@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.core import check
 from millpond.core.admit import Reason
-from millpond.core.control import CancelRun, Seal
+from millpond.core.control import Seal
 from millpond.core.errors import ConfigError, RunFailed, RunOverBudget, RunStopped, Stuck
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError, RunView
@@ -60,8 +60,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.completed == self.total
 
 
-def report_of(view: RunView, *, finished_before: bool = False) -> RunReport:
-    """Return the report of a run."""
+def report_of(view: RunView) -> RunReport:
+    """Return the report of a run; one that was taken up again after its end says so."""
+    finished_before = view.finished and view.resumed
     return RunReport(
         pool=view.pool,
         name=view.name,
@@ -131,27 +132,30 @@ async def drain_run(
     """Run a seed and all it grows into; return when nothing of it is queued or running."""
     view = await open_run(pool, new_run(pool, name, on_error, max_tasks), seed)
     if view.finished and view.resumed:
-        return report_of(view, finished_before=True)
+        return report_of(view)
     bar = _Bar(pool.runtime, view.id) if progress else None
     async with asyncio.timeout(timeout):
         ended = await finish(pool, view.id, bar)
-    return concluded(pool, msgspec.structs.replace(ended, resumed=view.resumed), max_tasks)
+    return await concluded(pool, ended, max_tasks, resumed=view.resumed)
 
 
-def concluded(pool: Pool, view: RunView, max_tasks: int | None) -> RunReport:
-    """Return the report of a run that ended, or raise what stopped it."""
-    report = report_of(view)
+async def concluded(
+    pool: Pool, view: RunView, max_tasks: int | None, *, resumed: bool
+) -> RunReport:
+    """Return the report of a run that was waited for, or raise what stopped it."""
+    report = msgspec.structs.replace(report_of(view), resumed=resumed)
     if view.stopped is None:
         return report
     where: dict[str, Any] = {"pool": pool.name, "run": view.name, "report": report}
     told = f"{report.completed} of {report.total} tasks completed, the rest was cancelled"
     match view.stopped:
         case Reason.RUN_FAILED:
+            why, cause = await _first_failure(pool.runtime, view)
             raise RunFailed(
-                f"task {view.failed_task} of the run failed; {told}",
+                f"task {view.failed_task} of the run failed: {why}; {told}",
                 task_id=view.failed_task,
                 **where,
-            )
+            ) from cause
         case Reason.OVER_BUDGET:
             raise RunOverBudget(
                 f"the run grew beyond max_tasks={max_tasks}; {told}", max_tasks=max_tasks, **where
@@ -160,12 +164,21 @@ def concluded(pool: Pool, view: RunView, max_tasks: int | None) -> RunReport:
             raise RunStopped(f"the run was stopped ({view.stopped}); {told}", **where)
 
 
+async def _first_failure(runtime: Runtime, view: RunView) -> tuple[str, BaseException | None]:
+    """Return why the task that stopped a run failed, and the exception if it was raised here."""
+    task = await runtime.view.task(view.failed_task or 0)
+    if task is None:
+        return "it is not kept any more", None
+    told = read(task.error)
+    return str(told or task.reason or "unknown"), runtime.waiting.read(task).cause
+
+
 async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
     """Wait for the end of a run; raise Stuck if nothing of it can move any more."""
     runtime = pool.runtime
     over = asyncio.Event()
     runtime.waiting.on_run(run, over.set)
-    still = 0.0
+    still: tuple[float, RunView] | None = None
     try:
         while True:
             view = await runtime.view.run(run)
@@ -176,12 +189,12 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if view.finished:
                 return view
             runtime.must_be_open()
-            if await _nothing_moves(runtime, run):
-                still = still or runtime.clock()
-                if runtime.clock() - still >= STUCK_AFTER:
-                    raise await _stuck(runtime, view)
-            else:
-                still = 0.0
+            if not await _nothing_moves(runtime, view):
+                still = None
+            elif still is None or still[1] != view:
+                still = runtime.clock(), view
+            elif runtime.clock() - still[0] >= STUCK_AFTER:
+                raise await _stuck(runtime, view)
             await _either(over, STUCK_AFTER if not bar else 0.1)
             if over.is_set():
                 over.clear()
@@ -198,15 +211,21 @@ async def _either(over: asyncio.Event, seconds: float) -> None:
             await over.wait()
 
 
-async def _nothing_moves(runtime: Runtime, run: int) -> bool:
-    """Return whether everything left of a run is paused, parked or served by nobody."""
-    left = await runtime.view.run_tasks(run, limit=50)
-    if not left:
-        return False
-    for task in left:
-        if task.status is Status.RUNNING or not await _held_back(runtime, task):
-            return False
-    return True
+async def _nothing_moves(runtime: Runtime, view: RunView) -> bool:
+    """Return whether everything left of a run is paused, parked or served by nobody.
+
+    Most often one of the first few can move; only where none can is all of it looked at.
+    """
+    seen, limit = 0, 50
+    while seen < view.live:
+        left = await runtime.view.run_tasks(view.id, limit=limit)
+        for task in left[seen:]:
+            if task.status is Status.RUNNING or not await _held_back(runtime, task):
+                return False
+        if len(left) < limit:
+            return bool(left)
+        seen, limit = len(left), 10 * limit
+    return bool(seen)
 
 
 async def _held_back(runtime: Runtime, task: Task) -> bool:
@@ -336,7 +355,13 @@ class Run:
         """Submit tasks of the run as one batch."""
         if self._view is None:
             raise ConfigError("run", self._name, "is not open: use `async with pool.run(...)`")
-        return await self._pool.submit_into(self._view.id, list(works), options, wait)
+        try:
+            return await self._pool.submit_into(self._view.id, list(works), options, wait)
+        except RunStopped as refusal:
+            refusal.run = self._name
+            if isinstance(refusal, RunOverBudget) and self._max_tasks is not None:
+                refusal.max_tasks = self._max_tasks
+            raise
 
     async def __aexit__(
         self,
@@ -349,16 +374,15 @@ class Run:
             return
         runtime = self._pool.runtime
         if self.finished_before:
-            self.report = report_of(view, finished_before=True)
+            self.report = report_of(view)
             return
         if kind is not None:
-            runtime.heed(await runtime.store.control(CancelRun(view.id)))
+            await runtime.cancel_run(view.id)
         runtime.heed(await runtime.store.control(Seal(view.id, runtime.owner)))
         if kind is not None:
             return
         ended = await finish(self._pool, view.id)
-        ended = msgspec.structs.replace(ended, resumed=view.resumed)
-        self.report = concluded(self._pool, ended, self._max_tasks)
+        self.report = await concluded(self._pool, ended, self._max_tasks, resumed=view.resumed)
 
 
 class Stream:
@@ -378,7 +402,7 @@ class Stream:
         self._name = name
         self._on_error = on_error
         self._max_tasks = max_tasks
-        self._run: int | None = None
+        self._opened: RunView | None = None
         self._ends: asyncio.Queue[int | None] = asyncio.Queue()
         self._watch: asyncio.Task[None] | None = None
         self._view: RunView | None = None
@@ -394,17 +418,16 @@ class Stream:
         except BaseException:
             runtime.waiting.listen(self, None)
             raise
-        self._run = view.id
-        self._watch = runtime.spawn(self._until_over())
+        self._opened = view
+        self._watch = runtime.spawn(self._until_over(view.id))
         return self
 
     def _heard(self, task: int, _end: End | None) -> None:
         self._ends.put_nowait(task)
 
-    async def _until_over(self) -> None:
-        assert self._run is not None  # noqa: S101
+    async def _until_over(self, run: int) -> None:
         try:
-            self._view = await finish(self._pool, self._run)
+            self._view = await finish(self._pool, run)
         finally:
             self._ends.put_nowait(None)
 
@@ -412,7 +435,8 @@ class Stream:
         return self._outcomes()
 
     async def _outcomes(self) -> AsyncIterator[Outcome]:
-        runtime = self._pool.runtime
+        runtime, opened = self._pool.runtime, self._opened
+        assert opened is not None  # noqa: S101 - the block was entered
         over = False
         while not over or not self._ends.empty():
             task = await self._ends.get()
@@ -420,14 +444,19 @@ class Stream:
                 over = True
                 continue
             record = await runtime.view.task(task)
-            if record is None or record.new.run != self._run or record.new.is_callback:
+            if record is None or record.new.run != opened.id or record.new.is_callback:
                 continue
             if record.status.terminal:
                 yield self._outcome(record)
         assert self._watch is not None  # noqa: S101
         await self._watch
         assert self._view is not None  # noqa: S101
-        self.report = concluded(self._pool, self._view, self._max_tasks)
+        if opened.finished and opened.resumed:
+            self.report = report_of(opened)
+            return
+        self.report = await concluded(
+            self._pool, self._view, self._max_tasks, resumed=opened.resumed
+        )
 
     def _outcome(self, task: Task) -> Outcome:
         end = self._pool.runtime.waiting.read(task)
@@ -456,7 +485,7 @@ class Stream:
         runtime = self._pool.runtime
         runtime.waiting.listen(self, None)
         if self._watch is not None and not self._watch.done():
-            runtime.heed(await runtime.store.control(CancelRun(self._run or 0)))
+            await runtime.cancel_run(self._opened.id if self._opened is not None else 0)
             self._watch.cancel()
         if self._watch is not None:
             await asyncio.gather(self._watch, return_exceptions=True)

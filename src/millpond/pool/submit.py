@@ -17,6 +17,8 @@ from millpond.core.errors import (
     NoCapacity,
     PoolClosed,
     PoolFull,
+    RunOverBudget,
+    RunStopped,
     UnknownPool,
 )
 from millpond.core.spec import OrderKind
@@ -250,6 +252,21 @@ def refused(refusal: Refusal, size: int) -> MillpondError:
             )
         case Reason.UNKNOWN_POOL:
             return UnknownPool(f"no pool named {pool!r} was declared", pool=pool)
+        case Reason.OVER_BUDGET:
+            return RunOverBudget(
+                f"{size} task(s) more are beyond max_tasks of the run; none of them was stored",
+                pool=pool,
+                run=None,
+                report=None,
+                max_tasks=None,
+            )
+        case Reason.RUN_NOT_OPEN:
+            return RunStopped(
+                "the run has ended or was stopped, and takes no more tasks",
+                pool=pool,
+                run=None,
+                report=None,
+            )
         case Reason.CLOSURE_IN_LANES:
             return ConfigError(
                 "work", "a closure", f"cannot go into pool {pool!r}, which has lanes: use a task"

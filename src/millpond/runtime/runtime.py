@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, Declare, Disown, Join, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, Disown, Join, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
@@ -319,6 +319,14 @@ class Runtime:
             if job is not None:
                 job.worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
         return answer.count
+
+    async def cancel_run(self, run: int) -> None:
+        """Stop a run: what waits of it is cancelled, what runs of it here is told at once."""
+        self.heed(await self.store.control(CancelRun(run)))
+        for worker in self.workers:
+            for job in list(worker.jobs.values()):
+                if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):
+                    worker.stop_job(job, Why.CANCEL, interrupt=False)
 
     def cancelled_all(
         self, pool: str, *, before: float | None, unit: str | None, interrupt: bool

@@ -8,6 +8,7 @@ task groups and cancellation work inside handlers as anywhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import Context
 from inspect import iscoroutine
@@ -53,9 +54,8 @@ class Slot:
                 job = self.job = ready.popleft()
                 job.slot = self
                 value, outcome = await self._attempt(job)
-                while self.task.cancelling():
-                    # A cancellation belonged to the job, not to the slot.
-                    self.task.uncancel()
+                if self.task.cancelling():
+                    await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
             if not worker.has_room_for(self):
@@ -64,6 +64,14 @@ class Slot:
             if worker.wants_turn():
                 await worker.turn()
             await wake
+
+    async def _live_on(self) -> None:
+        """Take back cancellations that belonged to the job, also one it has not felt yet."""
+        while self.task.cancelling():
+            self.task.uncancel()
+        # Before Python 3.13 a task that cancelled itself still has it coming.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""

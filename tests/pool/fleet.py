@@ -1,0 +1,85 @@
+"""Millponds that share one store in memory, as processes share a database, and can crash."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millpond import Keep, Millpond
+from millpond.core.control import Bury
+from millpond.runtime.runtime import wall_clock
+from millpond.store.memory import MemoryStore
+from millpond.store.protocol import Store
+
+
+class Cable:
+    """The way of one process to the shared store; once cut, nothing comes through any more."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.cut = False
+
+    @property
+    def view(self) -> Any:
+        """The reading side."""
+        return self._store.view
+
+    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            if self.cut:
+                await asyncio.get_running_loop().create_future()
+            return await getattr(self._store, verb)(*args, **kwargs)
+
+        return send
+
+    async def close(self) -> None:
+        """Leave the store to the others."""
+
+
+class Fleet:
+    """One shared store and the Millponds on it. Make it inside a running loop."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+        self._cables: dict[Millpond, Cable] = {}
+
+    def millpond(self, *, work: bool | None = None, keep: Keep | None = None) -> Millpond:
+        """Return the Millpond of one more process."""
+        mp = Millpond(work=work, keep=keep)
+        cable = self._cables[mp] = Cable(self.store)
+        mp.make_store = lambda: _as_store(cable)
+        return mp
+
+    async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
+        """End a process in the middle of whatever it does: it settles nothing and never leaves.
+
+        Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
+        """
+        self._cables[mp].cut = True
+        runtime = mp.runtime
+        workers = list(runtime.workers)
+        tasks = [runtime.maintenance._task, *runtime._tasks]
+        for worker in workers:
+            tasks += [worker._driver, *(slot.task for slot in worker._slots)]
+        alive = [task for task in tasks if task is not None]
+        for _ in range(5):
+            # A slot takes a first cancellation for its handler's.
+            for task in alive:
+                task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(*alive, return_exceptions=True)
+        mp._runtime = mp._stack = None
+        if found_dead:
+            for worker in workers:
+                await self.store.control(Bury(worker.name))
+
+
+def _as_store(cable: Cable) -> Store:
+    store: Any = cable
+    return store  # type: ignore[no-any-return]
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 600.0) -> None:
+    """Wait on the loop's clock until something is true; fail if it takes too long."""
+    async with asyncio.timeout(within):
+        while not await condition():  # noqa: ASYNC110 - another process, which tells nobody
+            await asyncio.sleep(0.25)
