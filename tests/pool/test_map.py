@@ -442,7 +442,7 @@ async def test_the_first_failure_in_order_stops_the_map_and_leaves_nothing_behin
 async def test_a_failing_source_stops_the_map_and_leaves_nothing_behind() -> None:
     """An error of the iterable is raised as it is, and what was submitted is cancelled."""
     mp = Millpond()
-    pool = mp.pool("items", max_concurrent=1)
+    pool = mp.pool("items", max_concurrent=2)
 
     def broken() -> Iterator[int]:
         yield 1

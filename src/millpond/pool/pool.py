@@ -590,7 +590,7 @@ class Pool:
     async def size(self) -> int:
         """Return how many tasks run or wait."""
         await self._mp.ready(self)
-        view = await self.runtime.view.pool(self.name)
+        view = await self.runtime.view.pool(self.name, measured=False)
         return 0 if view is None else view.running + view.queued
 
     async def snapshot(self) -> Snapshot:

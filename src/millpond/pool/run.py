@@ -229,7 +229,7 @@ async def _nothing_moves(runtime: Runtime, view: RunView) -> bool:
 
 
 async def _held_back(runtime: Runtime, task: Task) -> bool:
-    view = await runtime.view.pool(task.new.pool)
+    view = await runtime.view.pool(task.new.pool, measured=False)
     if view is None or task.parked or view.paused or view.spec.max_concurrent == 0:
         return True
     if task.unit is not None and task.unit in view.paused_units:
@@ -252,7 +252,7 @@ async def _stuck(runtime: Runtime, view: RunView) -> Stuck:
 async def _why(runtime: Runtime, task: Task) -> str:
     if task.parked:
         return f"no worker knows function {task.new.call.function!r}"
-    view = await runtime.view.pool(task.new.pool)
+    view = await runtime.view.pool(task.new.pool, measured=False)
     if view is not None and view.paused:
         return f"pool {task.new.pool!r} is paused"
     if view is not None and task.unit is not None and task.unit in view.paused_units:
@@ -265,7 +265,7 @@ async def _why(runtime: Runtime, task: Task) -> str:
 async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: ASYNC109
     """Wait until nothing of a pool is queued or running, its callbacks included."""
     runtime = pool.runtime
-    before = await runtime.view.pool(pool.name)
+    before = await runtime.view.pool(pool.name, measured=False)
     totals = dict(before.totals) if before is not None else {}
     changed = asyncio.Event()
     key = object()
@@ -282,7 +282,7 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
                 changed.clear()
     finally:
         runtime.waiting.listen(key, None)
-    after = await runtime.view.pool(pool.name)
+    after = await runtime.view.pool(pool.name, measured=False)
     now = dict(after.totals) if after is not None else {}
     ended = {status: now.get(status, 0) - totals.get(status, 0) for status in now}
     return RunReport(
@@ -298,7 +298,7 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
 
 async def _busy(runtime: Runtime, name: str) -> bool:
     for one in (name, name + CALLBACKS):
-        view = await runtime.view.pool(one)
+        view = await runtime.view.pool(one, measured=False)
         if view is not None and view.queued + view.running:
             return True
     return False

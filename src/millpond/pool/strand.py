@@ -83,6 +83,10 @@ class Strands:
         self._taken = 0
         self._given = 0
         self._exhausted = False
+        self._most = max(pool.spec.max_concurrent, 1)
+        bound = pool.spec.backpressure
+        if bound is not None and bound.depth is not None:
+            self._most = min(self._most, bound.depth)
         self._under_way: dict[int, Handle[Any]] = {}
         self._alone: dict[int, Handle[Any]] = {}
         self._changed: asyncio.Future[None] | None = None
@@ -107,19 +111,24 @@ class Strands:
                 await self._until_something_happens()
 
     def _wants_strands(self) -> bool:
-        waits = bool(self._again) or (
-            not self._exhausted and self._taken - self._given < MOST_AHEAD
-        )
-        return waits and not self._under_way
+        """Return whether items wait for a strand: half of the strands that may be are not."""
+        waits = bool(self._again) or self._takes_more()
+        return waits and len(self._under_way) <= self._most // 2
+
+    def _takes_more(self) -> bool:
+        return not self._exhausted and not self._errors and self._taken - self._given < MOST_AHEAD
 
     async def _start_strands(self) -> None:
         """Send as many strands as may run at once, and no more than there are items."""
-        count = max(self._pool.spec.max_concurrent, 1)
+        if not self._again:
+            # One item ahead: where there is none, no task is made for it.
+            first = self._take()
+            if first is None:
+                return
+            self._again.append(first)
+        count = self._most - len(self._under_way)
         if self._expected >= 0:
             count = min(count, max(self._expected - self._taken + len(self._again), 1))
-        bound = self._pool.spec.backpressure
-        if bound is not None and bound.depth is not None:
-            count = min(count, bound.depth)
         handles = await self._pool.submit_works([self._strand] * count, self._options)
         waiting = self._pool.runtime.waiting
         for handle in handles:
@@ -159,13 +168,14 @@ class Strands:
             if index == self._given:
                 self._wake()
             if now() > over:
+                # The next strand is sent by whoever waits for the results.
                 return
 
     def _take(self) -> tuple[int, Any] | None:
         """Return the next item and its number, or None if no more are to be had now."""
         if self._again:
             return self._again.popleft()
-        if self._exhausted or self._taken - self._given >= MOST_AHEAD or self._errors:
+        if not self._takes_more():
             return None
         try:
             item = next(self._items)
@@ -175,8 +185,7 @@ class Strands:
             return None
         except Exception as error:  # noqa: BLE001 - the source of the items broke
             self._exhausted = True
-            self._errors[self._taken] = error
-            self._taken += 1
+            self._trouble = error
             self._wake()
             return None
         index = self._taken

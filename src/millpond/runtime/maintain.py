@@ -125,7 +125,7 @@ class Maintenance:
     async def _anything_kept(self) -> bool:
         """Return whether there is something to forget; if not, the next end will tell."""
         for pool in self._runtime.declared:
-            view = await self._runtime.view.pool(pool)
+            view = await self._runtime.view.pool(pool, measured=False)
             if view is not None and view.kept:
                 self._prunes = True
                 return True

@@ -79,7 +79,7 @@ class Waits:
                 held[limit] = held.get(limit, 0) + 1
         room = set()
         for pool, unit in limits:
-            view = await self._runtime.view.pool(pool)
+            view = await self._runtime.view.pool(pool, measured=False)
             if view is None:
                 continue
             most = view.spec.max_concurrent if unit is None else view.spec.unit_limit

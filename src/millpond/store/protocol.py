@@ -265,8 +265,14 @@ class View(Protocol):
         """Return copies of tasks of a pool behind place (seq) `after`, lowest first."""
         ...
 
-    async def pool(self, name: str, *, now: float | None = None) -> PoolView | None:
-        """Return a pool's counts and settings, or None if it was never declared."""
+    async def pool(
+        self, name: str, *, now: float | None = None, measured: bool = True
+    ) -> PoolView | None:
+        """Return a pool's counts and settings, or None if it was never declared.
+
+        measured=False leaves out what takes time to find out: scheduled, oldest_queued_at, waits
+        and run_times.
+        """
         ...
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:

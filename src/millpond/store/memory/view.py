@@ -81,7 +81,9 @@ class MemoryView:
         following = page[limit - 1].seq if len(page) > limit else None
         return TaskPage(tuple(map(copied, page[:limit])), following)
 
-    async def pool(self, name: str, *, now: float | None = None) -> PoolView | None:
+    async def pool(
+        self, name: str, *, now: float | None = None, measured: bool = True
+    ) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared."""
         pool = self._tables.pools.get(name)
         if pool is None:
@@ -97,15 +99,15 @@ class MemoryView:
             closed=pool.closed,
             queued=pool.queued,
             fresh=len(pool.fresh),
-            scheduled=pool.backlog.scheduled(moment),
+            scheduled=pool.backlog.scheduled(moment) if measured else 0,
             running=pool.running,
             parked=sum(map(len, pool.parked.values())),
             kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()),
-            oldest_queued_at=_oldest_queued_at(pool),
+            oldest_queued_at=_oldest_queued_at(pool) if measured else None,
             totals=dict(pool.totals),
             stale_settles=pool.stale_settles,
-            waits=quantiles(pool.waits or ()),
-            run_times=quantiles(pool.run_times or ()),
+            waits=quantiles((measured and pool.waits) or ()),
+            run_times=quantiles((measured and pool.run_times) or ()),
         )
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
