@@ -74,6 +74,7 @@ class Strands:
         self._items: Iterator[Any] = iter(items)
         self._expected = length_hint(items, -1)
         self._options = options
+        self._most = _most_under_way(pool)
         self._policy = pool.retry if isinstance(pool.retry, Retry) else DEFAULT_RETRY
         self._context = copy_context()
         self._again: deque[tuple[int, Any]] = deque()
@@ -107,19 +108,14 @@ class Strands:
                 await self._until_something_happens()
 
     def _wants_strands(self) -> bool:
-        waits = bool(self._again) or (
-            not self._exhausted and self._taken - self._given < MOST_AHEAD
-        )
-        return waits and not self._under_way
+        waits = bool(self._again) or self._may_take()
+        return waits and len(self._under_way) < self._most
 
     async def _start_strands(self) -> None:
-        """Send as many strands as may run at once, and no more than there are items."""
-        count = max(self._pool.spec.max_concurrent, 1)
+        """Send as many strands as may run beside those under way; no more than there are items."""
+        count = self._most - len(self._under_way)
         if self._expected >= 0:
             count = min(count, max(self._expected - self._taken + len(self._again), 1))
-        bound = self._pool.spec.backpressure
-        if bound is not None and bound.depth is not None:
-            count = min(count, bound.depth)
         handles = await self._pool.submit_works([self._strand] * count, self._options)
         waiting = self._pool.runtime.waiting
         for handle in handles:
@@ -161,11 +157,16 @@ class Strands:
             if now() > over:
                 return
 
+    def _may_take(self) -> bool:
+        """Return whether to take items at all: not behind one that failed, nor too far ahead."""
+        ahead = self._taken - self._given
+        return not self._exhausted and not self._errors and ahead < MOST_AHEAD
+
     def _take(self) -> tuple[int, Any] | None:
         """Return the next item and its number, or None if no more are to be had now."""
         if self._again:
             return self._again.popleft()
-        if self._exhausted or self._taken - self._given >= MOST_AHEAD or self._errors:
+        if not self._may_take():
             return None
         try:
             item = next(self._items)
@@ -232,6 +233,13 @@ class Strands:
         self._alone.clear()
         if left and not runtime.closed:
             await runtime.cancel(left, interrupt=True)
+
+
+def _most_under_way(pool: Pool) -> int:
+    """Return how many strands there may be: as many as may run, within what may wait."""
+    most = max(pool.spec.max_concurrent, 1)
+    bound = pool.spec.backpressure
+    return most if bound is None or bound.depth is None else min(most, bound.depth)
 
 
 def _raising(error: Exception) -> Callable[[], Any]:
