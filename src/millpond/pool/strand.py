@@ -74,6 +74,7 @@ class Strands:
         self._items: Iterator[Any] = iter(items)
         self._expected = length_hint(items, -1)
         self._options = options
+        self._most = _most_under_way(pool)
         self._policy = pool.retry if isinstance(pool.retry, Retry) else DEFAULT_RETRY
         self._context = copy_context()
         self._again: deque[tuple[int, Any]] = deque()
@@ -83,10 +84,6 @@ class Strands:
         self._taken = 0
         self._given = 0
         self._exhausted = False
-        self._most = max(pool.spec.max_concurrent, 1)
-        bound = pool.spec.backpressure
-        if bound is not None and bound.depth is not None:
-            self._most = min(self._most, bound.depth)
         self._under_way: dict[int, Handle[Any]] = {}
         self._alone: dict[int, Handle[Any]] = {}
         self._changed: asyncio.Future[None] | None = None
@@ -111,15 +108,11 @@ class Strands:
                 await self._until_something_happens()
 
     def _wants_strands(self) -> bool:
-        """Return whether items wait for a strand: half of the strands that may be are not."""
-        waits = bool(self._again) or self._takes_more()
-        return waits and len(self._under_way) <= self._most // 2
-
-    def _takes_more(self) -> bool:
-        return not self._exhausted and not self._errors and self._taken - self._given < MOST_AHEAD
+        waits = bool(self._again) or self._may_take()
+        return waits and len(self._under_way) < self._most
 
     async def _start_strands(self) -> None:
-        """Send as many strands as may run at once, and no more than there are items."""
+        """Send as many strands as may run beside those under way; no more than there are items."""
         if not self._again:
             # One item ahead: where there is none, no task is made for it.
             first = self._take()
@@ -168,14 +161,18 @@ class Strands:
             if index == self._given:
                 self._wake()
             if now() > over:
-                # The next strand is sent by whoever waits for the results.
                 return
+
+    def _may_take(self) -> bool:
+        """Return whether to take items at all: not behind one that failed, nor too far ahead."""
+        ahead = self._taken - self._given
+        return not self._exhausted and not self._errors and ahead < MOST_AHEAD
 
     def _take(self) -> tuple[int, Any] | None:
         """Return the next item and its number, or None if no more are to be had now."""
         if self._again:
             return self._again.popleft()
-        if not self._takes_more():
+        if not self._may_take():
             return None
         try:
             item = next(self._items)
@@ -185,7 +182,8 @@ class Strands:
             return None
         except Exception as error:  # noqa: BLE001 - the source of the items broke
             self._exhausted = True
-            self._trouble = error
+            self._errors[self._taken] = error
+            self._taken += 1
             self._wake()
             return None
         index = self._taken
@@ -241,6 +239,13 @@ class Strands:
         self._alone.clear()
         if left and not runtime.closed:
             await runtime.cancel(left, interrupt=True)
+
+
+def _most_under_way(pool: Pool) -> int:
+    """Return how many strands there may be: as many as may run, within what may wait."""
+    most = max(pool.spec.max_concurrent, 1)
+    bound = pool.spec.backpressure
+    return most if bound is None or bound.depth is None else min(most, bound.depth)
 
 
 def _raising(error: Exception) -> Callable[[], Any]:

@@ -59,7 +59,10 @@ class Slot:
                 self.job = None
                 worker.finished(job, value, outcome)
             if not worker.has_room_for(self):
+                if worker.wants_turn():
+                    await worker.turn()
                 return
+            # Kept here too: whoever wakes the slot during its turn takes the future away.
             wake = self._wake = worker.loop.create_future()
             if worker.wants_turn():
                 await worker.turn()
@@ -75,14 +78,18 @@ class Slot:
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
-        body, context = job.body, job.context
+        body, context, worker = job.body, job.context, self.worker
         try:
+            if job.stopped_early:
+                raise asyncio.CancelledError  # noqa: TRY301 - as if it had come one step later
             if body.where is not Where.LOOP:
-                value = await self.worker.run_elsewhere(job)
+                if worker.ready:
+                    worker.wake_slots()
+                value = await worker.run_elsewhere(job)
             elif type(body) is Closure:
-                value = await stepped(as_coroutine(context.run(body.fn)), context)
+                value = await stepped(as_coroutine(context.run(body.fn)), context, worker)
             else:
-                value = await stepped(as_coroutine(context.run(body.invoke, job)), context)  # type: ignore[union-attr]
+                value = await stepped(as_coroutine(context.run(body.invoke, job)), context, worker)  # type: ignore[union-attr]
             if job.why is Why.TIMEOUT:
                 return None, timed_out(job)
             return value, succeeded(job, value)
