@@ -109,6 +109,9 @@ def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -
     worker = tables.workers.get(task.worker or "")
     if task.parked and worker is not None:
         worker.unknown.add(task.new.call.function)
+    if task.parked:
+        # It may be the only task here, and another worker may know it.
+        tables.wake(task.new.pool, now)
     tables.move(task, Event.RELEASE, now)
 
 
