@@ -5,7 +5,8 @@ from millpond.core.lifecycle import LIFECYCLE, Event, diagram
 MEANING = {
     Event.SUBMIT: "accepted by a pool",
     Event.REFUSE: "refused by a full pool whose policy answers with a rejected handle",
-    Event.LEASE: "claimed by a worker, under a new fence",
+    Event.CLAIM: "held ahead by a worker that has no slot free yet, under a new fence",
+    Event.LEASE: "started by a worker, under a new fence or that of its claim",
     Event.EVICT: "made room for a newer task; only a task never claimed can be",
     Event.EXPIRE: "its time to start had passed",
     Event.STALE: "a closure whose process is gone; its code went with it",
@@ -15,9 +16,9 @@ MEANING = {
     Event.COMPLETE: "the handler returned and its result is stored",
     Event.FAIL: "the handler failed for good: no attempts left, or it gave up",
     Event.RETRY: "the handler failed and has attempts left; it comes back after its backoff",
-    Event.RELEASE: "given back by a worker that stops; the run is not charged",
-    Event.LOSE: "the lease expired and attempts are left; the run is charged",
-    Event.EXHAUST: "the lease expired on the last attempt",
+    Event.RELEASE: "given back by a worker that stops, or never started it; nothing is charged",
+    Event.LOSE: "its worker was lost and attempts are left; the run is charged",
+    Event.EXHAUST: "its worker was lost on the last attempt",
     Event.REDRIVE: "an operator's decision: a new attempt budget, at the tail of the queue",
 }
 
@@ -29,9 +30,9 @@ A task is in one of six states, and every arrow between them is a row of one tab
 `millpond.core.lifecycle`. This page is drawn from that table. An arrow that is not here cannot
 happen: asking for it raises `IllegalTransition`.
 
-Two words name a view of *queued* rather than a state. A task with a future start time is
+Three words name a view of *queued* rather than a state. A task with a future start time is
 *scheduled*. A task no worker can take at present, because its function is unknown to all of them,
-is *parked*.
+is *parked*. A task that a worker holds ahead, beyond the slots it has, is *claimed*.
 """
 
 

@@ -12,6 +12,7 @@ KINDS = {
     Event.SUBMIT: Kind.SUBMIT,
     Event.REFUSE: Kind.DROP,
     Event.EVICT: Kind.DROP,
+    Event.CLAIM: Kind.CLAIM,
     Event.LEASE: Kind.DEQUEUE,
     Event.RETRY: Kind.RETRY,
     Event.CANCEL: Kind.CANCEL,

@@ -214,8 +214,8 @@ async def test_i3_a_fence_is_good_for_one_settle() -> None:
     assert "I3" == verdict([*before, settle, changed(settle, records=())])
     (settlement,), _ = settle.asked
     twice = changed(settle, asked=([settlement] * 2, None))
-    both = changed(settle.answer, settled=(Settled.APPLIED,) * 2)
-    once = changed(settle.answer, settled=(Settled.APPLIED, Settled.STALE))
+    both = changed(settle.answer, settled=(Settled.APPLIED,) * 2, started=())
+    once = changed(settle.answer, settled=(Settled.APPLIED, Settled.STALE), started=())
     assert "I3" == verdict([*before, changed(twice, answer=both)])
     assert verdict([*before, changed(twice, answer=once)]) is None
 

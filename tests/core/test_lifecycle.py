@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[2]
 PROMISED = {
     (None, "submit", "queued"),
     (None, "refuse", "rejected"),
+    ("queued", "claim", "queued"),
+    ("queued", "release", "queued"),
+    ("queued", "lose", "queued"),
+    ("queued", "exhaust", "failed"),
     ("queued", "lease", "running"),
     ("queued", "cancel", "cancelled"),
     ("queued", "evict", "rejected"),

@@ -72,6 +72,9 @@ FOUND = [
     (mutants.ring_reset_when_a_key_drains, "test_a_heavy_key_does_not_delay_the_light_ones"),
     (mutants.attempts_counted_at_settle, "test_a_task_that_kills_its_workers_ends_failed"),
     (mutants.run_ended_on_a_transient_empty, "test_follow_ups_keep_a_run_open"),
+    (mutants.claims_ahead_not_counted_per_key, "test_claims_ahead_count_for_their_key"),
+    (mutants.claims_ahead_lost_for_free, "test_a_lost_worker_is_charged_for_what_it_held"),
+    (mutants.claims_ahead_take_no_token, "test_claims_ahead_count_for_the_rate"),
 ]
 
 

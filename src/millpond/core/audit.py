@@ -19,6 +19,7 @@ class Kind(StrEnum):
     """What a record is about."""
 
     SUBMIT = "submit"
+    CLAIM = "claim"
     DEQUEUE = "dequeue"
     DROP = "drop"
     RETRY = "retry"
@@ -67,6 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _KIND_OF: dict[Event, Kind] = {
     Event.SUBMIT: Kind.SUBMIT,
     Event.REDRIVE: Kind.CONTROL,
+    Event.CLAIM: Kind.CLAIM,
     Event.LEASE: Kind.DEQUEUE,
     Event.REFUSE: Kind.DROP,
     Event.EVICT: Kind.DROP,

@@ -16,7 +16,7 @@ from millpond.core.control import Progress, Remember
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
-from millpond.core.task import CALLBACKS, Dedupe
+from millpond.core.task import CALLBACKS, Dedupe, Fence
 from millpond.core.witness import Fact, PoolFacts, Step, Witness
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
-    from millpond.core.task import Fence
 
 _CLOSE = 1e-6
 """Rounding allowed to sums of intervals; far below any interval a Rate can have."""
@@ -47,40 +46,46 @@ class Judge:
 
     def see(self, step: Step, known_workers: frozenset[str]) -> None:
         """Check one step of a history against every promise, then remember it."""
-        settlements = fences(self.witness, step)
+        settles = fences(self.witness, step)
         words(self.witness, step)
         refusals(step)
         self.witness.before(step)
         for index, entry in enumerate(step.records):
-            self._see_record(entry, step, index, settlements)
+            self._see_record(entry, step, index, settles)
         remembered(self.witness, step)
         self.witness.after(step, known_workers)
         for facts in self.witness.pools.values():
             bound(facts)
         runs(self.witness)
 
-    def _see_record(
-        self, entry: Record, step: Step, index: int, settlements: dict[int, Settlement]
-    ) -> None:
+    def _see_record(self, entry: Record, step: Step, index: int, settles: Settles) -> None:
+        before = self.witness.tasks.get(entry.task or 0)
+        held = before is not None and before.claimed
         if entry.event is not None:
             arrow = (entry.before, entry.event)
             self.arrows[arrow] = self.arrows.get(arrow, 0) + 1
             continuity(self.witness, entry)
         facts = self.witness.pools.get(entry.pool)
-        if entry.event is Event.LEASE and facts is not None:
+        taken = entry.event is Event.CLAIM or (entry.event is Event.LEASE and not held)
+        if taken and facts is not None:
             fairness(self.witness, facts, entry, step.now)
         if entry.event is Event.SUBMIT and facts is not None:
             idempotency(self.witness, facts, entry)
         fact = self.witness.apply(entry)
         if fact is None:
             return
-        if entry.event is Event.LEASE:
+        if entry.event is Event.LEASE or (held and entry.event in (Event.LOSE, Event.EXHAUST)):
             attempts(fact, entry)
-            if facts is not None:
+        if facts is not None:
+            if taken:
+                taking(facts, fact, entry, step.now)
+            if entry.event is Event.LEASE and fence_of(entry) in settles.handed_over:
+                handed_over(facts)
+            elif entry.event is Event.LEASE:
                 limits(facts, fact, step.now)
-                lanes(facts, fact)
-                rates(facts, entry, step.now)
-        settlement = settlements.get(fact.id)
+            if held and entry.event in (Event.RELEASE, Event.CANCEL):
+                returned(facts, entry, step.now)
+        settlement = settles.applied.get(fact.id)
         if entry.event is Event.RETRY and settlement is not None and not settlement.spend:
             self.witness.uncharge(fact.id)
         if fact.status.terminal and entry.callback:
@@ -92,12 +97,33 @@ def limits(facts: PoolFacts, fact: Fact, now: float) -> None:
     spec = facts.spec
     if len(facts.running) > spec.max_concurrent:
         raise Violated("I1", f"{len(facts.running)} run in {spec.name}, of {spec.max_concurrent}")
-    limit = spec.unit_limit
-    if limit is not None and fact.unit is not None and facts.running_in(fact.unit) > limit:
-        raise Violated("I1", f"more than {limit} of {fact.unit!r} run in {spec.name}")
+    _not_stopped(facts, fact, now)
+
+
+def handed_over(facts: PoolFacts) -> None:
+    """I1: a claim that took over the slot of an attempt makes no more run than before."""
+    most = max(facts.spec.max_concurrent, facts.ran)
+    if len(facts.running) > most:
+        raise Violated("I1", f"{len(facts.running)} run in {facts.spec.name}, of {most}")
+
+
+def taking(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
+    """I1, I4, I13: whatever is taken from the queue, to start or to hold, is within its limits."""
+    spec, limit = facts.spec, facts.spec.unit_limit
+    if limit is not None and fact.unit is not None and facts.held_in(fact.unit) > limit:
+        raise Violated("I1", f"more than {limit} of {fact.unit!r} run or are held in {spec.name}")
+    ahead = sum(1 for other in facts.claimed.values() if other.worker == fact.worker)
+    if fact.claimed and ahead > spec.prefetch:
+        raise Violated("I1", f"{fact.worker} holds {ahead} ahead of {spec.name}")
+    _not_stopped(facts, fact, now)
+    lanes(facts, fact)
+    rates(facts, entry, now)
+
+
+def _not_stopped(facts: PoolFacts, fact: Fact, now: float) -> None:
     held = facts.held_until.get(None, 0.0) > now
     if facts.paused or held or facts.stopped(fact.unit, now):
-        raise Violated("I1", f"task {fact.id} started while {spec.name} was paused or held")
+        raise Violated("I1", f"task {fact.id} started while {facts.spec.name} was paused or held")
 
 
 def continuity(witness: Witness, entry: Record) -> None:
@@ -152,30 +178,99 @@ def words(witness: Witness, step: Step) -> None:
 def remembered(witness: Witness, step: Step) -> None:
     """I2: what an attempt remembered is given to the next one, until a redrive."""
     answer = step.answer.lease if step.verb == "settle" else step.answer
-    for leased in answer.leased if step.verb in ("lease", "settle") and answer is not None else ():
+    if step.verb not in ("lease", "settle") or answer is None:
+        return
+    for leased in (*answer.leased, *answer.claimed):
         fact = witness.tasks[leased.fence.task]
         if leased.steps != fact.steps:
             raise Violated("I2", f"task {fact.id} was given {leased.steps}, not {fact.steps}")
 
 
-def fences(witness: Witness, step: Step) -> dict[int, Settlement]:
-    """I3: a settle is applied if and only if its fence is the current one."""
-    if step.verb != "settle":
-        return {}
-    applied: dict[int, Settlement] = {}
-    for settlement, answer in zip(step.asked[0], step.answer.settled, strict=True):
+class Settles:
+    """What a settle should have done, as far as fences decide: told one by one, in order."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.applied: dict[int, Settlement] = {}
+        self.returned: set[int] = set()
+        """Claims that went back without having been started."""
+        self.handed_over: set[Fence] = set()
+        """Claims that took over the slot of an attempt."""
+        self._witness = witness
+        self._running: dict[int, Fence | None] = {}
+
+    def runs(self, fence: Fence) -> bool:
+        """Return whether a fence is that of a running attempt, by now."""
+        if fence.task in self._running:
+            return self._running[fence.task] == fence
+        return is_current(self._witness.tasks.get(fence.task), fence)
+
+    def holds(self, fence: Fence) -> bool:
+        """Return whether a fence is that of a claim which was not started yet."""
+        fact = self._witness.tasks.get(fence.task)
+        gone = fence.task in self._running or fence.task in self.returned
+        return fact is not None and not gone and is_claim(fact, fence)
+
+    def settle(self, settlement: Settlement) -> bool:
+        """Return whether a settlement counts."""
         fence = settlement.fence
-        fact = witness.tasks.get(fence.task)
-        current = is_current(fact, fence) and fence.task not in applied
-        if current != (answer is Settled.APPLIED):
-            word = "current" if current else "stale"
-            raise Violated("I3", f"a {word} settle of task {fence.task} was {answer}")
-        if current:
-            applied[fence.task] = settlement
+        if self.runs(fence):
+            self.applied[fence.task] = settlement
+            self._running[fence.task] = None
+            return True
+        if self.holds(fence) and settlement.event in (Event.RELEASE, Event.CORRUPT):
+            self.returned.add(fence.task)
+            return True
+        return False
+
+    def start(self, settlement: Settlement, *, answered: bool) -> bool:
+        """Return whether the start of a successor counts; where room decides, as answered."""
+        fence, facts = settlement.successor, self._witness.tasks
+        if fence is None or self.runs(fence) or not self.holds(fence):
+            return fence is not None and self.runs(fence)
+        left, claim = facts.get(settlement.fence.task), facts[fence.task]
+        ended = left is not None and self.applied.get(left.id) is settlement
+        if left is not None and ended and (left.pool, left.worker) == (claim.pool, claim.worker):
+            self.handed_over.add(fence)
+            answered_as = True
+        else:
+            answered_as = answered
+        if answered_as:
+            self._running[fence.task] = fence
+        return answered_as
+
+
+def fences(witness: Witness, step: Step) -> Settles:
+    """I3: a settle is applied if and only if its fence is the current one."""
+    settles = Settles(witness)
+    if step.verb != "settle":
+        return settles
+    told_of = step.answer.started or [None] * len(step.asked[0])
+    for settlement, told, started in zip(step.asked[0], step.answer.settled, told_of, strict=True):
+        if settles.settle(settlement) != (told is Settled.APPLIED):
+            raise Violated("I3", f"the settle {settlement} was {told}")
+        begun = started is Settled.APPLIED
+        if settlement.successor is not None and begun != settles.start(settlement, answered=begun):
+            raise Violated("I3", f"the start of {settlement.successor} was {started}")
     touched = {entry.task for entry in step.records if entry.before is Status.RUNNING}
-    if touched - set(applied):
-        raise Violated("I3", f"a settle touched {touched - set(applied)}, running without fence")
-    return applied
+    back = {entry.task for entry in step.records if _goes_back(entry)}
+    strangers = (touched - set(settles.applied)) | (back - settles.returned)
+    if strangers:
+        raise Violated("I3", f"a settle touched {strangers} without their fences")
+    return settles
+
+
+def _goes_back(entry: Record) -> bool:
+    return entry.event is Event.RELEASE and entry.before is Status.QUEUED
+
+
+def is_claim(fact: Fact, fence: Fence) -> bool:
+    """Return whether a fence is that of the claim which holds a task ahead."""
+    return fact.claimed and (fact.attempt + 1, fact.token) == (fence.attempt, fence.token)
+
+
+def fence_of(entry: Record) -> Fence:
+    """Return the fence of the attempt that a record starts."""
+    return Fence(entry.task or 0, entry.attempt, entry.token)
 
 
 def lanes(facts: PoolFacts, fact: Fact) -> None:
@@ -303,4 +398,13 @@ def rates(facts: PoolFacts, entry: Record, now: float) -> None:
         if left < -_CLOSE:
             raise Violated("I13", f"{facts.spec.name} starts faster than {rate.n} per {rate.per} s")
         buckets.append((now, left))
+    facts.tokens = buckets
+
+
+def returned(facts: PoolFacts, entry: Record, now: float) -> None:
+    """I13: a claim that was never started gives its tokens back, up to a full bucket."""
+    buckets = []
+    for rate, (at, tokens) in zip(facts.spec.rates, facts.tokens, strict=True):
+        left = min(float(rate.depth), tokens + (now - at) * rate.n / rate.per)
+        buckets.append((now, min(float(rate.depth), left + rate.cost(entry.weight))))
     facts.tokens = buckets

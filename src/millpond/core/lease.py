@@ -11,6 +11,8 @@ from millpond.core.task import Call, Fence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from millpond.core.spec import PoolSpec
+
 NO_STEPS: dict[str, bytes] = {}
 """Shared by every lease of a task that has remembered nothing; nobody writes to it."""
 
@@ -21,11 +23,13 @@ STARVED_FOR = 1.0
 
 
 class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker asks one pool for up to `want` tasks."""
+    """A worker asks one pool for up to `want` tasks to start, and `ahead` to hold beyond them."""
 
     pool: str
     worker: str
     want: int
+    ahead: int = 0
+    """How many claims more it would hold; the pool's `prefetch` bounds how many it may."""
 
 
 class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,6 +67,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """Functions it was given and could not find, whatever it said before."""
     holding: dict[int, str] = {}
     """Task id -> pool of what it runs."""
+    ahead: dict[int, PoolSpec] = {}
+    """Task id -> its pool, as it was at the claim, of what it holds ahead; first claimed first."""
 
 
 def knows(worker: Worker, function: str) -> bool:

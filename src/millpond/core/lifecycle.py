@@ -36,6 +36,7 @@ class Event(StrEnum):
 
     SUBMIT = "submit"
     REFUSE = "refuse"
+    CLAIM = "claim"
     LEASE = "lease"
     EVICT = "evict"
     EXPIRE = "expire"
@@ -55,6 +56,10 @@ class Event(StrEnum):
 LIFECYCLE: Mapping[tuple[Status | None, Event], Status] = {
     (None, Event.SUBMIT): Status.QUEUED,
     (None, Event.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
+    (Status.QUEUED, Event.CLAIM): Status.QUEUED,  # held ahead by a worker
+    (Status.QUEUED, Event.RELEASE): Status.QUEUED,  # a claim ahead goes back, not charged
+    (Status.QUEUED, Event.LOSE): Status.QUEUED,  # its holder died: it may have started
+    (Status.QUEUED, Event.EXHAUST): Status.FAILED,  # the same, and no attempts left
     (Status.QUEUED, Event.LEASE): Status.RUNNING,
     (Status.QUEUED, Event.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
     (Status.QUEUED, Event.EVICT): Status.REJECTED,  # only if never claimed

@@ -390,6 +390,13 @@ class Backlog:
         elif self._limited or not state.running:
             self._touch_count(unit, state)
 
+    def put_back(self, unit: Unit, *, rate: bool) -> None:
+        """Count one claim less that was never started; the rate of its key may get it back."""
+        if rate and self._rate is not None and unit is not None:
+            state = self._units[unit]
+            state.tat = gcra.give_back(self._rate, state.tat, 1)
+        self.finish(unit)
+
     def promote(self, now: float) -> None:
         """Make ready what has become due by `now`, in the order in which it did."""
         if self._delayed:

@@ -74,6 +74,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     parked: bool = False
     follow_ups: tuple[NewTask, ...] = ()
+    successor: Fence | None = None
+    """The claim held ahead that was started in the slot this attempt left."""
 
     def __post_init__(self) -> None:
         if self.event not in ENDINGS:
@@ -148,8 +150,13 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
     return event
 
 
+def event_of_return(task: Task) -> Event:
+    """Return what a claim ahead that goes back unstarted means: its place again, or its end."""
+    return Event.CANCEL if task.cancel_requested else Event.RELEASE
+
+
 def event_of_loss(task: Task) -> Event:
-    """Return what a lost lease means: charged at claim, so a budget used up is the end."""
+    """Return what a lost lease means: it is charged, so a budget used up is the end."""
     if task.new.owner is not None:
         return Event.STALE
     if task.cancel_requested:

@@ -158,6 +158,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
         check.whole("max_concurrent", self.max_concurrent, least=0)
         check.whole("max_callbacks", self.max_callbacks, least=1)
+        if check.whole("prefetch", self.prefetch):
+            self._check_prefetch()
         if self.max_per_key is not None:
             check.whole("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
@@ -174,6 +176,14 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def unit_limit(self) -> int | None:
         """How many tasks of one lane (strict pools) or key may run at once."""
         return 1 if self.strict else self.max_per_key
+
+    def _check_prefetch(self) -> None:
+        # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
+        for option, given in (("lanes", self.lanes is not None), ("ordered", self.ordered)):
+            if given:
+                raise ConfigError("prefetch", self.prefetch, f"cannot be had with {option}")
+        if self.order.kind is OrderKind.LIFO:
+            raise ConfigError("prefetch", self.prefetch, "cannot be had with queue=lifo()")
 
     def _check_strict(self) -> None:
         if self.ordered and self.lanes is not None:

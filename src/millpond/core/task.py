@@ -146,6 +146,8 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     """From outside and never claimed: what a bound counts and an eviction may take."""
     token: int = 0
     worker: str | None = None
+    claimed: bool = False
+    """Queued, and held ahead by `worker`: its next attempt has a fence and is not charged yet."""
     started_at: float | None = None
     finished_at: float | None = None
     expires_at: float | None = None
@@ -162,8 +164,8 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def fence(self) -> Fence:
-        """The fence in force while the task runs."""
-        return Fence(self.new.id, self.attempt, self.token)
+        """The fence in force while the task runs, or of the claim that holds it ahead."""
+        return Fence(self.new.id, self.attempt + self.claimed, self.token)
 
     @property
     def unit(self) -> str | None:

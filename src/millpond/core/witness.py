@@ -54,6 +54,8 @@ class Fact(msgspec.Struct, kw_only=True):
     token: int = 0
     charged: int = 0
     worker: str | None = None
+    claimed: bool = False
+    """Held ahead by `worker`: queued, with the fence of its next attempt."""
     steps: dict[str, bytes] = {}
 
 
@@ -67,6 +69,9 @@ class PoolFacts:
         self.paused_units: set[str] = set()
         self.live: dict[int, Fact] = {}
         self.running: dict[int, Fact] = {}
+        self.claimed: dict[int, Fact] = {}
+        self.ran = 0
+        """How many ran when the verb began."""
         self.fresh: dict[int, Fact] = {}
         self.lineage: dict[tuple[str, int | None], int] = {}
         self.lags: dict[tuple[str | None, str | None], int] = {}
@@ -83,11 +88,12 @@ class PoolFacts:
             mates = (other for other in self.live.values() if other.unit == fact.unit)
             return all(other.sequence >= fact.sequence for other in mates)
         limit = self.spec.unit_limit
-        return limit is None or self.running_in(fact.unit) < limit
+        return limit is None or self.held_in(fact.unit) < limit
 
-    def running_in(self, unit: str | None) -> int:
-        """Return how many tasks of a lane or key run."""
-        return sum(1 for fact in self.running.values() if fact.unit == unit)
+    def held_in(self, unit: str | None) -> int:
+        """Return how many tasks of a lane or key run or are held ahead."""
+        held = (*self.running.values(), *self.claimed.values())
+        return sum(1 for fact in held if fact.unit == unit)
 
 
 class Witness:
@@ -106,6 +112,8 @@ class Witness:
 
     def before(self, step: Step) -> None:
         """Take in what a verb announces before its records are looked at."""
+        for facts in self.pools.values():
+            facts.ran = len(facts.running)
         if step.verb == "settle":
             for settlement in (one for one in step.asked[0] if one.parked):
                 fact = self.tasks.get(settlement.fence.task)
@@ -189,6 +197,7 @@ class Witness:
         fact.attempt = entry.attempt
         fact.token = entry.token
         fact.worker = entry.worker
+        fact.claimed = entry.event is Event.CLAIM
         fact.fresh = entry.fresh and fact.status is Status.QUEUED
         fact.unit = entry.lane if entry.lane is not None else entry.key
         fact.sequence = entry.sequence
@@ -202,8 +211,11 @@ class Witness:
         elif entry.event is Event.REDRIVE:
             fact.charged = 0
             fact.steps = {}
-        elif entry.event is Event.RELEASE:
+        elif entry.event is Event.RELEASE and entry.before is Status.RUNNING:
             fact.charged -= 1
+        elif fact.claimed and entry.event in (Event.LOSE, Event.EXHAUST):
+            # It may have started when its worker was lost.
+            fact.charged += 1
 
     def uncharge(self, task: int) -> None:
         """Take back the charge of a retry that asked not to spend an attempt."""
@@ -214,6 +226,7 @@ class Witness:
         if facts is not None:
             _put(facts.live, fact, present=not fact.status.terminal)
             _put(facts.running, fact, present=fact.status is Status.RUNNING)
+            _put(facts.claimed, fact, present=fact.claimed)
             _put(facts.fresh, fact, present=fact.fresh)
         if fact.run is not None:
             live = self.run_live.setdefault(fact.run, set())
@@ -226,7 +239,9 @@ class Witness:
     def eligible(self, facts: PoolFacts, now: float) -> Iterator[Fact]:
         """Yield the queued tasks that some worker could have started at `now`."""
         for fact in facts.live.values():
-            if fact.status is not Status.QUEUED or fact.due > now or facts.stopped(fact.unit, now):
+            if fact.status is not Status.QUEUED or fact.claimed or fact.due > now:
+                continue
+            if facts.stopped(fact.unit, now):
                 continue
             if fact.unit is None or facts.lets_start(fact):
                 yield fact

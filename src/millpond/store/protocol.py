@@ -107,6 +107,11 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker may run now, and when it is worth asking again."""
 
     leased: tuple[Leased, ...] = ()
+    """To start now: what the worker held ahead, under the fences it has, then from the queue."""
+    claimed: tuple[Leased, ...] = ()
+    """To hold ahead: queued still, and to be started only in a slot that an attempt left."""
+    give_back: bool = False
+    """What the worker holds ahead of this pool is wanted back."""
     next_at: float | None = None
     """When time alone may make more of the pool ready; None = only a wake-up will."""
     drained: bool = False
@@ -125,6 +130,8 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     settled: tuple[Settled, ...]
     after: tuple[Status | None, ...] = ()
     """What each settlement made of its task; None where it was stale."""
+    started: tuple[Settled | None, ...] = ()
+    """What became of the start of each settlement's successor; None where it has none."""
     follow_ups: tuple[tuple[Admission, ...], ...] = ()
     """What became of each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
@@ -139,6 +146,8 @@ class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     alive: bool
     cancelled: tuple[int, ...] = ()
+    give_back: tuple[str, ...] = ()
+    """The pools of which the claims it holds ahead are wanted back."""
 
 
 class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from millpond.core.gate import Gate
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import Event, Status
 from millpond.core.ring import Ring
-from millpond.store.memory import lease, recover, settle, submit
+from millpond.store.memory import ahead, lease, recover, settle, submit
 from millpond.store.memory.tables import Tables
 from millpond.testing.crowd import Crowd
 from millpond.testing.simulation import Broken, kind_of, simulate
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from millpond.core.gate import Ticket
-    from millpond.core.lease import Worker
+    from millpond.core.lease import Leased, Worker
     from millpond.core.settle import Settlement
-    from millpond.core.task import NewTask, Task
+    from millpond.core.task import Fence, NewTask, Task
     from millpond.store.memory.tables import PoolTable
 
 MOST_HISTORIES = 5_000
@@ -200,6 +200,78 @@ def run_ended_on_a_transient_empty() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def claims_ahead_not_counted_per_key() -> Iterator[None]:
+    """What a worker holds ahead does not count for the limit of its key until it starts."""
+    claim, start, drop = Tables.claim, Tables.start_claim, Tables.drop_claim
+
+    def claim_uncounted(tables: Tables, task: Task, worker: Worker, token: int, now: float) -> None:
+        claim(tables, task, worker, token, now)
+        tables.pools[task.new.pool].backlog.finish(task.unit)
+
+    def count(tables: Tables, task: Task) -> None:
+        backlog, unit = tables.pools[task.new.pool].backlog, task.unit
+        if unit is not None and backlog.grouped:
+            backlog._unit(unit).running += 1
+        elif unit is not None:
+            backlog._running[unit] = backlog._running.get(unit, 0) + 1
+
+    def start_counted(tables: Tables, task: Task, now: float) -> None:
+        count(tables, task)
+        start(tables, task, now)
+
+    def drop_counted(tables: Tables, task: Task, now: float, *, rate: bool) -> None:
+        count(tables, task)
+        drop(tables, task, now, rate=rate)
+
+    with (
+        patch.object(Tables, "claim", claim_uncounted),
+        patch.object(Tables, "start_claim", start_counted),
+        patch.object(Tables, "drop_claim", drop_counted),
+    ):
+        yield
+
+
+@contextmanager
+def claims_ahead_lost_for_free() -> Iterator[None]:
+    """A claim whose worker is lost is not charged, though it may have started."""
+
+    def drop_only(tables: Tables, task: Task, now: float) -> None:
+        tables.drop_claim(task, now, rate=False)
+
+    with patch.object(recover, "charge", drop_only):
+        yield
+
+
+@contextmanager
+def claims_ahead_take_no_token() -> Iterator[None]:
+    """The rate counts what is started from the queue, and not what is held ahead first."""
+    claim_ahead = lease._claim_ahead
+
+    def claim_for_free(tables: Tables, pool: PoolTable, *rest: Any) -> tuple[Leased, ...]:  # noqa: ANN401 - as the original
+        before = pool.tats
+        claimed = claim_ahead(tables, pool, *rest)
+        pool.tats = before
+        return claimed
+
+    with patch.object(lease, "_claim_ahead", claim_for_free):
+        yield
+
+
+@contextmanager
+def starts_without_a_slot() -> Iterator[None]:
+    """A claim is started on its worker's word, whether or not there is a slot for it."""
+    begin = ahead.begin
+
+    def begin_anyway(tables: Tables, fence: Fence, _slot: object, now: float) -> bool:
+        task = tables.tasks.get(fence.task)
+        own = None if task is None else (task.new.pool, task.worker)
+        return begin(tables, fence, own, now)
+
+    with patch.object(ahead, "begin", begin_anyway):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     no_capacity_check,
     grant_at_wake_up,
@@ -211,6 +283,10 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     lost_wake_up_on_retry,
     attempts_counted_at_settle,
     run_ended_on_a_transient_empty,
+    claims_ahead_not_counted_per_key,
+    claims_ahead_lost_for_free,
+    claims_ahead_take_no_token,
+    starts_without_a_slot,
 )
 
 

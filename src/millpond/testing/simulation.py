@@ -14,6 +14,7 @@ from millpond.core.rate import Rate
 from millpond.core.spec import (
     Backpressure,
     Order,
+    OrderKind,
     PoolSpec,
     bounded,
     fail_fast,
@@ -116,8 +117,9 @@ def some_spec(dice: random.Random, name: str) -> PoolSpec:
         order=order,
         backpressure=some_backpressure(dice),
         max_per_key=None if strict else dice.choice((None, 1, 2)),
-        rates=(Rate(4, per=1.0, burst=3),) if dice.random() < 0.2 else (),
+        rates=(Rate(4, per=1.0, burst=3),) if dice.random() < 0.35 else (),
         rate_per_key=Rate(2, per=1.0, burst=1) if dice.random() < 0.1 else None,
+        prefetch=0 if strict or order.kind is OrderKind.LIFO else dice.choice((0, 2, 3)),
         lanes=lanes,
         ordered=strict and lanes is None,
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.core import control as orders
 from millpond.core.backoff import Retry
 from millpond.core.lease import LeaseAsk, Leased
@@ -16,6 +18,7 @@ from millpond.core.settle import (
     Interrupted,
     Outcome,
     Raised,
+    Settled,
     Settlement,
     Stopped,
     Succeeded,
@@ -46,6 +49,8 @@ class SimWorker:
         self.frozen_until = 0.0
         self.renew_at = 0.0
         self.running: dict[int, tuple[Leased, float]] = {}
+        self.ahead: dict[int, Leased] = {}
+        self.unwanted: set[str] = set()
         self.told: set[int] = set()
         self.unanswered: list[Settlement] = []
         self.watches: dict[str, Watch] = {}
@@ -75,6 +80,8 @@ class SimWorker:
         await world.do("control", order)
         self.joined = True
         self.running = {}
+        self.ahead = {}
+        self.unwanted = set()
         self.unanswered = []
         self.frozen_until = 0.0
         self.renew_at = world.now + LEASE / 3
@@ -101,7 +108,7 @@ class SimWorker:
             return
         if world.now >= self.renew_at:
             await self.renew()
-        elif self.unanswered or self.finished():
+        elif self.unanswered or self.finished() or self.to_return():
             await self.settle()
         elif self.running and world.chance(0.1):
             await self.speak()
@@ -139,6 +146,7 @@ class SimWorker:
             self.joined = False
             return
         self.told.update(answer.cancelled)
+        self.unwanted.update(answer.give_back)
 
     def finished(self) -> list[int]:
         """Return what has run long enough."""
@@ -149,16 +157,62 @@ class SimWorker:
         world = self.world
         batch = list(self.unanswered)
         self.unanswered = []
-        for task in self.finished():
-            leased, _ = self.running.pop(task)
-            batch.append(self.decide(leased))
+        for leased in self.to_return():
+            del self.ahead[leased.fence.task]
+            batch.append(self.give_back(leased))
+        self.unwanted.clear()
+        while finished := self.finished():
+            batch += [self.hand_over(task) for task in finished]
+        if world.chance(0.25) and not self.calm:
+            # What was started in good faith is reported later: meanwhile the world goes on.
+            self.unanswered = batch
+            return
         then = self.ask(world.dice.choice(list(self.watches))) if world.chance(0.5) else None
         answer = await world.do("settle", (tuple(batch), then))
         if world.chance(0.03):
             world.fault("lost answer")
             self.unanswered = batch
+        for settlement, started in zip(batch, answer.started, strict=True):
+            if settlement.successor is not None and started is Settled.STALE:
+                self.not_started(settlement.successor.task)
         if then is not None:
             self.take_in(then, answer.lease)
+
+    def not_started(self, task: int) -> None:
+        """Stop what could not be started: there was no room, or the claim is lost."""
+        leased, _ = self.running.pop(task, (None, 0.0))
+        if leased is not None and task not in self.ahead:
+            self.ahead[task] = leased
+
+    def to_return(self) -> list[Leased]:
+        """Return what it holds ahead that is wanted back, or that it wants no more."""
+        return [
+            leased
+            for leased in self.ahead.values()
+            if leased.pool in self.unwanted
+            or (leased.fence.task in self.told and self.world.chance(0.7))
+            or self.world.chance(0.02)
+        ]
+
+    def give_back(self, leased: Leased) -> Settlement:
+        """Give back a claim, now and then because it cannot be run here."""
+        dice = self.world.dice
+        outcome = dice.choice((Interrupted(), Interrupted(), Unfit(dice.random() < 0.3)))
+        return settle(
+            leased, Interrupted() if self.calm else outcome, Retry(), jitter=0.0, now=self.world.now
+        )
+
+    def hand_over(self, task: int) -> Settlement:
+        """End an attempt, and perhaps start what was held ahead of its pool in its slot."""
+        leased, _ = self.running.pop(task)
+        settlement = self.decide(leased)
+        # Of the same pool, as it should be; now and then of another, which needs room there.
+        anywhere = self.world.chance(0.05)
+        claims = [c for c in self.ahead.values() if anywhere or c.pool == leased.pool]
+        if not claims or self.world.chance(0.3):
+            return settlement
+        self.start(claims[0])
+        return msgspec.structs.replace(settlement, successor=claims[0].fence)
 
     async def speak(self) -> None:
         """Say how far a task is, or that a step of it is done; now and then of a lost one."""
@@ -214,11 +268,21 @@ class SimWorker:
                 return
 
     def ask(self, pool: str) -> LeaseAsk | None:
-        """Ask a pool for what there is room for."""
-        if self.free < 1:
+        """Ask a pool for what there is room for, and where it may for some to hold ahead."""
+        dice, spec = self.world.dice, self.world.specs.get(pool)
+        ahead = dice.randint(0, spec.prefetch + 1) if spec and spec.prefetch else 0
+        if self.free < 1 and not ahead:
             return None
         self.watches[pool].asking()
-        return LeaseAsk(pool=pool, worker=self.id, want=self.world.dice.randint(1, self.free))
+        want = dice.randint(1, self.free) if self.free > 0 else 0
+        return LeaseAsk(pool=pool, worker=self.id, want=want, ahead=ahead)
+
+    def start(self, leased: Leased) -> None:
+        """Run a task, whether it was held ahead or not, for as long as it takes."""
+        duration = self.world.dice.choice((0.0, 0.1, 0.5, 2.0, 2 * LEASE))
+        end = self.world.now + (0 if self.calm else duration)
+        self.ahead.pop(leased.fence.task, None)
+        self.running[leased.fence.task] = (leased, end)
 
     def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -228,8 +292,11 @@ class SimWorker:
             self.joined = False
             return
         for leased in answer.leased:
-            duration = world.dice.choice((0.0, 0.1, 0.5, 2.0, 2 * LEASE))
-            self.running[leased.fence.task] = (leased, world.now + (0 if self.calm else duration))
+            self.start(leased)
+        for leased in answer.claimed:
+            self.ahead[leased.fence.task] = leased
+        if answer.give_back:
+            self.unwanted.add(ask.pool)
         self.watches[ask.pool].seen(
             asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
         )

@@ -39,7 +39,8 @@ from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
-from millpond.store.memory.recover import bury
+from millpond.store.memory.ahead import give_back
+from millpond.store.memory.recover import bury, everything_held
 from millpond.store.memory.settle import is_current
 from millpond.store.memory.tables import PoolTable, Tables, in_order
 
@@ -194,7 +195,8 @@ def _set_paused(
         tables.touch(pool)
     word = "pause" if paused else "resume"
     tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
-    if not paused:
+    if not paused or pool.claimed:
+        # What is held ahead of a pause is wanted back, and whoever asks is told.
         tables.wake(pool.spec.name, now)
     return 1
 
@@ -270,6 +272,7 @@ def cancel(tables: Tables, task: Task, now: float) -> int:
     """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
     match task.status:
         case Status.QUEUED:
+            # Waiting, or held ahead by a worker that may be starting it just now.
             return _cancel_waiting(tables, [task], Reason.CANCELLED, now)
         case Status.RUNNING if not task.cancel_requested:
             task.cancel_requested = True
@@ -280,11 +283,15 @@ def cancel(tables: Tables, task: Task, now: float) -> int:
 
 
 def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: Reason, now: float) -> int:
-    waiting = [task for task in tasks if task.status is Status.QUEUED]
-    for task in waiting:
+    count = 0
+    for task in [task for task in tasks if task.status is Status.QUEUED]:
+        if task.claimed:
+            count += tables.ask_back(task, reason, now)
+            continue
         task.reason = reason
         tables.move(task, Event.CANCEL, now)
-    return len(waiting)
+        count += 1
+    return count
 
 
 def _cancel_all(
@@ -348,9 +355,12 @@ def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
     if isinstance(order, Bury):
         return bury(tables, worker, now)
     known = order.tasks if isinstance(order, Disown) else ()
-    held = [tables.tasks[identifier] for identifier in worker.holding if identifier not in known]
-    for task in sorted(held, key=in_order):
-        tables.release(task, now)
+    held = [task for task in everything_held(tables, worker) if task.new.id not in known]
+    for task in held:
+        if task.claimed:
+            give_back(tables, task, now)
+        else:
+            tables.release(task, now)
     return len(held) + (bury(tables, worker, now) if isinstance(order, Leave) else 0)
 
 
@@ -389,12 +399,14 @@ def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
     if run is None or run.finished:
         return 0
     count = len(tables.run_queued.get(identifier, ()))
-    running = [
+    held = [
         task
         for task in tables.of_run(identifier)
-        if task.status is Status.RUNNING and not task.new.is_callback
+        if task.worker is not None and not task.new.is_callback
     ]
     if run.stopped is None:
         tables.order(run.new.pool, "cancel run", now, run=identifier)
+    count += sum(cancel(tables, task, now) for task in sorted(held, key=in_order))
+    if run.stopped is None:
         tables.stop_run(run, Reason.CANCELLED, now)
-    return count + sum(cancel(tables, task, now) for task in sorted(running, key=in_order))
+    return count

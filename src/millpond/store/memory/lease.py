@@ -19,6 +19,7 @@ from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import Fence, Task
+from millpond.store.memory import ahead
 from millpond.store.protocol import LeaseAnswer
 
 if TYPE_CHECKING:
@@ -39,12 +40,15 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         pool.backlog.flush(now)
     pool.backlog.promote(now)
     if pool.parked:
-        _unpark(tables, pool, worker, ask.want, now)
+        _unpark(tables, pool, worker, ask.want + ask.ahead, now)
     leased: list[Leased] = []
     token = tables.token()
     # Each start takes one slot, and nothing else that happens in here takes or frees one.
     free = slots(pool, worker, now)
-    for _ in range(free if free < ask.want else ask.want):  # noqa: FURB136 - min costs a call
+    room = free if free < ask.want else ask.want  # noqa: FURB136 - min costs a call
+    if worker.ahead:
+        room -= _start_claims(tables, pool, worker, room, leased, now)
+    for _ in range(room):
         task = _next(tables, pool, worker, now)
         if task is None:
             break
@@ -52,13 +56,50 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
             _charge_rates(pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
-    if ask.want > 0 and (pool.starved or not leased):
+    claimed = _claim_ahead(tables, pool, worker, ask, token, now) if ask.ahead else ()
+    if ask.want > 0 and (pool.starved or pool.hungry or not leased):
         _note_starved(tables, pool, worker, now, got=len(leased))
+        if pool.claimed or pool.hungry:
+            idle = not leased and slots(pool, worker, now) > 0
+            ahead.note_hungry(pool, worker, now, wanting=idle)
     return LeaseAnswer(
         leased=tuple(leased),
-        next_at=next_moment(pool, worker, now),
+        claimed=claimed,
+        give_back=bool(worker.ahead) and ahead.wanted_back(pool, worker, now),
+        next_at=next_moment(tables, pool, worker, now),
         drained=pool.live == pool.running,
     )
+
+
+def _start_claims(
+    tables: Tables, pool: PoolTable, worker: Worker, most: int, leased: list[Leased], now: float
+) -> int:
+    """Start what a worker holds ahead: it was next before anything that is queued now."""
+    before = len(leased)
+    while len(leased) - before < most:
+        claim = ahead.startable(tables, pool, worker, now)
+        if claim is None:
+            break
+        tables.start_claim(claim, now)
+        leased.append(_leased(claim))
+    return len(leased) - before
+
+
+def _claim_ahead(
+    tables: Tables, pool: PoolTable, worker: Worker, ask: LeaseAsk, token: int, now: float
+) -> tuple[Leased, ...]:
+    """Let a worker hold tasks beyond those it runs, unless others wait for work."""
+    claimed: list[Leased] = []
+    while (
+        len(claimed) < ask.ahead
+        and ahead.room(pool, worker, now) > 0
+        and not _starved_before(pool, worker, now)
+        and (task := _next(tables, pool, worker, now)) is not None
+    ):
+        _charge_rates(pool, task, now)
+        tables.claim(task, worker, token, now)
+        claimed.append(_leased(task))
+    return tuple(claimed)
 
 
 def slots(pool: PoolTable, worker: Worker, now: float) -> int:
@@ -81,6 +122,8 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     """
     if slots(pool, worker, now) < 1:
         return False
+    if ahead.startable(tables, pool, worker, now) is not None:
+        return True
     parked = (
         tables.tasks[identifier]
         for function, waiting in pool.parked.items()
@@ -101,7 +144,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     )
 
 
-def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
+def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
     """Return when time alone may let this worker start more, or None."""
     if pool.paused or pool.running >= pool.spec.max_concurrent:
         return None
@@ -111,12 +154,14 @@ def next_moment(pool: PoolTable, worker: Worker, now: float) -> float | None:
         # As many as were asked for came back from their parking place; there are more.
         return now
     task = pool.backlog.peek(worker.owner)
-    if task is None:
+    claim_at = ahead.next_start(tables, pool, worker, now) if worker.ahead else None
+    if task is None and claim_at is None:
         return pool.backlog.next_moment()
     if slots(pool, worker, now) < 1:
         last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
         return rounded(last + STARVED_FOR)
-    return sooner(rate_moment(pool, task, now), pool.backlog.next_moment())
+    moment = sooner(claim_at, pool.backlog.next_moment())
+    return moment if task is None else sooner(rate_moment(pool, task, now), moment)
 
 
 def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
@@ -138,7 +183,8 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
-    if wanting and pool.backlog.peek(worker.owner) is not None and slots(pool, worker, now) < 1:
+    waits = pool.backlog.peek(worker.owner) or ahead.startable(tables, pool, worker, now)
+    if wanting and waits is not None and slots(pool, worker, now) < 1:
         since, last = before or (now, now)
         pool.starved[worker.id] = (since if _is_recent(last, now) else now, now)
     if before is not None and pool.starved.get(worker.id, (None,))[0] != before[0]:
@@ -195,7 +241,7 @@ def _charge_rates(pool: PoolTable, task: Task, now: float) -> None:
 def _leased(task: Task) -> Leased:
     new = task.new
     return Leased(
-        fence=Fence(new.id, task.attempt, task.token),
+        fence=Fence(new.id, task.attempt + task.claimed, task.token),
         pool=new.pool,
         call=new.call,
         key=new.key,

@@ -8,6 +8,7 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import event_of_loss
+from millpond.store.memory.ahead import charge
 from millpond.store.memory.tables import in_order
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def next_recovery(tables: Tables, now: float) -> float | None:
 
 def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:
     """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
-    held = sorted((tables.tasks[identifier] for identifier in worker.holding), key=in_order)
+    held = everything_held(tables, worker)
     for task in held[:limit]:
         lose(tables, task, now)
     moved = len(held[:limit])
     left = None if limit is None else limit - moved
-    if worker.holding:
+    if worker.holding or worker.ahead:
         return moved
     last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
     if last:
@@ -74,6 +75,12 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     return moved
 
 
+def everything_held(tables: Tables, worker: Worker) -> list[Task]:
+    """Return what a worker runs and what it holds ahead, by pool and place."""
+    held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
+    return sorted(held, key=in_order)
+
+
 def _let_go_of_runs(tables: Tables, owner: str) -> None:
     """A process that is gone adds nothing more to the runs it held open."""
     for run in [run for run in tables.open_runs.values() if owner in run.holders]:
@@ -83,11 +90,14 @@ def _let_go_of_runs(tables: Tables, owner: str) -> None:
 
 def lose(tables: Tables, task: Task, now: float) -> None:
     """Take the lease of one task away: back to the queue, or the end of its budget."""
+    if task.claimed:
+        charge(tables, task, now)
     event = event_of_loss(task)
     if event is not Event.LOSE:
         task.reason = _WHY.get(event, Reason.LEASE_LOST)
     task.due = now
     tables.move(task, event, now)
+    task.worker = None
 
 
 def remove(tables: Tables, worker: Worker, now: float) -> None:
@@ -95,6 +105,7 @@ def remove(tables: Tables, worker: Worker, now: float) -> None:
     del tables.workers[worker.id]
     tables.expiring_workers.discard(worker.id)
     for pool in tables.pools.values():
+        pool.hungry.pop(worker.id, None)
         if pool.starved.pop(worker.id, None) is not None:
             # A slot may have been kept free for it.
             tables.wake(pool.spec.name, now)

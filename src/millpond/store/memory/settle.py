@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
+from millpond.store.memory import ahead
 from millpond.store.memory.submit import Taken, follow_up
 
 if TYPE_CHECKING:
@@ -21,18 +24,36 @@ GIVEN_BACK = (Event.RELEASE, Event.CORRUPT)
 """The ends of attempts that never really ran: they are not measured."""
 
 
-def settle(
-    tables: Tables, settlement: Settlement, now: float
-) -> tuple[Settled, Status | None, tuple[Taken, ...]]:
-    """Apply one settlement and tell what it made of its task, or that its fence is stale."""
+Ended: TypeAlias = tuple[Settled, Status | None, tuple[Taken, ...], Settled | None]
+"""What became of a settlement, of its task, of its follow-ups, and of its successor."""
+
+
+def settle(tables: Tables, settlement: Settlement, now: float) -> Ended:
+    """Apply one settlement or report that its fence is stale; then start its successor."""
+    if settlement.successor is not None:
+        return _hand_over(tables, settlement, settlement.successor, now)
     task = tables.tasks.get(settlement.fence.task)
     if task is None:
-        return _STALE, None, ()
-    if not is_current(task, settlement.fence):
-        tables.pools[task.new.pool].stale_settles += 1
-        return _STALE, None, ()
-    taken = _apply(tables, task, settlement, now)
-    return _APPLIED, task.status, taken
+        return _STALE, None, (), None
+    if task.claimed:
+        if settlement.event in GIVEN_BACK and ahead.is_claim(task, settlement.fence):
+            _return_claim(tables, task, settlement, now)
+            return _APPLIED, task.status, (), None
+    elif is_current(task, settlement.fence):
+        taken = _apply(tables, task, settlement, now)
+        return _APPLIED, task.status, taken, None
+    tables.pools[task.new.pool].stale_settles += 1
+    return _STALE, None, (), None
+
+
+def _hand_over(tables: Tables, settlement: Settlement, successor: Fence, now: float) -> Ended:
+    """Apply a settlement, and start the claim that took over the slot of its attempt."""
+    task = tables.tasks.get(settlement.fence.task)
+    slot = (task.new.pool, task.worker) if task and task.status is _RUNNING else None
+    alone = msgspec.structs.replace(settlement, successor=None)
+    settled, after, taken, _ = settle(tables, alone, now)
+    runs = ahead.begin(tables, successor, slot if settled is _APPLIED else None, now)
+    return settled, after, taken, _APPLIED if runs else _STALE
 
 
 def is_current(task: Task, fence: Fence) -> bool:
@@ -45,7 +66,8 @@ def is_current(task: Task, fence: Fence) -> bool:
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
     started = task.started_at
-    if started is not None and event not in GIVEN_BACK:
+    known = not tables.begun or task.new.id not in tables.begun
+    if known and started is not None and event not in GIVEN_BACK:
         tables.pools[task.new.pool].measure(started - task.due, now - started)
     task.result = settlement.result
     task.error = settlement.error
@@ -87,4 +109,20 @@ def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -
     worker = tables.workers.get(task.worker or "")
     if task.parked and worker is not None:
         worker.unknown.add(task.new.call.function)
+    if task.parked:
+        # It may be the only task here, and another worker may know it.
+        tables.wake(task.new.pool, now)
     tables.move(task, Event.RELEASE, now)
+
+
+def _return_claim(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
+    """Take back a claim ahead that its worker did not start, or could not."""
+    worker, function = tables.workers[task.worker or ""], task.new.call.function
+    ahead.give_back(tables, task, now)
+    if settlement.event is Event.CORRUPT and task.status is Status.QUEUED:
+        task.reason = Reason.CORRUPT
+        tables.move(task, Event.CORRUPT, now)
+    if settlement.parked and task.new.owner is None:
+        worker.unknown.add(function)
+        if task.status is Status.QUEUED:
+            tables.park(tables.pools[task.new.pool], task, now)

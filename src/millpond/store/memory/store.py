@@ -12,6 +12,7 @@ from millpond.core import check
 from millpond.core.errors import StoreClosed
 from millpond.core.moment import rounded
 from millpond.core.run import view as run_view
+from millpond.store.memory.ahead import wanted_pools
 from millpond.store.memory.control import control, pool_named
 from millpond.store.memory.lease import lease
 from millpond.store.memory.recover import more, next_recovery, recover
@@ -119,8 +120,12 @@ class MemoryStore:
         if row is None:
             return RenewAnswer(alive=False)
         self._tables.renew(row, lease, now)
-        told = (t for t in row.holding if self._tables.tasks[t].cancel_requested)
-        return RenewAnswer(alive=True, cancelled=tuple(told))
+        held = (*row.holding, *row.ahead)
+        return RenewAnswer(
+            alive=True,
+            cancelled=tuple(t for t in held if self._tables.tasks[t].cancel_requested),
+            give_back=wanted_pools(self._tables, row, now) if row.ahead else (),
+        )
 
     async def settle(
         self,
@@ -138,17 +143,19 @@ class MemoryStore:
                 pool_named(self._tables, new.pool)
         if then is not None:
             pool_named(self._tables, then.pool)
-        settled, after, taken = [], [], []
+        settled, after, taken, started = [], [], [], []
         for one in settlements:
-            outcome, status, follow_ups = settle(self._tables, one, now)
+            outcome, status, follow_ups, begun = settle(self._tables, one, now)
             settled.append(outcome)
             after.append(status)
             taken.append(follow_ups)
+            started.append(begun)
         leased = lease(self._tables, then, now) if then is not None else None
         self._tables.end(now)
         return SettleAnswer(
             settled=tuple(settled),
             after=tuple(after),
+            started=tuple(started),
             follow_ups=self._told(taken) if any(taken) else ((),) * len(settled),
             lease=leased,
             finished_runs=self._tables.finished_runs(),

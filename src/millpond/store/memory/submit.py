@@ -258,7 +258,7 @@ def _no_capacity(
     tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float
 ) -> Refusal | None:
     """Return why not every task of a batch could start now in a fail-fast pool, or None."""
-    busy = pool.running + pool.backlog.ready
+    busy = pool.running + pool.claimed + pool.backlog.ready
     stopped = pool.paused or pool.not_before > now
     if (
         not stopped

@@ -50,11 +50,13 @@ class PoolTable:
     __slots__ = (
         "arrivals",
         "backlog",
+        "claimed",
         "closed",
         "created_at",
         "declared",
         "fresh",
         "holding",
+        "hungry",
         "internal",
         "keys",
         "lane_processed",
@@ -103,6 +105,10 @@ class PoolTable:
         self.live = 0
         """How many tasks wait or run."""
         self.running = 0
+        self.claimed = 0
+        """Queued tasks that workers hold ahead: out of the backlog, not running."""
+        self.hungry: dict[str, float] = {}
+        """Workers that found nothing while others held some ahead, and until when that counts."""
         self.holding: dict[str, int] = {}
         self.starved: dict[str, tuple[float, float]] = {}
         """Workers that got nothing although there was work: since when, and when last."""
@@ -129,7 +135,7 @@ class PoolTable:
 
     @property
     def queued(self) -> int:
-        """How many tasks wait: ready, scheduled or parked."""
+        """How many tasks wait: ready, scheduled, parked or claimed ahead."""
         return self.live - self.running
 
     def measure(self, waited: float, ran: float) -> None:
@@ -178,6 +184,8 @@ class Tables:
         self._own_tokens = tokens(entropy)
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
+        self.begun: set[int] = set()
+        """Claims ahead whose start was reported in this verb: when they started is not known."""
 
     # One verb
 
@@ -193,6 +201,8 @@ class Tables:
             self._touched_pools = {}
         self._tokens = self._own_tokens if entropy is None else tokens(entropy)
         self.endings.begin()
+        if self.begun:
+            self.begun = set()
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -374,6 +384,59 @@ class Tables:
                 None,
             )
         )
+
+    def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
+        """Let a worker hold a queued task ahead: out of the queue, with a fence, not charged."""
+        pool = self.pools[task.new.pool]
+        self.touch(pool)
+        if task.fresh:
+            pool.fresh.remove(task)
+        self._forget_waiting(task)
+        pool.backlog.start(task, now)
+        pool.claimed += 1
+        worker.ahead[task.new.id] = pool.spec
+        task.fresh = False
+        task.token = token
+        task.worker = worker.id
+        task.claimed = True
+        task.status = advance(task.status, Event.CLAIM)
+        self._records.append(note(task, Event.CLAIM, Status.QUEUED, now))
+
+    def start_claim(self, task: Task, now: float) -> None:
+        """Take the arrow from queued to running for a claim: now it is charged and counts."""
+        pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
+        del worker.ahead[task.new.id]
+        pool.claimed -= 1
+        pool.running += 1
+        pool.holding[worker.id] = pool.holding.get(worker.id, 0) + 1
+        worker.holding[task.new.id] = task.new.pool
+        task.claimed = False
+        task.attempt += 1
+        task.runs += 1
+        task.started_at = now
+        task.reason = None
+        self.begun.add(task.new.id)
+        task.status = advance(task.status, _LEASE)
+        self._records.append(note(task, _LEASE, _QUEUED, now))
+
+    def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
+        """Put a claim back into the queue, as if it had not been made; an arrow follows."""
+        pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
+        self.touch(pool)
+        del worker.ahead[task.new.id]
+        pool.claimed -= 1
+        task.claimed = False
+        pool.backlog.put_back(task.unit, rate=rate)
+        pool.backlog.add(task, now)
+
+    def ask_back(self, task: Task, reason: Reason, now: float) -> int:
+        """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
+        if task.cancel_requested:
+            return 0
+        task.cancel_requested = True
+        task.reason = reason
+        self.order(task.new.pool, "cancel requested", now, task=task.new.id)
+        return 1
 
     def release(self, task: Task, now: float) -> None:
         """Give a running task back: recorded, not charged; a cancelled one is not run again."""
@@ -576,6 +639,9 @@ class Tables:
         for task in sorted(waiting, key=in_order):
             task.reason = reason
             self.move(task, Event.CANCEL, now, cause=cause)
+        held = (task for task in self.of_run(run.new.id) if task.claimed)
+        for task in sorted(held, key=in_order):
+            self.ask_back(task, reason, now)
 
     def _keep_budget(self, run: Run, task: Task, now: float) -> None:
         """Stop a run that has just grown beyond its budget: never in silence."""
@@ -611,7 +677,13 @@ class Tables:
             for identifier, where in self.workers[name].holding.items()
             if where == pool.name
         )
-        return chain(pool.backlog, apart, running)
+        claimed = (
+            self.tasks[identifier]
+            for worker in (self.workers.values() if pool.claimed else ())
+            for identifier, spec in worker.ahead.items()
+            if spec.name == pool.name
+        )
+        return chain(pool.backlog, apart, running, claimed)
 
     def of_run(self, run: int) -> Iterable[Task]:
         """Return the queued and running tasks of a run, its callbacks too, in no order."""
@@ -619,7 +691,7 @@ class Tables:
         running = (
             self.tasks[identifier]
             for worker in self.workers.values()
-            for identifier in worker.holding
+            for identifier in (*worker.holding, *worker.ahead)
             if self.tasks[identifier].new.run == run
         )
         callbacks = (

@@ -100,6 +100,7 @@ class MemoryView:
             queued=pool.queued,
             fresh=len(pool.fresh),
             scheduled=pool.backlog.scheduled(moment) if measured else 0,
+            claimed=pool.claimed,
             running=pool.running,
             parked=sum(map(len, pool.parked.values())),
             kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()),

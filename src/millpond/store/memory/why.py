@@ -73,7 +73,7 @@ def _ahead(pool: PoolTable, task: Task, now: float) -> int:
         1
         for other in pool.arrivals
         if other.status is Status.QUEUED
-        and other.worker is None
+        and not other.claimed
         and not other.parked
         and other.due <= now
         and (other.rank, other.seq) < own

@@ -7,6 +7,7 @@ event loop is asked for. It speaks the store protocol only, with explicit moment
 import pytest
 
 _PARTS = (
+    "ahead",
     "atomic",
     "attempts",
     "audit",

@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
+import msgspec
+
 from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
@@ -86,6 +88,7 @@ class PoolOptions(TypedDict, total=False):
     rate_per_key: Rate | None
     lanes: int | None
     ordered: bool
+    prefetch: int
     max_callbacks: int
 
 
@@ -193,9 +196,11 @@ class Lab:
 
     # Lease and settle
 
-    async def ask(self, want: int = 1, *, worker: str = WORKER, pool: str = POOL) -> LeaseAnswer:
+    async def ask(
+        self, want: int = 1, *, ahead: int = 0, worker: str = WORKER, pool: str = POOL
+    ) -> LeaseAnswer:
         """Ask for tasks and return the whole answer."""
-        ask = LeaseAsk(pool=pool, worker=worker, want=want)
+        ask = LeaseAsk(pool=pool, worker=worker, want=want, ahead=ahead)
         return self._heard(await self.store.lease(ask, **self._moment()))
 
     async def lease(
@@ -203,6 +208,12 @@ class Lab:
     ) -> list[Leased]:
         """Ask for tasks and return those leased."""
         return list((await self.ask(want, worker=worker, pool=pool)).leased)
+
+    async def claims(
+        self, ahead: int = 100, *, worker: str = WORKER, pool: str = POOL
+    ) -> list[Leased]:
+        """Ask for tasks to hold ahead and return those claimed."""
+        return list((await self.ask(0, ahead=ahead, worker=worker, pool=pool)).claimed)
 
     async def one(self, *, worker: str = WORKER, pool: str = POOL) -> Leased:
         """Lease the next task; there must be one."""
@@ -352,6 +363,11 @@ def released(leased: Leased, *, parked: bool = False) -> Settlement:
 def corrupt(leased: Leased) -> Settlement:
     """The record could not be read."""
     return Settlement(fence=leased.fence, event=Event.CORRUPT, spend=False)
+
+
+def handing_over(settlement: Settlement, claim: Leased) -> Settlement:
+    """Return a settlement whose slot a claim held ahead was started in."""
+    return msgspec.structs.replace(settlement, successor=claim.fence)
 
 
 def with_fence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millpond.testing.conformance.ahead import AheadConformance
 from millpond.testing.conformance.atomic import AtomicConformance
 from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
@@ -33,6 +34,7 @@ class StoreConformance(
     OrderConformance,
     LimitsConformance,
     LanesConformance,
+    AheadConformance,
     RenewConformance,
     SettleConformance,
     CallbacksConformance,

@@ -204,3 +204,13 @@ class WakesConformance(StoreSuite):
         await lab.put()
         await lab.put()
         assert {} == lab.wakes
+
+    @scenario
+    async def test_what_one_worker_does_not_know_wakes_the_others(self, lab: Lab) -> None:
+        """Given back to be parked, it may be started at once by who knows it."""
+        await lab.declare()
+        await lab.join("w2")
+        await lab.put(call=Call("rare"))
+        await lab.applied(released(await lab.one(worker="w2"), parked=True))
+        assert {POOL: lab.now} == lab.wakes
+        assert 1 == len(await lab.lease())
