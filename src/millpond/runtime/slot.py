@@ -58,12 +58,16 @@ class Slot:
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
-            if not worker.has_room_for(self):
-                return
-            wake = self._wake = worker.loop.create_future()
+                # An idle slot must not keep what its last handler returned or raised.
+                del job, value, outcome
+            woken = self._wake = worker.loop.create_future()
+            kept = worker.has_room_for(self)
             if worker.wants_turn():
+                # This may give it a job already.
                 await worker.turn()
-            await wake
+            if not kept:
+                return
+            await woken
 
     async def _live_on(self) -> None:
         """Take back cancellations that belonged to the job, also one it has not felt yet."""
@@ -75,14 +79,19 @@ class Slot:
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
-        body, context = job.body, job.context
+        body, context, worker = job.body, job.context, self.worker
+        if job.stopped_early:
+            return None, _interrupted(job, asyncio.CancelledError())
         try:
             if body.where is not Where.LOOP:
-                value = await self.worker.run_elsewhere(job)
+                if worker.ready:
+                    worker.wake_slots()
+                value = await worker.run_elsewhere(job)
             elif type(body) is Closure:
-                value = await stepped(as_coroutine(context.run(body.fn)), context)
+                value = await stepped(as_coroutine(context.run(body.fn)), context, worker)
             else:
-                value = await stepped(as_coroutine(context.run(body.invoke, job)), context)  # type: ignore[union-attr]
+                started = context.run(body.invoke, job)  # type: ignore[union-attr]
+                value = await stepped(as_coroutine(started), context, worker)
             if job.why is Why.TIMEOUT:
                 return None, timed_out(job)
             return value, succeeded(job, value)
@@ -91,11 +100,12 @@ class Slot:
         except BadResult as error:
             return error, Raised(describe(error), final=True, reason="bad_result")
         except Unreadable as error:
-            self.worker.runtime.counts.corrupt += 1
+            worker.runtime.corrupt(job, error)
             return error, Unfit(corrupt=True)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end us
+        except BaseException as error:
+            # SystemExit in a handler must not end us; Ctrl-C must, and only ever comes to the loop.
+            if isinstance(error, KeyboardInterrupt) and body.where is Where.LOOP:
+                raise
             if job.why is Why.TIMEOUT:
                 return error, timed_out(job)
             return error, raised(error, job)
