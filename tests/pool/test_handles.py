@@ -388,7 +388,8 @@ async def test_cancel_says_whether_it_changed_anything() -> None:
         ended = await work.submit()
         await ended
         assert not await mp.cancel(ended.id)
-        assert not await pool.cancel(12345)
+        with pytest.raises(UnknownTask):
+            await pool.cancel(12345)
 
 
 async def test_the_way_back_to_a_handle_is_its_id() -> None:

@@ -42,6 +42,11 @@ class Watch:
     def __init__(self) -> None:
         self._ask_at: float | None = 0.0
 
+    @property
+    def moment(self) -> float | None:
+        """When it is worth asking again; None = only after a wake-up."""
+        return self._ask_at
+
     def asking(self) -> None:
         """Note that a claim is on its way; what wakes from now on is not in its answer."""
         self._ask_at = None

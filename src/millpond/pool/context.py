@@ -128,6 +128,11 @@ class _About:
         """What the worker's `resources` yielded, shared by its jobs."""
         return self._job.worker.resources
 
+    def _known(self, step: str) -> bytes | None:
+        """Return what a step gave before, in this attempt or in an earlier one."""
+        own = None if self._child is not None else self._job.steps
+        return own[step] if own and step in own else self._job.leased.steps.get(step)
+
     def _stored(self, stored: bytes) -> Any:  # noqa: ANN401 - plain data
         return msgspec.json.decode(stored)
 
@@ -167,7 +172,7 @@ class Context(_About):
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
-        known = self._job.leased.steps.get(step)
+        known = self._known(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
         result = await fn()
@@ -235,7 +240,7 @@ class SyncContext(_About):
 
     def once(self, step: str, fn: Callable[[], T]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
-        known = self._job.leased.steps.get(step)
+        known = self._known(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
         if self._child is not None:
@@ -262,3 +267,5 @@ async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - 
         )
     runtime = job.runtime
     runtime.heed(await runtime.store.control(Remember(job.leased.fence, step, stored)))
+    steps = job.steps = job.steps or {}
+    steps.setdefault(step, stored)

@@ -38,6 +38,7 @@ from millpond.core.why import explain
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import Handle
 from millpond.pool.options import policy
+from millpond.pool.outcome import Outcome
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import Executor, KeyOf, TaskDecorator, TaskFunction, default_options
@@ -312,12 +313,28 @@ class Millpond:
 
     @overload
     def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
     ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
     ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, P], T], /
@@ -471,7 +488,7 @@ class Millpond:
     async def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
-        return bool(await self.runtime.cancel((task,), interrupt=mode == "interrupt"))
+        return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")
 
     async def why(self, task: int, /) -> str:
         """Return in words why a task is not running (or that it is, or how it ended)."""

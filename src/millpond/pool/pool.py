@@ -15,6 +15,7 @@ from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
+from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import Rejected, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
@@ -95,12 +96,28 @@ class Pool:
 
     @overload
     def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
     ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
     ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, P], T], /
@@ -533,7 +550,7 @@ class Pool:
         """Cancel one task; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         await self._mp.ready(self)
-        return bool(await self.runtime.cancel((task,), interrupt=mode == "interrupt"))
+        return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")
 
     async def cancel_all(
         self,

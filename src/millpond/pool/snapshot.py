@@ -150,7 +150,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 async def snapshot(pool: Pool) -> Snapshot:
     """Read a pool."""
     runtime = pool.runtime
-    view = await runtime.view.pool(pool.name)
+    view = await runtime.view.pool(pool.name, now=runtime.clock())
     assert view is not None  # noqa: S101 - it was declared before it was asked about
     oldest = view.oldest_queued_at
     bound = view.spec.backpressure
@@ -194,7 +194,7 @@ async def snapshot(pool: Pool) -> Snapshot:
 
 def state_of(view: PoolView) -> LoopState:
     """Return what the loop of a pool is at: saturated and scheduled say why it waits."""
-    if view.running >= view.spec.max_concurrent and view.queued > view.scheduled:
+    if view.running and view.running >= view.spec.max_concurrent:
         return "saturated"
     if view.running:
         return "running"

@@ -203,7 +203,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
         given = self.defaults.get("retry")
         shape = None
         if self._batch is not None:
-            shape = BatchShape(self._batch[0], self._batch[1], self._call_batch)
+            shape = BatchShape(self._batch[0], self._batch[1], self._read_item, self._call_batch)
         process = (self.fn.__module__, self.fn.__qualname__)
         return Handler(
             self.name,
@@ -225,14 +225,15 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
     def _call_back(self, job: Job) -> Any:  # noqa: ANN401
         args, kwargs = self.callback_signature.decode(job.leased.call.payload)
-        ending = msgspec.msgpack.decode(job.leased.options, type=Ending)
-        outcome = Outcome.of(ending, self.mp.tasks)
+        outcome = Outcome.of(_ending(job.leased.options), self.mp.tasks)
         if self.signature.wants_context:
             return self.fn(self._context(job), outcome, *args, **kwargs)
         return self.fn(outcome, *args, **kwargs)
 
-    def _call_batch(self, jobs: list[Job]) -> Any:  # noqa: ANN401
-        items = [self.signature.decode(job.leased.call.payload)[0][0] for job in jobs]
+    def _read_item(self, job: Job) -> Any:  # noqa: ANN401 - an item of any type
+        return self.signature.decode(job.leased.call.payload)[0][0]
+
+    def _call_batch(self, jobs: list[Job], items: list[Any]) -> Any:  # noqa: ANN401
         if self.signature.wants_context:
             return self.fn(self._context(jobs[0]), items)
         return self.fn(items)
@@ -292,12 +293,28 @@ class TaskDecorator(Protocol):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, Outcome, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Async[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Outcome, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Async[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Async[T]], /
     ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Async[T]]]: ...
     @overload
     def __call__(
         self, fn: Callable[P, Async[T]], /
     ) -> TaskFunction[P, T, Callable[P, Async[T]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[SyncContext, P], T], /
@@ -309,6 +326,22 @@ class TaskDecorator(Protocol):
 class BatchDecorator(Protocol):
     """What `@pool.batch_task(...)` gives."""
 
+    @overload
+    def __call__(
+        self, fn: Callable[[Context, list[T]], Async[list[R | Failed]]], /
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Async[list[R | Failed]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[Context, list[T]], Async[list[R]]], /
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Async[list[R]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[SyncContext, list[T]], list[R | Failed]], /
+    ) -> TaskFunction[[T], R, Callable[[SyncContext, list[T]], list[R | Failed]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[SyncContext, list[T]], list[R]], /
+    ) -> TaskFunction[[T], R, Callable[[SyncContext, list[T]], list[R]]]: ...
     @overload
     def __call__(
         self, fn: Callable[[list[T]], Async[list[R | Failed]]], /
@@ -325,6 +358,14 @@ class BatchDecorator(Protocol):
     def __call__(
         self, fn: Callable[[list[T]], list[R]], /
     ) -> TaskFunction[[T], R, Callable[[list[T]], list[R]]]: ...
+
+
+def _ending(stored: bytes) -> Ending:
+    """Return how the task of a callback ended."""
+    try:
+        return msgspec.msgpack.decode(stored, type=Ending)
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"the outcome stored for a callback: {error}") from error
 
 
 def _verdict(error: BaseException) -> Verdict:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.settle import Interrupted, Stopped
+from millpond.core.settle import Interrupted, Stopped, Unfit
 from millpond.runtime.job import BatchShape, Handler, Job, Why, current_job
-from millpond.runtime.outcome import raised
+from millpond.runtime.outcome import Unreadable, raised
 from millpond.runtime.slot import succeeded, timed_out
 
 if TYPE_CHECKING:
@@ -47,30 +47,37 @@ class Batches:
         elif len(waiting) == 1:
             self._timers[name] = self._worker.loop.call_later(shape.linger, self._send, name, shape)
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: Job, *, interrupt: bool) -> None:
         """Take a job that is still being gathered out of its batch; interrupt one at work."""
         name = job.leased.call.function
         if job in self._gathering.get(name, ()):
             self._gathering[name].remove(job)
             self._end(job, None, Interrupted())
-            self._worker.kick()
+            return
+        if not interrupt:
             return
         leader = self._calls.get(job)
-        if leader is not None and leader.slot is not None:
+        if leader is not None:
             leader.why = job.why
-            leader.slot.interrupt(leader)
+            if leader.slot is not None:
+                leader.slot.interrupt(leader)
+            else:
+                leader.stopped_early = True
 
     def _send(self, name: str, shape: BatchShape) -> None:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        jobs = self._gathering.pop(name, [])
+        jobs, items = self._read(self._gathering.pop(name, []), shape)
         if not jobs:
             return
         body = jobs[0].body
         assert isinstance(body, Handler)  # noqa: S101 - closures are never gathered
         leader = Job(
-            jobs[0].leased, self._worker, BatchCall(self, jobs, shape, body), jobs[0].started_at
+            jobs[0].leased,
+            self._worker,
+            BatchCall(self, jobs, items, shape, body),
+            jobs[0].started_at,
         )
         for job in jobs:
             self._calls[job] = leader
@@ -79,6 +86,18 @@ class Batches:
         context.run(current_job.set, jobs[0])
         self._worker.ready.append(leader)
         self._worker.wake_slots()
+
+    def _read(self, jobs: list[Job], shape: BatchShape) -> tuple[list[Job], list[Any]]:
+        """Return the jobs that can be read, and their items; the others are set aside."""
+        readable, items = [], []
+        for job in jobs:
+            try:
+                items.append(shape.read(job))
+                readable.append(job)
+            except Unreadable as error:
+                self._worker.runtime.corrupt(job, error)
+                self._end(job, error, Unfit(corrupt=True))
+        return readable, items
 
     def settle(self, jobs: list[Job], given: Any) -> None:  # noqa: ANN401 - what the handler gave
         """Settle each job of a call by its own result."""
@@ -122,16 +141,24 @@ class Batches:
 class BatchCall(Handler):
     """The one call made for a batch: it looks like a handler and settles each job itself."""
 
-    __slots__ = ("_batches", "_jobs", "_shape")
+    __slots__ = ("_batches", "_items", "_jobs", "_shape")
 
-    def __init__(self, batches: Batches, jobs: list[Job], shape: BatchShape, body: Handler) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        jobs: list[Job],
+        items: list[Any],
+        shape: BatchShape,
+        body: Handler,
+    ) -> None:
         super().__init__(body.name, body.where, self._invoke, lambda _: b"", body.retry)
         self._batches = batches
         self._jobs = jobs
+        self._items = items
         self._shape = shape
 
     def _invoke(self, _leader: Job) -> Any:  # noqa: ANN401
-        return self._shape.call(self._jobs)
+        return self._shape.call(self._jobs, self._items)
 
     def over(self, leader: Job, value: Any, *, failed: bool) -> None:  # noqa: ANN401
         """Settle the jobs of this call."""

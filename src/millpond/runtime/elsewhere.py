@@ -53,9 +53,10 @@ class Elsewhere:
             try:
                 return await asyncio.shield(done)
             except asyncio.CancelledError:
-                if done.cancelled() or (done.done() and job.why is None):
-                    raise
-                if job.why in (Why.STOP, Why.LEASE_LOST) and not done.done():
+                if done.done():
+                    # It ended as it was interrupted, or raised this itself.
+                    return done.result()
+                if job.why in (Why.STOP, Why.LEASE_LOST):
                     # The process is leaving; a daemon thread does not keep it.
                     done.add_done_callback(_forget)
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.runtime.job import Closure
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class End:
     @classmethod
     def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> End:  # noqa: ANN401
         """Return the end that a settlement of this process made."""
-        end = cls(after, job.leased.fence.attempt)
+        end = cls(after, job.leased.fence.attempt - (not decided.spend))
         if after is Status.COMPLETED:
             if type(job.body) is Closure:
                 end.value = value
@@ -37,7 +37,11 @@ class End:
                 end.result = decided.result
             return end
         end.error = decided.error
-        end.reason = "cancelled" if after is Status.CANCELLED else decided.reason
+        end.reason = decided.reason
+        if after is Status.CANCELLED:
+            end.reason = "cancelled"
+        elif decided.event is Event.CORRUPT:
+            end.reason = "corrupt"
         if isinstance(value, BaseException):
             end.cause = value
         return end

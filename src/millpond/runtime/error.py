@@ -30,7 +30,7 @@ def describe(error: BaseException) -> bytes:
 
 def info_of(error: BaseException) -> ErrorInfo:
     """Return what is kept of an exception."""
-    told = getattr(error, "info", None)
+    told = vars(error).get("info")
     if isinstance(told, ErrorInfo):
         # It was raised in another process, which has described it.
         return told

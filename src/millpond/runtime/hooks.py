@@ -35,6 +35,7 @@ class Counts:
         self.unknown_functions = 0
         self.corrupt = 0
         self.stuck = 0
+        self.stalls = 0
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,15 @@ class Empty(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Kind = Literal[
-    "blocked", "completed", "failed", "cancelled", "rejected", "retry", "released", "stale"
+    "blocked",
+    "completed",
+    "failed",
+    "cancelled",
+    "rejected",
+    "retry",
+    "released",
+    "stale",
+    "stalled",
 ]
 
 
@@ -79,6 +88,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     delay: float | None = None
     """Seconds until the next attempt, for a retry."""
+    worker: str | None = None
+    """The worker, where it is about one and not about a task."""
     error: ErrorInfo | None = None
 
 
@@ -122,6 +133,12 @@ class Hooks:
         """Tell of a settlement that came too late."""
         if self.observers:
             self._observe(runtime, "stale", leased)
+
+    def stalled(self, runtime: Runtime, worker: str) -> None:
+        """Tell of a worker whose loop stands still, or had to start again."""
+        if self.observers:
+            happened = Observed(kind="stalled", pool="", worker=worker, at=runtime.clock())
+            self._tell(runtime, happened)
 
     def blocked(self, runtime: Runtime, pool: str, batch: Batch) -> None:
         """Tell of a submitter that waits for room."""

@@ -70,11 +70,18 @@ class Handler:
 class BatchShape:
     """How many tasks of a function go into one call, and how long the first waits for more."""
 
-    __slots__ = ("call", "linger", "size")
+    __slots__ = ("call", "linger", "read", "size")
 
-    def __init__(self, size: int, linger: float, call: Callable[[list[Job]], Any]) -> None:
+    def __init__(
+        self,
+        size: int,
+        linger: float,
+        read: Callable[[Job], Any],
+        call: Callable[[list[Job], list[Any]], Any],
+    ) -> None:
         self.size = size
         self.linger = linger
+        self.read = read
         self.call = call
 
 
@@ -112,9 +119,13 @@ class Job:
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False
+    unsure = False
+    """Whether it was settled by a verb whose answer was lost."""
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None
     follow_ups: list[NewTask] | None = None
+    steps: dict[str, bytes] | None = None
+    """What this attempt itself has done so far, by the name of the step."""
     awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None
     _cancelled: asyncio.Event | None = None
     _lease_lost: asyncio.Event | None = None

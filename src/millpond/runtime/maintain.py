@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.control import Prune
 from millpond.core.plan import sooner
+from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.maintenance")
 
 PRUNE_EVERY = 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
+"""Seconds to wait after the store failed, doubling."""
+
+POLL_FLOOR = 5.0
+"""Seconds between two looks at pools of a shared store for which no hint came."""
+
 SHORTEST_SLEEP = 0.001
 
 NEVER = 1e9
@@ -29,7 +36,11 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._pruned_at = runtime.clock()
-        self._prunes = False
+        self._renew_at = 0.0
+        self._pause = 0.0
+        self._polled_at = runtime.clock()
+        self._kept: set[str] = set()
+        """The pools of which ended tasks may be kept."""
 
     def start(self) -> None:
         """Begin, once there is a worker."""
@@ -48,67 +59,101 @@ class Maintenance:
         """Something may be due earlier than was known."""
         self._nudge.set()
 
-    def ended(self) -> None:
-        """A task has ended: one day it is to be forgotten."""
-        if not self._prunes:
-            self._prunes = True
+    def keep(self, pool: str | None) -> None:
+        """A task of a pool (None = of any) ended: it is kept, and forgotten in its time."""
+        first = not self._kept
+        self._kept.update(self._runtime.declared if pool is None else (pool,))
+        if first:
             self._nudge.set()
+
+    def keeps(self, pool: str) -> bool:
+        """Return whether it is known that ended tasks of a pool are kept."""
+        return pool in self._kept
 
     async def _main(self) -> None:
         while True:
+            # What comes up during a round is for the next one.
+            self._nudge.clear()
             try:
                 moment = await self._round()
-            except Exception:
-                log.exception("maintenance failed; it tries again")
-                moment = self._runtime.clock() + 1.0
+            except Exception as error:  # noqa: BLE001 - whatever it was, leases must be renewed
+                moment = self._runtime.clock() + self._back_off(error)
+            else:
+                self._pause = 0.0
             delay = NEVER if moment is None else moment - self._runtime.clock()
             if delay >= NEVER / 2:
-                await self._nudged()
+                await self._nudge.wait()
                 continue
             delay = max(delay, SHORTEST_SLEEP)
             try:
                 async with asyncio.timeout(delay):
-                    await self._nudged()
+                    await self._nudge.wait()
             except TimeoutError:
                 pass
 
-    async def _nudged(self) -> None:
-        """Wait for a nudge: one that came during the last round counts."""
-        await self._nudge.wait()
-        self._nudge.clear()
+    def _back_off(self, error: Exception) -> float:
+        """Return how long to wait after a failure: longer each time, and told once."""
+        if not self._pause:
+            log.error("maintenance failed (%s); it tries again", error, exc_info=error)
+        self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        return self._pause
 
     async def _round(self) -> float | None:
         """Do what is due; return when to look again."""
         runtime = self._runtime
+        # Our own leases first: what keeps us alive must not wait behind what is lost.
+        renewal = await self._renew()
         answer = await runtime.store.recover()
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, await self._renew()), await self._prune())
+        return sooner(sooner(answer.next_at, renewal), sooner(await self._prune(), self._poll()))
+
+    def _poll(self) -> float | None:
+        """Ask again where others may have done what nobody told us: hints can be lost."""
+        runtime = self._runtime
+        if not runtime.shared:
+            return None
+        now = runtime.clock()
+        if now >= self._polled_at + POLL_FLOOR:
+            self._polled_at = now
+            for worker in runtime.workers:
+                worker.look_everywhere()
+        return self._polled_at + POLL_FLOOR
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""
         runtime = self._runtime
         if not runtime.shared:
             return None
+        now = runtime.clock()
+        if now < self._renew_at:
+            return self._renew_at
         for worker in list(runtime.workers):
             answer = await runtime.store.renew(worker.name, worker.lease)
-            if not answer.alive:
+            if answer.alive:
+                worker.renewed()
+            else:
                 runtime.fenced(worker)
             runtime.told_to_cancel(answer.cancelled)
         shortest = min((worker.lease for worker in runtime.workers), default=None)
-        return None if shortest is None else runtime.clock() + shortest / 3
+        if shortest is None:
+            return None
+        self._renew_at = now + shortest / 3
+        return self._renew_at
 
     async def _prune(self) -> float | None:
         """Forget what is older than it is kept, now and then, while there is anything to forget."""
         runtime = self._runtime
         now = runtime.clock()
         due = self._pruned_at + PRUNE_EVERY
+        if runtime.shared:
+            self._kept.update(runtime.declared)
         if now < due:
-            return due if await self._anything_kept() else None
+            return due if self._kept else None
         self._pruned_at = now
         keep = runtime.keep
-        for pool in list(runtime.declared):
+        for pool in sorted(self._kept & runtime.declared.keys()):
             order = Prune(
                 pool,
                 now - float(keep.completed),  # type: ignore[arg-type]
@@ -120,14 +165,16 @@ class Maintenance:
                 more = (await runtime.store.control(order)).count >= order.limit
                 await asyncio.sleep(0)
         runtime.waiting.forget_values(now - float(keep.completed))  # type: ignore[arg-type]
-        return now + PRUNE_EVERY if await self._anything_kept() else None
+        runtime.waiting.forget_causes(now - float(keep.failed))  # type: ignore[arg-type]
+        for pool in sorted(self._kept):
+            if not await self._anything_kept(pool):
+                self._kept.discard(pool)
+        return now + PRUNE_EVERY if self._kept else None
 
-    async def _anything_kept(self) -> bool:
-        """Return whether there is something to forget; if not, the next end will tell."""
-        for pool in self._runtime.declared:
-            view = await self._runtime.view.pool(pool, measured=False)
+    async def _anything_kept(self, pool: str) -> bool:
+        """Return whether there is something of a pool to forget; if not, its next end will tell."""
+        for name in (pool, pool + CALLBACKS):
+            view = await self._runtime.view.pool(name, measured=False)
             if view is not None and view.kept:
-                self._prunes = True
                 return True
-        self._prunes = False
         return False

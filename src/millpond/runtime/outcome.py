@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.backoff import Retry, qualified_name, tries_again
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
@@ -60,10 +61,18 @@ def policy_of(job: Job) -> Policy:
     """Return how the task is tried again: as submitted, else as its function or pool says."""
     leased = job.leased
     if leased.options and not leased.pool.endswith(CALLBACKS):
-        carried = msgspec.msgpack.decode(leased.options, type=Carried)
+        carried = _carried(leased.options)
         if carried.retry is not None:
             return carried.retry
     return job.body.retry or job.runtime.retries.get(leased.pool) or DEFAULT_RETRY
+
+
+def _carried(options: bytes) -> Carried:
+    """Return what a task carries; what cannot be read is as good as nothing."""
+    try:
+        return msgspec.msgpack.decode(options, type=Carried)
+    except msgspec.MsgspecError:
+        return Carried()
 
 
 def formula_of(job: Job) -> Retry:
@@ -73,11 +82,20 @@ def formula_of(job: Job) -> Retry:
 
 
 def raised(error: BaseException, job: Job) -> Raised:
-    """Return what an exception means for its attempt."""
+    """Return what an exception means for its attempt; one that cannot be asked is final."""
+    try:
+        return _meaning(error, job)
+    except Exception as broken:  # noqa: BLE001 - a user's exception or policy may do anything
+        broken.__cause__ = error
+        return Raised(describe(broken), final=True)
+
+
+def _meaning(error: BaseException, job: Job) -> Raised:
     if isinstance(error, GiveUp):
         return Raised(describe(error.__cause__ or error), final=True)
     if isinstance(error, RetryLater):
-        return Raised(describe(error), retry_in=error.seconds, spend=error.spend)
+        seconds = check.seconds("seconds", error.seconds)
+        return Raised(describe(error), retry_in=seconds, spend=bool(error.spend))
     policy = policy_of(job)
     if isinstance(policy, Retry):
         return Raised(describe(error), final=not tries_again(policy, _kinds(error)))
@@ -98,12 +116,8 @@ def _kinds(error: BaseException) -> tuple[str, ...]:
 def _asked(
     policy: Callable[[int, BaseException], float | None], job: Job, error: BaseException
 ) -> Raised:
-    """Return what a policy of the user's own says; one that raises gives up, loudly."""
-    try:
-        delay = policy(job.leased.fence.attempt, error)
-    except Exception as broken:  # noqa: BLE001 - it is told in place of the handler's error
-        broken.__cause__ = error
-        return Raised(describe(broken), final=True)
+    """Return what a policy of the user's own says."""
+    delay = policy(job.leased.fence.attempt, error)
     if delay is None:
         return Raised(describe(error), final=True)
-    return Raised(describe(error), retry_in=max(float(delay), 0.0))
+    return Raised(describe(error), retry_in=check.seconds("retry", delay))

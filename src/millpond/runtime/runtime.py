@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, CancelRun, Declare, Disown, Join, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
@@ -20,6 +20,7 @@ from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.progress import ProgressBoard
+from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
@@ -83,6 +84,7 @@ class Runtime:
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
+        self.report = Report(self)
         self.closed = False
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
@@ -104,6 +106,7 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
+        self.report.stop()
         self.waiting.close(error)
         for task in list(self._tasks):
             task.cancel()
@@ -161,6 +164,10 @@ class Runtime:
         """Return the functions its workers know; None = whatever may come."""
         return tuple(self.functions) if self.shared else None
 
+    def presented(self, worker: Worker) -> Join:
+        """Return how a worker presents itself to the store."""
+        return Join(worker.name, worker.lease, self.owner, self.known_functions())
+
     # What verbs tell
 
     def heed(
@@ -196,7 +203,7 @@ class Runtime:
     def _heard_of_end(self, task: int) -> None:
         """A task was ended by something else than a handler of ours."""
         self.closures.pop(task, None)
-        self.maintenance.ended()
+        self.maintenance.keep(None)
         self.waiting.ended(task, None)
         self.submitter.room_anywhere()
         self.hooks.ended_unseen(self, task)
@@ -205,7 +212,11 @@ class Runtime:
         """One of our own settlements ended a task."""
         task = leased.fence.task
         self.closures.pop(task, None)
-        self.maintenance.ended()
+        pool = leased.pool.removesuffix(CALLBACKS)
+        if not self.maintenance.keeps(pool):
+            self.maintenance.keep(pool)
+        if self.report.timer is None:
+            self.report.begin()
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
@@ -218,7 +229,32 @@ class Runtime:
         """One of our own settlements put a task back into the queue."""
         # It may expire there, or be parked for a while only.
         self.maintenance.nudge()
+        if self.report.timer is None:
+            self.report.begin()
         self.hooks.retried(self, leased, decided)
+
+    def stalled(self, worker: str) -> None:
+        """A worker's loop makes no progress."""
+        self.counts.stalls += 1
+        self.hooks.stalled(self, worker)
+
+    def corrupt(self, job: Job, error: Exception) -> None:
+        """A stored call cannot be read: it is set aside as failed, and somebody should look."""
+        self.counts.corrupt += 1
+        pool = job.leased.pool
+        where = {"pool": pool, "task": job.id}
+        log.error("task %d of pool %s cannot be read: %s", job.id, pool, error, extra=where)
+
+    def find_out(self, job: Job) -> None:
+        """A settlement is stale that may have been applied before, when its answer was lost."""
+        self.spawn(self._find_out(job))
+
+    async def _find_out(self, job: Job) -> None:
+        record = await self.view.task(job.id)
+        if record is None or record.token != job.leased.fence.token:
+            self.stale(job)
+        elif record.status.terminal:
+            self._heard_of_end(job.id)
 
     def stale(self, job: Job) -> None:
         """A settlement came too late: somebody else owns the task now, and nothing was changed."""
@@ -270,6 +306,9 @@ class Runtime:
 
     def fenced(self, worker: Worker) -> None:
         """The store no longer knows a worker: its leases are lost, and it starts anew."""
+        if worker.fenced:
+            return
+        worker.fenced = True
         self.counts.leases_lost += len(worker.jobs)
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
@@ -278,23 +317,17 @@ class Runtime:
     async def _rejoin(self, worker: Worker) -> None:
         self._names += 1
         worker.name = f"{self.owner}/{self._names}"
-        order = Join(worker.name, worker.lease, self.owner, self.known_functions())
-        self.heed(await self.store.control(order))
-        worker.look_everywhere()
-
-    def disown(self, worker: Worker) -> None:
-        """An answer was lost: give back whatever the store thinks this worker holds, unknown."""
-        self.spawn(self._disown(worker))
-
-    async def _disown(self, worker: Worker) -> None:
-        for pause in (0.05, 0.2, 1.0, 5.0, 30.0):
+        pause = 0.05
+        while True:
             try:
-                order = Disown(worker.name, tuple(worker.held()))
-                self.heed(await self.store.control(order))
-            except Exception:  # noqa: BLE001 - the store is still away; its own lease will tell
+                self.heed(await self.store.control(self.presented(worker)))
+                break
+            except Exception:  # noqa: BLE001 - a worker that does not join again is lost
                 await asyncio.sleep(pause)
-            else:
-                return
+                pause = min(pause * 2, 5.0)
+        worker.fenced = False
+        worker.renewed()
+        worker.look_everywhere()
 
     async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
         """Store how far an attempt has come, if it still holds its lease."""
@@ -327,6 +360,13 @@ class Runtime:
             for job in list(worker.jobs.values()):
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):
                     worker.stop_job(job, Why.CANCEL, interrupt=False)
+
+    async def cancel_one(self, task: int, *, interrupt: bool) -> bool:
+        """Cancel a task and return whether that changed anything; UnknownTask if it never was."""
+        changed = bool(await self.cancel((task,), interrupt=interrupt))
+        if not changed and await self.view.status((task,)) == ("unknown",):
+            raise self.gone(task)
+        return changed
 
     def cancelled_all(
         self, pool: str, *, before: float | None, unit: str | None, interrupt: bool

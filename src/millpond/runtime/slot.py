@@ -58,15 +58,16 @@ class Slot:
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
-            if not worker.has_room_for(self):
-                if worker.wants_turn():
-                    await worker.turn()
-                return
-            # Kept here too: whoever wakes the slot during its turn takes the future away.
-            wake = self._wake = worker.loop.create_future()
+                # An idle slot must not keep what its last handler returned or raised.
+                del job, value, outcome
+            woken = self._wake = worker.loop.create_future()
+            kept = worker.has_room_for(self)
             if worker.wants_turn():
+                # This may give it a job already.
                 await worker.turn()
-            await wake
+            if not kept:
+                return
+            await woken
 
     async def _live_on(self) -> None:
         """Take back cancellations that belonged to the job, also one it has not felt yet."""
@@ -79,9 +80,9 @@ class Slot:
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
         body, context, worker = job.body, job.context, self.worker
+        if job.stopped_early:
+            return None, _interrupted(job, asyncio.CancelledError())
         try:
-            if job.stopped_early:
-                raise asyncio.CancelledError  # noqa: TRY301 - as if it had come one step later
             if body.where is not Where.LOOP:
                 if worker.ready:
                     worker.wake_slots()
@@ -89,7 +90,8 @@ class Slot:
             elif type(body) is Closure:
                 value = await stepped(as_coroutine(context.run(body.fn)), context, worker)
             else:
-                value = await stepped(as_coroutine(context.run(body.invoke, job)), context, worker)  # type: ignore[union-attr]
+                started = context.run(body.invoke, job)  # type: ignore[union-attr]
+                value = await stepped(as_coroutine(started), context, worker)
             if job.why is Why.TIMEOUT:
                 return None, timed_out(job)
             return value, succeeded(job, value)
@@ -98,11 +100,12 @@ class Slot:
         except BadResult as error:
             return error, Raised(describe(error), final=True, reason="bad_result")
         except Unreadable as error:
-            self.worker.runtime.counts.corrupt += 1
+            worker.runtime.corrupt(job, error)
             return error, Unfit(corrupt=True)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end us
+        except BaseException as error:
+            # SystemExit in a handler must not end us; Ctrl-C must, and only ever comes to the loop.
+            if isinstance(error, KeyboardInterrupt) and body.where is Where.LOOP:
+                raise
             if job.why is Why.TIMEOUT:
                 return error, timed_out(job)
             return error, raised(error, job)

@@ -31,7 +31,8 @@ class Waiting:
         self._everything: dict[object, Callable[[int, End | None], None]] = {}
         self.values: dict[int, tuple[float, Any]] = {}
         """What closures returned, until retention forgets them."""
-        self._causes: OrderedDict[int, BaseException] = OrderedDict()
+        self._causes: OrderedDict[int, tuple[float, BaseException]] = OrderedDict()
+        """What handlers raised, the latest, until retention forgets it."""
         self.era = object()
         """Of this Millpond's opening and of no other: what lived in another is not known here."""
         self._recent: set[int] = set()
@@ -86,7 +87,7 @@ class Waiting:
         if end.value is not None:
             self.values[task] = (self._runtime.clock(), end.value)
         if end.cause is not None:
-            self._causes[task] = end.cause
+            self._causes[task] = (self._runtime.clock(), end.cause)
             if len(self._causes) > CAUSES_KEPT:
                 self._causes.popitem(last=False)
 
@@ -95,13 +96,20 @@ class Waiting:
         for task in [task for task, (at, _) in self.values.items() if at < before]:
             del self.values[task]
 
+    def forget_causes(self, before: float) -> None:
+        """Forget what handlers raised before a moment, with all that its frames hold."""
+        for task in [task for task, (at, _) in self._causes.items() if at < before]:
+            del self._causes[task]
+
     def read(self, task: Task) -> End:
         """Return the end of a task from its record and from what this process remembers."""
         end = End.read(task)
         kept = self.values.get(task.new.id)
         if kept is not None:
             end.value = kept[1]
-        end.cause = self._causes.get(task.new.id)
+        raised = self._causes.get(task.new.id)
+        if raised is not None:
+            end.cause = raised[1]
         return end
 
     def has_not_ended(self, task: int, era: object) -> bool:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Join, Leave
+from millpond.core.control import Disown, Leave
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
@@ -35,6 +35,7 @@ from millpond.runtime.end import End
 from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
 from millpond.runtime.slot import Slot, timed_out
+from millpond.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
@@ -51,11 +52,17 @@ WOKEN_AT_ONCE = 4
 SLOTS_KEPT = 256
 """How many idle slots are kept for later."""
 
+STOP_BEFORE = 5 / 6
+"""The part of a lease after which handlers are stopped if it could not be renewed."""
+
 STUCK_AFTER = 1.0
 """Seconds after its timeout at which a handler that does not stop is settled without it."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds to wait after the store failed, doubling."""
+
+LAST_PAUSES = (0.05, 0.2, 0.75)
+"""Seconds to wait for a store that failed while a worker stops."""
 
 
 class Worker:
@@ -83,7 +90,10 @@ class Worker:
         """Handlers that went on after they were settled, by pool: each keeps its local slot."""
         self.stopping = False
         self.joined = False
+        self.fenced = False
+        """Whether it was told that its leases are gone, and has not joined again yet."""
         self.turns = 0
+        """How many verbs were answered."""
         self._watches: dict[str, Watch] = {}
         self._dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
@@ -103,18 +113,43 @@ class Worker:
         self._quiet: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
+        self.watchdog = Watchdog(self)
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._doubtful = False
+        """Whether the answer to a lease was lost, and with it what was leased."""
 
     # Its life
 
     async def start(self) -> None:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
-        order = Join(self.name, self.lease, runtime.owner, runtime.known_functions())
-        runtime.heed(await runtime.store.control(order))
+        runtime.heed(await runtime.store.control(runtime.presented(self)))
         self.joined = True
+        self.renewed()
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
         for pool in runtime.declared:
             self.watch(pool)
+
+    @property
+    def at_it(self) -> bool:
+        """Whether a turn is under way, or to be tried again."""
+        return self._turning or self._pause > 0
+
+    def renewed(self) -> None:
+        """Its leases were kept: handlers may go on until shortly before they could expire."""
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        if self.runtime.shared:
+            patience = self.lease * STOP_BEFORE
+            self._lease_timer = self.loop.call_later(patience, self._cannot_renew)
+
+    def _cannot_renew(self) -> None:
+        """Stop handlers before another worker can have their tasks."""
+        self._lease_timer = None
+        if self.jobs:
+            log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
+        for job in list(self.jobs.values()):
+            self.stop_job(job, Why.LEASE_LOST)
 
     def watch(self, pool: str) -> None:
         """Look after a pool, and after its callbacks, from now on."""
@@ -152,6 +187,8 @@ class Worker:
         self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         if grace > 0 and self.jobs:
             await self._until_quiet(grace)
         for job in list(self.jobs.values()):
@@ -160,7 +197,7 @@ class Worker:
             await self._until_quiet(STUCK_AFTER)
         for job in list(self.jobs.values()):
             self._settle_without(job, Interrupted())
-        await self.turn()
+        await self._last_turns()
         self.joined = False
         if self._driver is not None:
             self._driver.cancel()
@@ -171,8 +208,20 @@ class Worker:
             *(slot.task for slot in self._slots if slot.job is None),
             return_exceptions=True,
         )
+        self.watchdog.stop()
         await self.elsewhere.close()
         self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+
+    async def _last_turns(self) -> None:
+        """Settle what has ended: after the verb under way, and again if the store failed."""
+        while self._turning:
+            await self._until_quiet(LONGEST_PAUSE)
+        await self.turn()
+        for pause in LAST_PAUSES:
+            if not self._ended:
+                return
+            await asyncio.sleep(pause)
+            await self.turn()
 
     async def _until_quiet(self, seconds: float) -> None:
         quiet = self.loop.create_future()
@@ -188,9 +237,13 @@ class Worker:
             return
         watch.woken(wake)
         self._dry.discard(wake.pool)
-        self._look_at(wake.pool, wake.at)
+        self._look_at(wake.pool, watch)
 
-    def _look_at(self, pool: str, moment: float) -> None:
+    def _look_at(self, pool: str, watch: Watch) -> None:
+        """Ask a pool when it is worth asking, which may be sooner than the latest word says."""
+        moment = watch.moment
+        if moment is None:
+            return
         if moment <= self.runtime.clock():
             self._due[pool] = None
             self.kick()
@@ -217,7 +270,8 @@ class Worker:
 
     async def _drive(self) -> None:
         while True:
-            if not self._scheduled:
+            if not self._scheduled or self._turning:
+                # Whoever does a turn now sees to what was asked for meanwhile.
                 self._wake = self.loop.create_future()
                 await self._wake
             if self._pause:
@@ -256,25 +310,32 @@ class Worker:
         ended: list[tuple[Settlement, Job, Any]] = []
         ask: LeaseAsk | None = None
         store = self.runtime.store
+        if self.runtime.shared and not self.watchdog.watching:
+            # A store of our own answers at once, or not at all: see _failed.
+            self.watchdog.watch()
         try:
             while True:
                 self._scheduled = False
+                if self._doubtful:
+                    await self._disown()
                 ended, self._ended = self._ended, []
                 ask = None
                 if self._due and not self.stopping:
                     ask = self._next_ask()
                 if ended:
-                    self.turns += 1
                     answer = await store.settle([one[0] for one in ended], then=ask)
                     self._settled(ended, ask, answer)
                 elif ask is not None:
-                    self.turns += 1
                     self._take_in(ask, await store.lease(ask))
                 else:
                     break
+                self.turns += 1
                 self._pause = 0.0
-        except Exception as error:  # noqa: BLE001 - nothing may be lost, whatever the store does
+        except BaseException as error:
+            # Nothing may be lost, whatever the store does and whoever is cancelled here.
             self._failed(ended, ask, error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._turning = False
         if self._scheduled:
@@ -324,18 +385,30 @@ class Worker:
         return free
 
     def _failed(
-        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: Exception
+        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: BaseException
     ) -> None:
         """Keep what could not be told; ask again after a pause that grows."""
         if not self._pause:
-            log.warning("the store failed (%s); worker %s tries again", error, self.name)
+            log.warning("worker %s failed (%s) and tries again", self.name, error, exc_info=error)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.watchdog.watch()
+        for _, job, _ in ended:
+            job.unsure = True
         self._ended[:0] = ended
         if ask is not None:
             self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
             self._due[ask.pool] = None
-            self.runtime.disown(self)
+            self._doubtful = True
         self._scheduled = True
+
+    async def _disown(self) -> None:
+        """Give back whatever the store thinks this worker holds and it does not know of.
+
+        Nothing else is asked of the store meanwhile, so that what it does hold is certain.
+        """
+        order = Disown(self.name, tuple(self.held()))
+        self.runtime.heed(await self.runtime.store.control(order))
+        self._doubtful = False
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -343,7 +416,8 @@ class Worker:
         if answer.wakes or answer.ended or answer.finished_runs or answer.emptied:
             runtime.heed(answer, asked=(self, pool))
         if answer.fenced:
-            runtime.fenced(self)
+            if ask.worker == self.name:
+                runtime.fenced(self)
             return
         for leased in answer.leased:
             self._start(leased)
@@ -358,7 +432,7 @@ class Worker:
         if got >= ask.want:
             self._due[pool] = None
         elif answer.next_at is not None:
-            self._look_at(pool, answer.next_at)
+            self._look_at(pool, self._watches[pool])
         if got:
             runtime.submitter.room(pool)
 
@@ -425,6 +499,13 @@ class Worker:
         """Give back a task whose code is not here: parked, not charged."""
         job = Job(leased, self, NOBODY, self.runtime.clock())
         self.runtime.counts.unknown_functions += 1
+        log.warning(
+            "no function named %r is known here: task %d of pool %s waits for a worker that has it",
+            leased.call.function,
+            job.id,
+            leased.pool,
+            extra={"pool": leased.pool, "task": job.id},
+        )
         self._settle(job, None, Unfit(corrupt=False))
 
     def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
@@ -449,7 +530,9 @@ class Worker:
         else:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
         job.settled = True
-        self.jobs.pop(job.leased.fence.task, None)
+        if self.jobs.get(job.leased.fence.task) is job:
+            # After a lost lease the same task may be at work here again.
+            del self.jobs[job.leased.fence.task]
         self._ended.append((decided, job, value))
         pool = job.leased.pool
         if pool not in self._dry and pool in self._watches:
@@ -468,6 +551,7 @@ class Worker:
             "its slot until it ends",
             job.id,
             pool,
+            extra={"pool": pool, "task": job.id},
         )
         self._settle(job, None, outcome)
         self.kick()
@@ -497,7 +581,7 @@ class Worker:
             ended, answer.settled, answer.after, strict=True
         ):
             if settled is Settled.STALE:
-                runtime.stale(job)
+                (runtime.find_out if job.unsure else runtime.stale)(job)
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
                 if decided.follow_ups:
@@ -516,14 +600,15 @@ class Worker:
         if job.settled:
             return
         job.tell(why)
+        if job.slot is not None:
+            if interrupt:
+                job.slot.interrupt(job)
+        elif job in self.ready:
+            job.stopped_early = job.stopped_early or interrupt
+        else:
+            self.batches.stop(job, interrupt=interrupt)
         if not interrupt:
             return
-        if job.slot is not None:
-            job.slot.interrupt(job)
-        elif job in self.ready:
-            job.stopped_early = True
-        else:
-            self.batches.stop(job)
         if why is Why.TIMEOUT:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 

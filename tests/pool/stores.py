@@ -1,0 +1,182 @@
+"""Stores for tests of the runtime: they count verbs, take their time, fail or freeze on demand."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millpond import Millpond
+from millpond.core.control import Order
+from millpond.core.lease import LeaseAsk
+from millpond.core.settle import Settlement
+from millpond.runtime.runtime import wall_clock
+from millpond.store.memory import MemoryStore
+from millpond.store.protocol import (
+    Batch,
+    ControlAnswer,
+    LeaseAnswer,
+    RecoverAnswer,
+    RenewAnswer,
+    SettleAnswer,
+    Store,
+    SubmitAnswer,
+    View,
+)
+
+
+def memory() -> MemoryStore:
+    """A store that follows the clock of the loop."""
+    return MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+
+
+class Watched:
+    """A store around another one; closing it leaves the other open."""
+
+    def __init__(self, inner: Store, *, pauses: int = 0) -> None:
+        self.inner = inner
+        self.verbs: Counter[str] = Counter()
+        self.log: list[tuple[str, Any]] = []
+        self.failures: deque[Exception] = deque()
+        self.failures_after: deque[Exception] = deque()
+        """What goes wrong after the verb was done: its answer is lost."""
+        self.open = asyncio.Event()
+        self.open.set()
+        self._pauses = pauses
+
+    @property
+    def view(self) -> View:
+        return self.inner.view
+
+    @property
+    def total(self) -> int:
+        """How many verbs there were."""
+        return self.verbs.total()
+
+    def freeze(self) -> None:
+        """Let no verb through until `thaw`."""
+        self.open.clear()
+
+    def thaw(self) -> None:
+        self.open.set()
+
+    async def _begin(self, verb: str, what: Any) -> None:
+        self.verbs[verb] += 1
+        self.log.append((verb, what))
+        await self.open.wait()
+        for _ in range(self._pauses):
+            await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.popleft()
+
+    async def _end(self) -> None:
+        for _ in range(self._pauses):
+            await asyncio.sleep(0)
+        if self.failures_after:
+            raise self.failures_after.popleft()
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        await self._begin("submit", batches)
+        answer = await self.inner.submit(batches, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        await self._begin("lease", ask)
+        answer = await self.inner.lease(ask, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def renew(
+        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
+    ) -> RenewAnswer:
+        await self._begin("renew", worker)
+        answer = await self.inner.renew(worker, lease, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        await self._begin("settle", (tuple(settlements), then))
+        answer = await self.inner.settle(settlements, then=then, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def recover(
+        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+    ) -> RecoverAnswer:
+        await self._begin("recover", limit)
+        answer = await self.inner.recover(limit=limit, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        await self._begin("control", order)
+        answer = await self.inner.control(order, now=now, entropy=entropy)
+        await self._end()
+        return answer
+
+    async def close(self) -> None:
+        """Leave the store to the others who use it."""
+
+
+class Opened:
+    """The stores that Millponds opened during a test, in order."""
+
+    def __init__(self, *, pauses: int) -> None:
+        self._pauses = pauses
+        self.stores: list[Watched] = []
+
+    def __call__(self, **_: Any) -> Watched:
+        store = Watched(memory(), pauses=self._pauses)
+        self.stores.append(store)
+        return store
+
+    @property
+    def last(self) -> Watched:
+        return self.stores[-1]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Private stores that count their verbs."""
+    made = Opened(pauses=0)
+    monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+    return made
+
+
+@pytest.fixture(params=["at once", "after a while"])
+def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Private stores that answer at once, or shared ones that take their time as disks do."""
+    if request.param == "at once":
+        made = Opened(pauses=0)
+        monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+        return made
+    made = Opened(pauses=2)
+    enter = Millpond.__aenter__
+
+    async def enter_shared(mp: Millpond) -> Millpond:
+        mp.make_store = made
+        return await enter(mp)
+
+    monkeypatch.setattr(Millpond, "__aenter__", enter_shared)
+    return made
+
+
+async def rounds(count: int = 20) -> None:
+    """Let the loop go round: whatever can happen without time passing has happened then."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,650 @@
+"""The loop: it never spins, never sleeps through work, and survives what stores do to it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
+
+from millpond import (
+    Context,
+    Handle,
+    Keep,
+    Millpond,
+    Observed,
+    Pool,
+    Rate,
+    Retry,
+    bounded,
+    fail_fast,
+    fair_round_robin,
+    fifo,
+    lifo,
+    priority,
+    ring_buffer,
+)
+from millpond.core.control import Prune
+from millpond.runtime.maintain import POLL_FLOOR
+from millpond.runtime.watchdog import PATIENCE
+
+HOUR = 3600.0
+
+
+def every_kind(mp: Millpond) -> list[Pool]:
+    """One pool of each kind."""
+    return [
+        mp.pool("priority", queue=priority(aging=10)),
+        mp.pool("fifo", queue=fifo()),
+        mp.pool("lifo", queue=lifo()),
+        mp.pool("fair", queue=fair_round_robin("tenant"), max_per_key=1),
+        mp.pool("lanes", lanes=4),
+        mp.pool("ordered", ordered=True, max_concurrent=5),
+        mp.pool("rate", rate=Rate(5, per=1.0), rate_per_key=Rate(1, per=1.0)),
+        mp.pool("block", backpressure=bounded(3)),
+        mp.pool("ring", backpressure=ring_buffer(3)),
+        mp.pool("fast", backpressure=fail_fast()),
+        mp.pool("stopped", max_concurrent=0),
+        mp.pool("wide", max_concurrent=500),
+    ]
+
+
+def timers() -> int:
+    """How many timers the loop has that were not cancelled."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return sum(not timer.cancelled() for timer in scheduled)
+
+
+async def _result(handle: Handle[Any]) -> Any:
+    return await handle
+
+
+# It never spins
+
+
+async def test_an_idle_private_store_is_never_asked(opened: Opened) -> None:  # noqa: F811
+    """With nothing to do and nothing kept, an hour costs no verb."""
+    mp = Millpond()
+    every_kind(mp)
+    async with mp:
+        await rounds()
+        before = opened.last.total
+        await asyncio.sleep(HOUR)
+        assert before == opened.last.total
+
+
+async def test_hundreds_of_idle_pools_cost_no_timers(opened: Opened) -> None:  # noqa: F811
+    """Nothing is armed for a pool that has nothing to do."""
+    mp = Millpond()
+    for number in range(300):
+        mp.pool(f"pool-{number}", max_concurrent=3, rate=Rate(1, per=1.0))
+    async with mp:
+        await asyncio.sleep(60)
+        assert 0 == timers()
+
+
+async def test_timers_are_gone_when_the_work_is(opened: Opened) -> None:  # noqa: F811
+    """After work with timeouts, delays, retries and rates is forgotten, no timer is left."""
+    mp = Millpond(keep=Keep(completed=1, failed=1, keys=1))
+    pool = mp.pool("work", max_concurrent=5, rate=Rate(50, per=1.0), retry=Retry.constant(1.0))
+
+    @pool.task(timeout=5)
+    async def job(ctx: Context) -> None:
+        if ctx.attempt < 2:
+            raise OSError
+
+    async with mp:
+        await mp.wait([await pool.submit(job, delay=n) for n in range(5)])
+        await asyncio.sleep(200)
+        before = opened.last.total
+        await asyncio.sleep(HOUR)
+        assert (0, before) == (timers(), opened.last.total)
+
+
+async def test_what_is_kept_costs_a_look_a_minute(opened: Opened) -> None:  # noqa: F811
+    """Only pools that keep something are looked at, by maintenance, once a minute."""
+    mp = Millpond(keep=Keep(completed=2 * HOUR))
+    one = mp.pool("one")
+    for number in range(20):
+        mp.pool(f"pool-{number}")
+
+    @one.task
+    async def job() -> None: ...
+
+    async with mp:
+        await (await job.submit())
+        await asyncio.sleep(100)
+        store = opened.last
+        before = store.verbs.copy()
+        await asyncio.sleep(HOUR)
+        spent = store.verbs - before
+        assert 61 >= spent["control"]
+        assert 61 >= spent["recover"]
+        assert 0 == spent["lease"] + spent["settle"] + spent["renew"]
+        pruned = {order.pool for _, order in store.log if isinstance(order, Prune)}
+        assert {"one"} == pruned
+
+
+@pytest.mark.parametrize(
+    "kind", ["paused", "nought", "saturated", "scheduled", "capped", "paused key", "held lane"]
+)
+async def test_a_backlog_that_cannot_start_costs_nothing(kind: str, opened: Opened) -> None:  # noqa: F811
+    """A thousand seconds of waiting, with ready tasks or timers, cost a handful of verbs."""
+    mp = Millpond(keep=Keep(completed=HOUR))
+    options: dict[str, dict[str, Any]] = {
+        "nought": {"max_concurrent": 0},
+        "capped": {"max_per_key": 1, "max_concurrent": 9},
+        "held lane": {"lanes": 3},
+    }
+    pool = mp.pool("work", **options.get(kind, {"max_concurrent": 1}))
+
+    @pool.task
+    async def job() -> None:
+        await asyncio.sleep(5000)
+
+    async with mp:
+        if kind == "paused":
+            await pool.pause()
+        if kind == "paused key":
+            await pool.pause(key="a")
+        delay = 5000 if kind == "scheduled" else 0
+        for _ in range(20):
+            await pool.submit(job, key="a", delay=delay)
+        await asyncio.sleep(10)
+        before = opened.last.total
+        await asyncio.sleep(1000)
+        assert 3 >= opened.last.total - before
+
+
+async def test_a_rate_costs_one_ask_for_each_start(opened: Opened) -> None:  # noqa: F811
+    """The loop sleeps until the bucket has a token again."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=100, rate=Rate(1, per=10.0))
+    starts: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    @pool.task
+    async def job() -> None:
+        starts.append(loop.time())
+
+    async with mp:
+        await pool.submit_many(job.bind() for _ in range(30))
+        await asyncio.sleep(285)
+        assert [n * 10 for n in range(29)] == [round(at - starts[0]) for at in starts]
+        asked = opened.last.verbs["lease"] + opened.last.verbs["settle"]
+        assert 29 * 3 >= asked
+
+
+async def test_an_idle_shared_store_is_asked_once_per_floor() -> None:
+    """Hints of others can be lost, so each pool is asked once per poll floor, and not more."""
+    mp = Millpond()
+    store = Watched(memory())
+    mp.make_store = lambda: store
+    pools = every_kind(mp)
+    async with mp:
+        await rounds()
+        before = store.verbs.copy()
+        await asyncio.sleep(HOUR)
+        spent = store.verbs - before
+        floors = HOUR / POLL_FLOOR + 1
+        assert floors * 2 * len(pools) >= spent["lease"]
+        assert HOUR / 10 + 1 >= spent["renew"]
+        assert floors + HOUR / 10 + 1 >= spent["recover"]
+        assert 0 == spent["settle"] + spent["submit"]
+
+
+# It never sleeps through work
+
+
+Scene = Callable[[Millpond, Pool], Awaitable[Handle[Any]]]
+
+
+async def _by_submit(_: Millpond, pool: Pool) -> Handle[Any]:
+    return await pool.submit(rounds)
+
+
+async def _by_settle(_: Millpond, pool: Pool) -> Handle[Any]:
+    async def hold() -> None:
+        await asyncio.sleep(5)
+
+    await pool.submit(hold)
+    handle = await pool.submit(rounds)
+    await asyncio.sleep(5)
+    return handle
+
+
+async def _by_cancel(_: Millpond, pool: Pool) -> Handle[Any]:
+    async def hold() -> None:
+        await asyncio.sleep(1000)
+
+    first = await pool.submit(hold)
+    handle = await pool.submit(rounds)
+    await asyncio.sleep(5)
+    await first.cancel("interrupt")
+    return handle
+
+
+async def _by_timer(_: Millpond, pool: Pool) -> Handle[Any]:
+    handle = await pool.submit(rounds, delay=30)
+    await asyncio.sleep(30)
+    return handle
+
+
+async def _by_raised_limit(_: Millpond, pool: Pool) -> Handle[Any]:
+    await pool.resize(0)
+    handle = await pool.submit(rounds)
+    await asyncio.sleep(30)
+    await pool.resize(1)
+    return handle
+
+
+async def _by_resume(_: Millpond, pool: Pool) -> Handle[Any]:
+    await pool.pause()
+    handle = await pool.submit(rounds)
+    await asyncio.sleep(30)
+    await pool.resume()
+    return handle
+
+
+async def _by_redrive(mp: Millpond, pool: Pool) -> Handle[Any]:
+    await pool.pause()
+    handle = await pool.submit(mp.tasks["job"])
+    await handle.cancel()
+    await pool.resume()
+    await asyncio.sleep(30)
+    await pool.redrive([handle])
+    return await handle.refresh()
+
+
+async def _by_worker(mp: Millpond, pool: Pool) -> Handle[Any]:
+    (worker,) = mp.runtime.workers
+    await mp.runtime.remove_worker(worker)
+    handle = await pool.submit(mp.tasks["job"])
+    await asyncio.sleep(30)
+    await mp.runtime.add_worker()
+    return handle
+
+
+SCENES: dict[str, Scene] = {
+    "submit": _by_submit,
+    "settle": _by_settle,
+    "cancel": _by_cancel,
+    "timer": _by_timer,
+    "raised limit": _by_raised_limit,
+    "resume": _by_resume,
+    "redrive": _by_redrive,
+    "a worker comes": _by_worker,
+}
+
+
+@pytest.mark.rows("CX-22", "CX-T24", "CX-T27", "CX-T28", "CX-T35", "CX-06", "CX-T61")
+@pytest.mark.parametrize("source", SCENES)
+async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Opened) -> None:  # noqa: F811
+    """What makes a task ready starts it then and there, not at the next look."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=1)
+
+    @pool.task
+    async def job() -> None: ...
+
+    async with mp:
+        handle = await SCENES[source](mp, pool)
+        await asyncio.wait_for(_result(handle), 0.01)
+
+
+@pytest.mark.rows("CX-T33")
+async def test_an_earlier_wake_replaces_a_later_one(any_pace: Opened) -> None:  # noqa: F811
+    """The loop that sleeps for a far moment wakes for a nearer one, and again for the far one."""
+    mp = Millpond()
+    pool = mp.pool("work")
+    starts: list[tuple[str, int]] = []
+    loop = asyncio.get_running_loop()
+
+    @pool.task
+    async def job(name: str) -> None:
+        starts.append((name, round(loop.time())))
+
+    async with mp:
+        handles = [await job.options(delay=d).submit(f"in {d}") for d in (100, 10, 50)]
+        await mp.wait(handles)
+    assert [("in 10", 10), ("in 50", 50), ("in 100", 100)] == starts
+
+
+@pytest.mark.rows("CX-T29", "CX-06")
+async def test_producers_do_not_wake_a_saturated_pool(opened: Opened) -> None:  # noqa: F811
+    """A thousand submits to a full pool cost a thousand submits and not one lease."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2)
+    go = asyncio.Event()
+
+    @pool.task
+    async def job() -> None:
+        await go.wait()
+
+    async with mp:
+        await mp.wait([])
+        for _ in range(2):
+            await job.submit()
+        await rounds()
+        before = opened.last.verbs.copy()
+        for _ in range(1000):
+            await job.submit()
+        await rounds()
+        assert {"submit": 1000} == dict(opened.last.verbs - before)
+        go.set()
+        await pool.drain()
+        assert 1002 == (await pool.snapshot()).completed
+
+
+@pytest.mark.rows("CX-T31", "CX-T26", "CX-T38")
+async def test_ten_wakeups_at_once_are_one_turn() -> None:
+    """Ten submits to a shared store before the loop comes round are leased together."""
+    mp = Millpond()
+    store = Watched(memory())
+    mp.make_store = lambda: store
+    pool = mp.pool("work", max_concurrent=10)
+
+    @pool.task
+    async def job() -> None:
+        await asyncio.sleep(1)
+
+    async with mp:
+        await rounds()
+        before = store.verbs["lease"]
+        await asyncio.gather(*(job.submit() for _ in range(10)))
+        await rounds()
+        assert 10 == (await pool.snapshot()).running
+        assert 2 >= store.verbs["lease"] - before
+
+
+@pytest.mark.rows("CX-10", "CX-T117", "CX-T118", "CX-T121", "CX-12")
+async def test_what_ends_together_is_settled_together_and_the_next_leased(opened: Opened) -> None:  # noqa: F811
+    """One verb settles what has ended, in order, and leases what may start; none is empty."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=50, queue=fifo())
+
+    over: list[int] = []
+
+    @pool.task
+    async def job(ctx: Context, number: int) -> int:
+        await asyncio.sleep(1)
+        over.append(ctx.task_id)
+        return number
+
+    async with mp:
+        handles = await pool.submit_many(job.each(range(200)))
+        await mp.wait(handles)
+        settles = [what for verb, what in opened.last.log if verb == "settle"]
+        assert 8 >= len(settles)
+        assert all(ended for ended, _ in settles)
+        assert sum(then is not None for _, then in settles) >= 3
+        order = [one.fence.task for ended, _ in settles for one in ended]
+        assert over == order
+        asks = [what for verb, what in opened.last.log if verb == "lease"]
+        assert all(1000 >= ask.want for ask in asks)
+
+
+@pytest.mark.rows("TRAP-19", "CX-22")
+@pytest.mark.parametrize("after", range(30))
+async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
+    after: int,
+    any_pace: Opened,  # noqa: F811
+) -> None:
+    """Whenever it comes, while the last task ends, is settled, or after: it starts at once."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=1)
+
+    @pool.task
+    async def job() -> int:
+        return 1
+
+    async with mp:
+        for _ in range(3):
+            await job.submit()
+            await rounds(after)
+            second = await job.submit()
+            assert 1 == await asyncio.wait_for(_result(second), 0.01)
+
+
+@pytest.mark.rows("CX-T34")
+async def test_wakeups_are_hints_and_none_is_needed() -> None:
+    """A shared store whose answers never tell of other pools' work still has it all done."""
+    store = memory()
+    submitter, worker = Millpond(work=False), Millpond()
+    for mp in (submitter, worker):
+        mp.make_store = lambda: Watched(store)
+
+    def declare(mp: Millpond) -> Pool:
+        pool = mp.pool("work", max_concurrent=3)
+
+        @pool.task
+        async def job(number: int) -> int:
+            return number
+
+        return pool
+
+    ours, _ = declare(submitter), declare(worker)
+    async with submitter, worker:
+        await asyncio.sleep(100)
+        task = submitter.tasks["job"]
+        handles = await ours.submit_many(task.each(range(10)))
+        await asyncio.sleep(2 * POLL_FLOOR)
+        assert 10 * ["completed"] == [(await handle.refresh()).status for handle in handles]
+
+
+# What stores do to it
+
+
+@pytest.mark.rows("CX-T116")
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_store_that_fails_loses_nothing(when: str, opened: Opened) -> None:  # noqa: F811
+    """Each verb of the loop fails once, before or after it was done: every task still ends once."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2, retry=Retry.never())
+    runs: list[int] = []
+
+    @pool.task
+    async def job(number: int) -> int:
+        runs.append(number)
+        await asyncio.sleep(0.01)
+        return number
+
+    async with mp:
+        store = opened.last
+        handles = await pool.submit_many(job.each(range(12)))
+        for _ in range(6):
+            queue = store.failures if when == "before" else store.failures_after
+            queue.append(ConnectionError("gone"))
+            await asyncio.sleep(0.02)
+        assert list(range(12)) == [await asyncio.wait_for(_result(h), 60) for h in handles]
+        assert sorted(runs) == list(range(12))
+        snapshot = await pool.snapshot()
+        assert (12, 0, 0) == (snapshot.completed, snapshot.running, snapshot.queued)
+        assert 0 == mp.runtime.counts.stale_settles
+
+
+async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> None:  # noqa: F811
+    """The pauses grow to five seconds, and when it is back everything goes on."""
+    mp = Millpond()
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job() -> str:
+        return "ran"
+
+    async with mp:
+        store = opened.last
+        await pool.pause()
+        handle = await job.submit()
+        await pool.resume()
+        store.failures.extend(ConnectionError("away") for _ in range(1000))
+        before = store.total
+        await asyncio.sleep(300)
+        # The loop, and what gives back leases it may hold: both back off.
+        assert 150 >= store.total - before
+        store.failures.clear()
+        assert "ran" == await asyncio.wait_for(_result(handle), 6)
+
+
+async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> None:  # noqa: F811
+    """A store that fails just as the worker stops is asked again before it goes."""
+    mp = Millpond()
+    pool = mp.pool("work")
+    go = asyncio.Event()
+
+    @pool.task
+    async def job() -> str:
+        await go.wait()
+        return "ran"
+
+    async with mp:
+        handle = await job.submit()
+        await rounds()
+        store = opened.last
+        store.failures.append(ConnectionError("busy"))
+        go.set()
+        (worker,) = mp.runtime.workers
+        await mp.runtime.remove_worker(worker, grace=1.0)
+        assert "completed" == (await handle.refresh()).status
+
+
+async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened) -> None:  # noqa: F811
+    """Stopping at any moment leaves each task completed or given back, and none half way."""
+    for after in range(25):
+        mp = Millpond()
+        pool = mp.pool("work", max_concurrent=3)
+        ran: list[int] = []
+
+        @pool.task
+        async def job(number: int, ran: list[int] = ran) -> None:
+            await asyncio.sleep(0)
+            ran.append(number)
+
+        async with mp:
+            handles = [await job.submit(n) for n in range(5)]
+            await rounds(after)
+            (worker,) = mp.runtime.workers
+            await mp.runtime.remove_worker(worker)
+            left = [(await handle.refresh()).status for handle in handles]
+            assert {"completed", "queued"} >= set(left)
+            assert 0 == (await pool.snapshot()).running
+            assert 0 == mp.runtime.counts.stale_settles
+
+
+# The watchdog
+
+
+@pytest.mark.rows("CX-23", "TRAP-4", "CX-T112")
+async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Stalled is counted, logged and observed, with growing pauses; then work goes on."""
+    mp = Millpond()
+    store = Watched(memory())
+    mp.make_store = lambda: store
+    pool = mp.pool("work")
+    seen: list[Observed] = []
+    mp.observe(seen.append)
+
+    @pool.task
+    async def job() -> str:
+        return "ran"
+
+    async with mp:
+        handle = await job.submit()
+        store.freeze()
+        await asyncio.sleep(HOUR)
+        stalls = [happened for happened in seen if happened.kind == "stalled"]
+        assert 8 <= len(stalls) <= 20
+        gaps = [b.at - a.at for a, b in pairwise(stalls)]
+        assert gaps == sorted(gaps)
+        assert len(stalls) == mp.runtime.counts.stalls
+        assert any("stalled" in record.message for record in caplog.records)
+        assert store.total < 100
+        store.thaw()
+        assert "ran" == await handle
+        await asyncio.sleep(3 * PATIENCE)
+        before = mp.runtime.counts.stalls
+        await asyncio.sleep(HOUR)
+        assert before == mp.runtime.counts.stalls
+
+
+@pytest.mark.rows("CX-23", "TRAP-4")
+async def test_a_loop_that_breaks_starts_again_with_backoff(
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mistake of our own in a turn is reported as stalled, and the loop goes on after a pause."""
+    mp = Millpond()
+    pool = mp.pool("work")
+    broken = True
+    asked: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    @pool.task
+    async def job(number: int) -> int:
+        return number
+
+    async with mp:
+        (worker,) = mp.runtime.workers
+        plan = worker._next_ask
+
+        def breaks() -> Any:
+            asked.append(loop.time())
+            if broken:
+                raise RuntimeError("a bug")
+            return plan()
+
+        monkeypatch.setattr(worker, "_next_ask", breaks)
+        handles = [await job.submit(n) for n in range(5)]
+        await asyncio.sleep(60)
+        assert 25 >= len(asked)
+        assert 2 <= mp.runtime.counts.stalls <= 5
+        broken = False
+        assert list(range(5)) == [await asyncio.wait_for(_result(h), 6) for h in handles]
+
+
+# The report
+
+
+@pytest.mark.rows("CX-T105", "CX-T106", "CX-T104")
+async def test_the_report_is_one_record_a_minute_while_there_is_something(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It counts what ended, runs and waits, of pools with news; and is silent for the rest."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2)
+    mp.pool("idle")
+
+    @pool.task
+    async def job() -> None:
+        await asyncio.sleep(25)
+
+    with caplog.at_level(logging.INFO, "millpond.report"):
+        async with mp:
+            await pool.submit_many(job.bind() for _ in range(9))
+            await asyncio.sleep(86)
+            records = [r for r in caplog.records if r.name == "millpond.report"]
+            assert ["work: 6 completed, 2 running, 1 queued"] == [r.message for r in records]
+            assert ("work",) == records[0].__dict__["pools"]
+            await asyncio.sleep(10 * HOUR)
+        records = [r for r in caplog.records if r.name == "millpond.report"]
+        assert ["work: 3 completed, 0 running, 0 queued"] == [r.message for r in records[1:]]
+
+
+@pytest.mark.rows("CX-T104", "CX-T105")
+async def test_a_level_turns_the_report_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Above INFO nothing is said, and nothing is counted for it."""
+    mp = Millpond()
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job() -> None: ...
+
+    with caplog.at_level(logging.WARNING, "millpond"):
+        async with mp:
+            await (await job.submit())
+            await asyncio.sleep(200)
+    assert [] == [r for r in caplog.records if r.name == "millpond.report"]
