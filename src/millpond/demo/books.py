@@ -10,6 +10,8 @@ import msgspec
 from millpond.core.lifecycle import Event, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millpond import Millpond, Pool
     from millpond.core.audit import Record
     from millpond.pool.snapshot import Snapshot
@@ -92,6 +94,12 @@ class Books:
 
     def _ready(self, key: str, now: float) -> int:
         return sum(due <= now for due in self._due[key].values())
+
+    def waited(self, keys: Sequence[str], now: float) -> list[float]:
+        """Return how long tasks of some keys have waited: those that began, and those that wait."""
+        begun = [wait for key in keys for wait in self.waits[key]]
+        still = (task for key in keys for task in self._due[key] if task in self._fresh)
+        return begun + [now - self._submitted[task] for task in still]
 
     def queued(self, key: str) -> int:
         """Return how many tasks of a key wait, for a slot or for their next attempt."""

@@ -218,9 +218,7 @@ def measured(scene: Scene, left: int) -> Figures:
 def count(label: str, value: int, tone: Tone, *, peak: int = 0, limit: int | None = None) -> Bar:
     """Return the bar of a number of callers, with the number behind it."""
     tail = f"{value:>2}" if not peak else f"{value:>2}  peak {peak}"
-    return Bar(
-        label=label, value=value, top=CALLERS, peak=peak, limit=limit, tail=tail, tone=tone
-    )
+    return Bar(label=label, value=value, top=CALLERS, peak=peak, limit=limit, tail=tail, tone=tone)
 
 
 def picture(scene: Scene) -> list[Row]:
@@ -263,7 +261,7 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
     return (
         Promise(
             promise=f"Never more than {LIMIT} in flight",
-            seen=f"{after.most_in_flight} at most, {after.failed} errors; {before.failed} without",
+            seen=f"{after.most_in_flight} at most; {after.failed} errors, {before.failed} without",
             kept=after.most_in_flight <= LIMIT and after.failed == 0,
         ),
         Promise(

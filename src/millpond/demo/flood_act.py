@@ -40,6 +40,8 @@ TENANTS = {"acme": Tone.ONE, "bolt": Tone.TWO, "cara": Tone.THREE}
 LETTERS = {name[0].upper(): tone for name, tone in TENANTS.items()}
 TASKS = FLOOD + TRICKLE * len(QUIET)
 TICK = 0.1
+TELLING = 5.0
+"""The moment at which the two pools differ most."""
 
 BILL = Bill(
     title="One tenant floods",
@@ -156,7 +158,7 @@ async def play(camera: Camera, seed: int) -> Ending[Figures]:
             fifo=await served(contest, contest.line),
             fair=await served(contest, contest.fair),
         )
-    return Ending(said=said(figures), promises=promises(figures), figures=figures)
+    return Ending(said=said(figures), promises=promises(figures), figures=figures, telling=TELLING)
 
 
 async def served(contest: Contest, pool: Pool) -> Served:
@@ -180,8 +182,8 @@ def letters(books: Books) -> str:
 
 
 def waits_of(books: Books, tenants: Sequence[str]) -> Waits:
-    """Return what the tasks of some tenants waited."""
-    waits = [wait for tenant in tenants for wait in books.waits[tenant]]
+    """Return what the tasks of some tenants have waited, those too that still do."""
+    waits = books.waited(tenants, asyncio.get_running_loop().time())
     return Waits(median=round(median(waits), 3), worst=round(max(waits, default=0.0), 3))
 
 
@@ -200,6 +202,8 @@ def picture(contest: Contest) -> list[Row]:
     }
     top = FLOOD * LONGEST / SLOTS
     return [
+        Legend(),
+        BLANK,
         Columns(left, right),
         BLANK,
         Note(text="What bolt and cara have waited for a start: median, and worst in light"),
@@ -220,7 +224,6 @@ def picture(contest: Contest) -> list[Row]:
 def panel(books: Books) -> tuple[Row, ...]:
     """Draw the tenants of one pool."""
     return (
-        Legend(),
         *(
             Stack(
                 label=name,
@@ -246,6 +249,14 @@ def said(seen: Figures) -> str:
     )
 
 
+def headline(seen: Figures) -> str:
+    """Say the number to remember."""
+    return (
+        f"While acme flooded, bolt and cara waited {seen.fifo.quiet.median:.1f} s in order of "
+        f"arrival, {seen.fair.quiet.median:.1f} s in turns."
+    )
+
+
 def promises(seen: Figures) -> tuple[Promise, ...]:
     """Hold the figures against what a pool promises."""
     fifo_seen, fair_seen = seen.fifo, seen.fair
@@ -264,8 +275,8 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
             kept=fair_seen.quiet.median < fifo_seen.quiet.median / 4,
         ),
         Promise(
-            promise="A newcomer waits for a slot, no longer",
-            seen=f"worst {fair_seen.quiet.worst:.2f} s, a task takes up to {LONGEST} s",
+            promise="A quiet task waits for a slot at most",
+            seen=f"{fair_seen.quiet.worst:.2f} s at worst; a task is {LONGEST} s",
             kept=fair_seen.quiet.worst <= LONGEST,
         ),
         Promise(
@@ -274,7 +285,7 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
             kept=apart <= LONGEST,
         ),
         Promise(
-            promise="Each task ends once; the books agree",
+            promise="Each task ends once, counts add up",
             seen=f"{ended} of {seen.tasks} in each pool",
             kept=all(
                 one.ended_once == one.completed == seen.tasks and one.books_agree

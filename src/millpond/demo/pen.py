@@ -72,8 +72,10 @@ class Pen:
         return lines
 
     def played(self, act: Act[Any], place: str) -> list[Line]:
-        """Draw an act as it ended."""
-        return self.act(act.bill, place, act.frames[-1].rows, said=act.ending.said)
+        """Draw an act that is over: its most telling moment, and what is said of it."""
+        frame = act.telling
+        facts = "" if frame is act.frames[-1] else f"after {frame.at:.1f} s"
+        return self.act(act.bill, place, frame.rows, facts=facts, said=act.ending.said)
 
     def summary(self, show: Show) -> list[Line]:
         """Draw what was promised beside what was seen, and where to go from here."""
@@ -83,6 +85,7 @@ class Pen:
         verdict = f"{broken} of {len(promises)} BROKEN" if broken else "every one kept"
         tone = Tone.BAD if broken else Tone.STRONG
         lines = self._ruled(f"Promised, and seen: {verdict}", f"seed {show.seed}", tone)
+        lines += [*wrapped(show.headline, self.width, MARGIN, Tone.STRONG), []]
         for promise in promises:
             lines += self._promise(promise, column)
         where = "Next: README.md for what is guaranteed, docs/index.md for the rest"
@@ -112,7 +115,7 @@ def drawn(
     rows: Sequence[Row], width: int, glyphs: Glyphs = UNICODE, tail: int | None = None
 ) -> list[Line]:
     """Draw a picture: rows that share one column of labels."""
-    labels = (len(row.label) for row in rows if not isinstance(row, (Columns, Legend)))
+    labels = (len(row.label) for row in rows if isinstance(row, Bar | Stack | Strip | Note))
     label = max(labels, default=0) + 2
     brush = Brush(width, glyphs, label, min(TAIL, width // 2) if tail is None else tail)
     return [line for row in rows for line in brush.row(row)]
@@ -154,9 +157,10 @@ class Brush:
         left, right = (
             drawn(rows, half, self._glyphs, SHORT_TAIL) for rows in (columns.left, columns.right)
         )
+        nothing: Line = []
         return [
             [*one, (" " * (half + GAP - length(one)), Tone.PLAIN), *other]
-            for one, other in zip_longest(left, right, fillvalue=[])
+            for one, other in zip_longest(left, right, fillvalue=nothing)
         ]
 
     def _bar(self, bar: Bar) -> Line:
@@ -181,8 +185,9 @@ class Brush:
         counts = (stack.done, stack.running, stack.queued)
         shades = (self._glyphs.full, self._glyphs.half, self._glyphs.light)
         drawing = ""
-        for count, shade in zip(accumulate(counts), shades, strict=True):
-            drawing = drawing.ljust(cells(count, stack.top, size), shade)
+        for count, upto, shade in zip(counts, accumulate(counts), shades, strict=True):
+            least = len(drawing) + (count > 0)
+            drawing = drawing.ljust(max(least, cells(upto, stack.top, size)), shade)[:size]
         numbers = "".join(f"{count:>4}" for count in counts)
         return [
             self._label(stack.label),
@@ -191,11 +196,9 @@ class Brush:
         ]
 
     def _legend(self) -> Line:
-        glyphs, start = self._glyphs, " " * (MARGIN + self._label_room)
-        shades = f"{start}{glyphs.full} done {glyphs.half} running {glyphs.light} queued"
-        room = self._width - NUMBERS
-        heads = "done run que" if length([(shades, Tone.QUIET)]) < room else ""
-        return [(shades[:room].ljust(room), Tone.QUIET), (heads, Tone.QUIET)]
+        glyphs = self._glyphs
+        shades = f"{glyphs.full} done  {glyphs.half} running  {glyphs.light} queued"
+        return [(words(f"{' ' * MARGIN}{shades}", self._width), Tone.QUIET)]
 
     def _strip(self, strip: Strip) -> Iterator[Line]:
         """Draw letters in as few lines as will hold them all."""
@@ -209,17 +212,35 @@ class Brush:
             yield [label, *((one, strip.tone(one)) for one in part)]
 
     def _spark(self, spark: Spark) -> list[Line]:
-        levels = self._glyphs.levels
-        steps = len(levels) * spark.height
-        values = squeezed(spark.values, max(spark.length, len(spark.values)), self._room)
-        heights = [max(1, min(steps, round(value / spark.top * steps))) for value in values]
-        lines: list[Line] = []
+        if spark.height > 1:
+            return self._plot(spark)
+        curve = "".join(
+            level(self._glyphs.levels, height) for height in self._heights(spark, self._room)
+        )
+        return [
+            [
+                self._label(spark.label),
+                (curve.ljust(self._room), spark.tone),
+                self._tail(spark.tail),
+            ]
+        ]
+
+    def _heights(self, spark: Spark, room: int) -> list[int]:
+        """Return how many steps above the foot each cell of a curve is."""
+        steps = len(self._glyphs.levels) * spark.height
+        values = squeezed(spark.values, max(spark.length, len(spark.values)), room)
+        return [max(1, min(steps, round(value / spark.top * steps))) for value in values]
+
+    def _plot(self, spark: Spark) -> list[Line]:
+        """Draw a curve over several lines, with what its top and its foot are."""
+        levels, lines = self._glyphs.levels, list[Line]()
+        heights = self._heights(spark, self._width - MARGIN - self._label_room)
+        edges = {spark.height - 1: f"{spark.top:.0f}", 0: "0"}
         for row in reversed(range(spark.height)):
             curve = "".join(level(levels, height - row * len(levels)) for height in heights)
-            label = self._label(spark.label if row == spark.height - 1 else "")
-            tail = self._tail(spark.tail if row == 0 else "")
-            lines.append([label, (curve.ljust(self._room), spark.tone), tail])
-        return lines
+            edge = edges.get(row, "").rjust(self._label_room - 1)
+            lines.append([(f"{' ' * MARGIN}{edge} ", Tone.QUIET), (curve, spark.tone)])
+        return [[(f"{' ' * MARGIN}{spark.label}", Tone.PLAIN)], *lines]
 
     def _note(self, note: Note) -> list[Line]:
         indent = MARGIN + (self._label_room if note.label or note.inset else 0)

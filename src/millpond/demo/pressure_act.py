@@ -47,9 +47,8 @@ LENGTH = 95
 
 BILL = Bill(
     title="Everybody pushes",
-    words=f"Each tenant offers more than the pool can do. They paid for shares of 3 : 2 : 1; the "
-    f"queue takes {ROOM_EACH} tasks of each, {ROOM} in all; one call in seven fails. At "
-    f"{CLOSE_AT:g} s the pool is closed.",
+    words="Each tenant offers more than the pool can do, and one call in seven fails. Promised: "
+    f"shares of 3 : 2 : 1, a queue of {ROOM}. After {CLOSE_AT:g} s the pool is closed.",
     code=(
         f'mp.pool("reviews", max_concurrent={SLOTS}, retry=Retry(3, initial={RETRY.initial:g}),',
         '        queue=fair_round_robin("tenant", {"acme": 3, "bolt": 2, "cara": 1}),',
@@ -264,26 +263,26 @@ def picture(rush: Rush) -> list[Row]:
             value=shares[name],
             top=0.7,
             limit=PROMISED[name],
-            tail=f"{shares[name]:4.0%} of {PROMISED[name]:.0%}",
+            tail=f"{shares[name]:3.0%}  due {PROMISED[name]:.0%}",
             tone=tone,
         )
         for name, tone in TENANTS.items()
     )
     return [
-        Columns((Legend(), *stacks), (Note(text="share of the starts, promised at |"), *parts)),
+        Columns((Legend(), *stacks), (Note(text="share of starts while all three wait"), *parts)),
         Spark(
             label="off by",
             values=tuple(rush.gaps),
-            top=0.3,
+            top=0.15,
             length=LENGTH,
-            tail=f"{rush.gaps[-1] * 100:4.1f} points from the promised shares",
+            tail=f"{rush.gaps[-1] * 100:4.1f} points from the shares due",
         ),
         Spark(
             label="queued",
             values=tuple(rush.depths),
             top=ROOM,
             length=LENGTH,
-            tail=f"{rush.depths[-1]:4.0f}  never claimed: {books.most_fresh} of {ROOM} at most",
+            tail=f"{rush.depths[-1]:4.0f}  at most {books.most_fresh} not yet begun",
             tone=Tone.WAIT,
         ),
         *refusals(rush),
@@ -291,7 +290,7 @@ def picture(rush: Rush) -> list[Row]:
         Note(
             label="waits",
             text=f"half within {rush.waits.p50:.1f} s, 90 % within {rush.waits.p90:.1f} s, "
-            f"99 % within {rush.waits.p99:.1f} s  (pool.snapshot().waits)",
+            f"99 % within {rush.waits.p99:.1f} s",
         ),
     ]
 
@@ -299,8 +298,8 @@ def picture(rush: Rush) -> list[Row]:
 def refusals(rush: Rush) -> list[Row]:
     """Draw who was refused, and why."""
     rows = (
-        (rush.by_bound["tenant"], f"queue_full: {ROOM_EACH} of the tenant wait"),
-        (rush.by_bound["pool"], f"queue_full: {ROOM} wait in all"),
+        (rush.by_bound["tenant"], f"queue_full, {ROOM_EACH} per tenant"),
+        (rush.by_bound["pool"], f"queue_full, {ROOM} in all"),
         (rush.refused[Reason.CLOSED], "closed"),
     )
     return [
@@ -330,7 +329,7 @@ def retries(books: Books) -> list[Row]:
             label="retried",
             value=many,
             top=100,
-            tail=f"{many:>3}  and {gave_up} given up after {RETRY.attempts} attempts",
+            tail=f"{many:>3}  {gave_up} given up at attempt {RETRY.attempts}",
             tone=Tone.WAIT,
         ),
         Note(text=told, tone=Tone.QUIET, inset=True),
@@ -353,8 +352,8 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
     pauses = seen.pauses
     return (
         Promise(
-            promise="Starts are shared 3 : 2 : 1, as weighted",
-            seen=f"{shares} % of {seen.starts_compared} contested starts",
+            promise="Starts are shared 3 : 2 : 1",
+            seen=f"{shares} % of {seen.starts_compared} starts",
             kept=seen.starts_compared >= 30 and seen.turns_apart <= 1e-9,
         ),
         Promise(
@@ -370,8 +369,8 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
         ),
         Promise(
             promise="What failed is retried, ever later",
-            seen=f"{seen.retried} retries, after {min(pauses, default=0):.1f} to "
-            f"{max(pauses, default=0):.1f} s; {seen.gave_up} given up",
+            seen=f"{seen.retried} after {min(pauses, default=0):.1f} to "
+            f"{max(pauses, default=0):.1f} s, {seen.gave_up} given up",
             kept=seen.retried > 0 and max(pauses) > 1.5 * min(pauses) and seen.gave_up == 1,
         ),
         Promise(

@@ -64,6 +64,11 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every promise was kept."""
         return all(promise.kept for promise in self.promises)
 
+    @property
+    def headline(self) -> str:
+        """The number to remember, in a sentence."""
+        return flood_act.headline(self.flood.ending.figures)
+
     def report(self) -> Report:
         """Return the figures without the pictures."""
         return Report(

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import random
 
 SLOTS = 8
-PAGES = 160
+PAGES = 140
 FAILING = 1 / 12
 TICK = 0.1
-LENGTH = 64
+LENGTH = 58
 """How many pictures are expected."""
 
 BILL = Bill(
@@ -38,8 +38,7 @@ BILL = Bill(
     words="A crawl begins with one page, and each page submits the links it finds. drain() "
     "returns when nothing of the run is left, however far it grew.",
     code=(
-        "await ctx.submit_many(fetch.bind(link).options(idempotency_key=link, dedupe='run')",
-        "                      for link in links)          # inside fetch(ctx, page)",
+        "await ctx.submit_many(fetch.bind(link) for link in links)  # in fetch(ctx, page)",
         'report = await crawl.drain([fetch.bind("/")])',
     ),
 )
@@ -75,9 +74,9 @@ def site(dice: random.Random) -> Site:
     names = ["/", *(f"/{number}" for number in range(1, PAGES))]
     links: dict[str, list[str]] = {name: [] for name in names}
     for number in range(1, PAGES):
-        # Parents are taken from the first third, so that the crawl widens before it ends.
-        parent = names[dice.randrange(min(number, PAGES // 3))]
-        links[parent].append(names[number])
+        # About three links a page, so that the crawl widens before it ends.
+        parent = max(0, (number - 1) // 3 - dice.randrange(4))
+        links[names[parent]].append(names[number])
     for name in names:
         if dice.random() < 0.4:
             links[name].append(dice.choice(names))
@@ -165,11 +164,10 @@ def picture(crawl: Crawl) -> list[Row]:
     running = books.running("")
     return [
         Spark(
-            label="waiting",
+            label=f"pages that wait for a slot: {crawl.depths[-1]:.0f}",
             values=tuple(crawl.depths),
-            top=max(20.0, *crawl.depths),
+            top=max(60.0, *crawl.depths),
             length=LENGTH,
-            tail=f"{crawl.depths[-1]:>3.0f}",
             height=6,
             tone=Tone.WAIT,
         ),

@@ -8,6 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
+import msgspec
+
 from millpond.demo.pace import PacedClock
 from millpond.demo.pen import Pen, glyphs_for
 from millpond.demo.report import PIECES, Show, give
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 PLAIN_WIDTH = 80
-READING = 2.5
+READING = 2.2
 """Seconds for which the end of an act stays, at normal speed."""
 
 
@@ -79,12 +81,12 @@ STYLES = {
 
 COLOURS = frozenset(tone for tone, style in STYLES.items() if style.startswith("3"))
 
+FOOT = "  Ctrl-C leaves"
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
 CLEAR = "\x1b[2J"
 HOME = "\x1b[H"
 ERASE_LINE = "\x1b[2K"
-ERASE_BELOW = "\x1b[J"
 
 
 class LiveScreen:
@@ -117,8 +119,12 @@ class LiveScreen:
             frame = camera.frames[-1] if camera.frames else None
             rows, at = (frame.rows, frame.at) if frame else ((), 0.0)
             size = self._measured()
+            facts = f"{at:4.1f} s"
             pen = self._pen(size)
-            lines = pen.act(piece.bill, place(number), rows, facts=f"{at:4.1f} s", said=said)
+            lines = pen.act(piece.bill, place(number), rows, facts=facts, said=said)
+            if len(lines) > size.lines:
+                bill = msgspec.structs.replace(piece.bill, code=())
+                lines = pen.act(bill, place(number), rows, facts=facts, said=said)
             self._repaint(lines, size)
 
         act = piece.perform(seed, camera=camera, clock=PacedClock(speed, paint))
@@ -132,17 +138,19 @@ class LiveScreen:
         """Replace what is on the page, in one write; a page of a new size is cleared first."""
         fresh = CLEAR if size != self._size else ""
         self._size = size
+        spare = size.lines - len(lines)
+        if spare > 1:
+            lines = [*lines, *([[]] * (spare - 1)), [(FOOT, Tone.QUIET)]]
         shown = [ERASE_LINE + self._painted(line, size.columns) for line in lines[: size.lines]]
-        below = ERASE_BELOW if len(lines) < size.lines else ""
-        self._out.write(fresh + HOME + "\r\n".join(shown) + below)
+        self._out.write(fresh + HOME + "\r\n".join(shown))
         self._out.flush()
 
     @contextlib.contextmanager
     def _second_page(self) -> Iterator[None]:
         """Turn to the terminal's second page without a cursor; whatever happens, turn back."""
 
-        def ended(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt
+        def ended(number: int, _frame: FrameType | None) -> None:
+            raise SystemExit(128 + number)
 
         before = signal.signal(signal.SIGTERM, ended)
         try:

@@ -66,7 +66,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legend(msgspec.Struct, frozen=True):
-    """The head of the stacks below it: which shade is what, and which number."""
+    """What the shades of the stacks below it mean, and the numbers behind them."""
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +150,8 @@ class Ending(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
     """What to take away from it, in a sentence."""
     promises: tuple[Promise, ...]
     figures: F
+    telling: float | None = None
+    """The moment whose picture tells most, where that is not the last one."""
 
 
 class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
@@ -158,6 +160,14 @@ class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
     bill: Bill
     frames: tuple[Frame, ...]
     ending: Ending[F]
+
+    @property
+    def telling(self) -> Frame:
+        """The picture that stands for the act in print."""
+        moment = self.ending.telling
+        if moment is None:
+            return self.frames[-1]
+        return min(self.frames, key=lambda frame: abs(frame.at - moment))
 
 
 class Camera:
