@@ -26,6 +26,21 @@ class Start(msgspec.Struct, frozen=True):
     contenders: frozenset[str]
 
 
+class Wait(msgspec.Struct):
+    """What a task saw of its queue until its first start."""
+
+    since: float
+    ahead: int
+    """How many tasks of its own key were queued before it."""
+    passed: Counter[str]
+    """How many tasks of each other key started meanwhile."""
+
+    @property
+    def fair(self) -> bool:
+        """Whether nobody had more than a turn before each of its own key's, and one more."""
+        return max(self.passed.values(), default=0) <= self.ahead + 1
+
+
 class Books:
     """A pool's audit, counted per key as it is read."""
 
@@ -35,7 +50,8 @@ class Books:
         self._read = 0
         self._due: defaultdict[str, dict[int, float]] = defaultdict(dict)
         """Of each key, what is queued and from when on it may start."""
-        self._submitted: dict[int, float] = {}
+        self._waiting: defaultdict[str, dict[int, Wait]] = defaultdict(dict)
+        """Of each key, the tasks that were never started."""
         self._fresh: set[int] = set()
         self._ends: Counter[int] = Counter()
         self._running: dict[int, str] = {}
@@ -43,7 +59,8 @@ class Books:
         self.ended: Counter[Status] = Counter()
         self.starts: list[Start] = []
         self.retries: list[Record] = []
-        self.waits: defaultdict[str, list[float]] = defaultdict(list)
+        self.submitted = 0
+        self.waits: defaultdict[str, list[tuple[float, Wait]]] = defaultdict(list)
         """Of each key, how long each task waited from its submit to its first start."""
         self.most_running = 0
         self.most_fresh = 0
@@ -66,7 +83,7 @@ class Books:
         if record.before is Status.RUNNING:
             self._running.pop(task, None)
         if record.event is Event.SUBMIT:
-            self._submit(record, task)
+            self._submit(record, task, key)
         if record.after is Status.QUEUED:
             self._due[key][task] = record.due
         if record.event is Event.LEASE:
@@ -78,8 +95,9 @@ class Books:
             self._ends[task] += 1
             self.done[key] += 1
 
-    def _submit(self, record: Record, task: int) -> None:
-        self._submitted[task] = record.at
+    def _submit(self, record: Record, task: int, key: str) -> None:
+        self.submitted += 1
+        self._waiting[key][task] = Wait(record.at, len(self._waiting[key]), Counter())
         if record.fresh:
             self._fresh.add(task)
             self.most_fresh = max(self.most_fresh, len(self._fresh))
@@ -87,8 +105,12 @@ class Books:
     def _lease(self, record: Record, task: int, key: str) -> None:
         contenders = {one for one in self._due if self._ready(one, record.at)} | {key}
         self.starts.append(Start(record.at, key, record.attempt, frozenset(contenders)))
-        if record.attempt == 1:
-            self.waits[key].append(record.at - self._submitted[task])
+        begun = self._waiting[key].pop(task, None)
+        if begun is not None:
+            self.waits[key].append((record.at - begun.since, begun))
+        for other, waiting in self._waiting.items():
+            for wait in waiting.values() if other != key else ():
+                wait.passed[key] += 1
         self._running[task] = key
         self.most_running = max(self.most_running, len(self._running))
 
@@ -97,9 +119,9 @@ class Books:
 
     def waited(self, keys: Sequence[str], now: float) -> list[float]:
         """Return how long tasks of some keys have waited: those that began, and those that wait."""
-        begun = [wait for key in keys for wait in self.waits[key]]
-        still = (task for key in keys for task in self._due[key] if task in self._fresh)
-        return begun + [now - self._submitted[task] for task in still]
+        begun = [seconds for key in keys for seconds, _ in self.waits[key]]
+        still = (wait for key in keys for wait in self._waiting[key].values())
+        return begun + [now - wait.since for wait in still]
 
     def queued(self, key: str) -> int:
         """Return how many tasks of a key wait, for a slot or for their next attempt."""
@@ -108,11 +130,6 @@ class Books:
     def running(self, key: str) -> int:
         """Return how many tasks of a key run."""
         return sum(one == key for one in self._running.values())
-
-    @property
-    def submitted(self) -> int:
-        """How many tasks were taken in."""
-        return len(self._submitted)
 
     @property
     def once(self) -> int:
