@@ -259,8 +259,8 @@ def said(seen: Figures) -> str:
 def headline(seen: Figures) -> str:
     """Say the number to remember."""
     return (
-        f"While acme flooded, bolt and cara waited {seen.fifo.quiet.median:.1f} s in order of "
-        f"arrival, {seen.fair.quiet.median:.1f} s in turns."
+        f"Beside the flood, the quiet tenants waited {seen.fifo.quiet.median:.1f} s with fifo, "
+        f"{seen.fair.quiet.median:.1f} s with fair."
     )
 
 
@@ -282,8 +282,8 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
             kept=fair_seen.quiet.median < fifo_seen.quiet.median / 4,
         ),
         Promise(
-            promise="No two turns while another waits for one",
-            seen=f"passed by {fair_seen.passed} at most; by {fifo_seen.passed} with fifo",
+            promise="One turn each while others wait",
+            seen=f"passed by {fair_seen.passed} at most, {fifo_seen.passed} with fifo",
             kept=fair_seen.in_turns,
         ),
         Promise(

@@ -92,7 +92,7 @@ class Pen:
         return [*lines, [], *wrapped(where, self.width, MARGIN, Tone.QUIET)]
 
     def _ruled(self, text: str, facts: str, tone: Tone) -> list[Line]:
-        tail = f" {facts}" if facts else ""
+        tail = f" {facts}" if facts and len(text) + len(facts) + 2 <= self.width else ""
         rule = self.glyphs.rule * (self.width - len(text) - len(tail) - 1)
         return [[(f"{text} "[: self.width], tone), (rule + tail, Tone.QUIET)]]
 
@@ -115,10 +115,20 @@ def drawn(
     rows: Sequence[Row], width: int, glyphs: Glyphs = UNICODE, tail: int | None = None
 ) -> list[Line]:
     """Draw a picture: rows that share one column of labels."""
-    labels = (len(row.label) for row in rows if isinstance(row, Bar | Stack | Strip | Note))
-    label = max(labels, default=0) + 2
+    label = max((len(label_of(row)) for row in rows), default=0) + 2
     brush = Brush(width, glyphs, label, min(TAIL, width // 2) if tail is None else tail)
     return [line for row in rows for line in brush.row(row)]
+
+
+def label_of(row: Row) -> str:
+    """Return what stands to the left of a row; the label of a plot stands above it."""
+    match row:
+        case Spark(height=1, label=label) | Bar(label=label) | Stack(label=label):
+            return label
+        case Strip(label=label) | Note(label=label):
+            return label
+        case _:
+            return ""
 
 
 class Brush:
@@ -262,6 +272,16 @@ def wrapped(text: str, width: int, indent: int, tone: Tone) -> list[Line]:
     if len(text) + indent <= width:
         parts = [text]
     return [[(" " * indent + part, tone)] for part in parts]
+
+
+def trimmed(line: Line) -> Line:
+    """Return a line without the blanks at its end."""
+    kept = list(line)
+    while kept:
+        text, tone = kept.pop()
+        if text.rstrip():
+            return [*kept, (text.rstrip(), tone)]
+    return []
 
 
 def length(line: Line) -> int:

@@ -70,16 +70,19 @@ Site = dict[str, tuple[str, ...]]
 
 
 def site(dice: random.Random) -> Site:
-    """Return a web site: each page but the first is linked from one before it, and some twice."""
+    """Return a web site: each page but the first is linked from one before it, and some twice.
+
+    It has no circles, so that a crawl that fetches pages again still comes to an end.
+    """
     names = ["/", *(f"/{number}" for number in range(1, PAGES))]
     links: dict[str, list[str]] = {name: [] for name in names}
     for number in range(1, PAGES):
         # About three links a page, so that the crawl widens before it ends.
         parent = max(0, (number - 1) // 3 - dice.randrange(4))
         links[names[parent]].append(names[number])
-    for name in names:
+    for number, name in enumerate(names[:-1]):
         if dice.random() < 0.4:
-            links[name].append(dice.choice(names))
+            links[name].append(dice.choice(names[number + 1 :]))
     return {name: tuple(found) for name, found in links.items()}
 
 

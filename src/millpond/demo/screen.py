@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 import msgspec
 
 from millpond.demo.pace import PacedClock
-from millpond.demo.pen import Pen, glyphs_for
+from millpond.demo.pen import Pen, glyphs_for, trimmed
 from millpond.demo.report import PIECES, Show, give
 from millpond.demo.story import Act, Camera, Piece, Tone
 
@@ -60,7 +60,7 @@ class PlainScreen:
         """Print the end of each act, and the summary."""
         show = give(seed)
         for line in written(show, self._pen):
-            self._out.write("".join(text for text, _ in line).rstrip() + "\n")
+            self._out.write("".join(text for text, _ in trimmed(line)) + "\n")
         self._out.flush()
         return show
 
@@ -174,12 +174,12 @@ class LiveScreen:
 
     def _painted(self, line: Line, width: int | None = None) -> str:
         pieces, used = [], 0
-        for text, tone in line:
+        for text, tone in trimmed(line):
             part = text if width is None else text[: max(0, width - used)]
             used += len(part)
             style = STYLES[tone] if self._colour or tone not in COLOURS else ""
             pieces.append(f"\x1b[{style}m{part}\x1b[0m" if style and part.strip() else part)
-        return "".join(pieces).rstrip()
+        return "".join(pieces)
 
 
 def screen_for(out: TextIO, *, speed: float | None, plain: bool) -> Screen:
