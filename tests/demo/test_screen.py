@@ -4,13 +4,14 @@ import io
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
 from millpond.demo import pace, screen
-from millpond.demo.pen import ASCII, UNICODE, Glyphs, Pen, drawn, glyphs_for
+from millpond.demo.pen import ASCII, UNICODE, Glyphs, Pen, drawn, glyphs_for, trimmed
 from millpond.demo.report import Show, give
-from millpond.demo.screen import LiveScreen, PlainScreen, screen_for
+from millpond.demo.screen import LiveScreen, PlainScreen, screen_for, written
 from millpond.demo.story import BLANK, Bar, Columns, Legend, Note, Row, Spark, Stack, Strip, Tone
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -74,10 +75,10 @@ def size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return sizes
 
 
-def plain(width: int = 80) -> str:
-    out = Pipe()
-    PlainScreen(out, width).play(1)
-    return out.getvalue()
+def plain(show: Show, width: int = 80) -> str:
+    """Return the lines of a show, as a pipe gets them."""
+    lines = written(show, Pen(width))
+    return "".join("".join(text for text, _ in trimmed(line)) + "\n" for line in lines)
 
 
 def lines_of(*rows: Row, width: int = 80) -> list[str]:
@@ -167,9 +168,9 @@ def test_columns_stand_side_by_side_or_one_above_the_other() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 36, 40, 60, 79, 80, 100, 200])
-def test_no_line_is_wider_than_the_screen(width: int) -> None:
+def test_no_line_is_wider_than_the_screen(show: Show, width: int) -> None:
     """Down to the narrowest, below which it is cut, and never wider than reads well."""
-    assert max(map(len, plain(width).splitlines())) <= max(36, min(width, 116))
+    assert max(map(len, plain(show, width).splitlines())) <= max(36, min(width, 116))
 
 
 def test_the_summary_fits_on_a_page(show: Show) -> None:
@@ -196,14 +197,26 @@ def test_glyphs_are_those_that_can_be_written(encoding: str | None, glyphs: Glyp
     assert glyphs is glyphs_for(encoding)
 
 
+def test_the_readme_shows_what_the_demo_prints(show: Show) -> None:
+    """The frame in README.md, and the number it tells, are those of the default seed."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    frame = re.search(r"```text\n(  In order of arrival.*?)\n```", readme, re.DOTALL)
+    assert frame is not None
+    assert frame[1] in plain(show)
+    seen = show.flood.ending.figures
+    told = f"waited {seen.fifo.quiet.median:.1f} s with `fifo()` and {seen.fair.quiet.median:.1f} s"
+    assert told in " ".join(readme.split())
+
+
 # A terminal
 
 
 def test_without_waiting_a_terminal_shows_the_same_lines_as_a_pipe(clock: FakeTime) -> None:
     """Colours aside; no time passes and no page is turned."""
-    out = Terminal()
+    out, pipe = Terminal(), Pipe()
     LiveScreen(out, None, colour=True).play(1)
-    assert plain() == ESCAPE.sub("", out.getvalue())
+    PlainScreen(pipe).play(1)
+    assert pipe.getvalue() == ESCAPE.sub("", out.getvalue())
     assert "\x1b[?" not in out.getvalue()
     assert [] == clock.naps
 
@@ -216,7 +229,7 @@ def test_live_it_takes_its_time_and_comes_to_the_same_end(
     out = Terminal()
     assert show == LiveScreen(out, speed, colour=False).play(1)
     assert least <= clock.now <= most
-    assert ESCAPE.sub("", out.getvalue()).endswith(plain())
+    assert ESCAPE.sub("", out.getvalue()).endswith(plain(show))
 
 
 def test_live_the_acts_move(clock: FakeTime, size: list[tuple[int, int]]) -> None:
