@@ -32,7 +32,7 @@ LIMIT, QUEUE = 5, 10
 TICK = 0.05
 
 BILL = Bill(
-    title="Where a function is all there is",
+    title="A bulkhead, around one function",
     words=f"{CALLERS} callers run to an API that answers {ROOM} calls at once: one more, and "
     "every call in flight fails. Left without, right with a bulkhead.",
     code=(

@@ -38,7 +38,7 @@ BILL = Bill(
     words="A crawl begins with one page, and each page submits the links it finds. drain() "
     "returns when nothing of the run is left, however far it grew.",
     code=(
-        "await ctx.submit_many(fetch.bind(link) for link in links)  # in fetch(ctx, page)",
+        "await ctx.submit_many(fetch.bind(link) for link in links)  # inside fetch",
         'report = await crawl.drain([fetch.bind("/")])',
     ),
 )
