@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from millpond.demo import __main__ as command
-from millpond.demo.report import Report, Show, rehearse
+from millpond.demo import report, screen
+from millpond.demo.report import Report, Show, give
 
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -17,7 +18,7 @@ def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         encoding="utf-8",
-        env={"PYTHONIOENCODING": "utf-8", **environment},
+        env={"PYTHONIOENCODING": "utf-8", "PYTHONPATH": ":".join(sys.path), **environment},
         timeout=15,
         check=False,
     )
@@ -31,12 +32,17 @@ def test_in_a_pipe_it_prints_plain_lines() -> None:
     assert "\r" not in answer.stdout
     assert max(map(len, answer.stdout.splitlines())) <= 80
     assert "Promised, and seen: every one kept" in answer.stdout
-    assert "docs/tutorial/01-first-bulkhead.md" in answer.stdout
+    assert "docs/index.md" in answer.stdout
+
+
+def test_plain_lines_are_the_same_each_time() -> None:
+    """The seed decides everything, down to the last digit."""
+    assert demo("--plain").stdout == demo("--plain", "--seed", "1").stdout
 
 
 def test_colour_is_not_forced_into_a_pipe() -> None:
     """Only a terminal gets colours, whatever the environment wishes."""
-    assert "\x1b" not in demo(FORCE_COLOR="1", CLICOLOR_FORCE="1").stdout
+    assert "\x1b" not in demo(FORCE_COLOR="1", CLICOLOR_FORCE="1", TERM="xterm").stdout
 
 
 def test_plain_ascii_is_enough() -> None:
@@ -50,10 +56,10 @@ def test_plain_ascii_is_enough() -> None:
 def test_json_is_one_document_of_the_documented_shape() -> None:
     """`Report` is the shape: no field is missing, none is more."""
     answer = demo("--json", "--seed", "7")
-    report = msgspec.json.decode(answer.stdout, type=Report)
-    assert rehearse(7).report() == report
-    assert (1, 7, True) == (report.shape, report.seed, report.kept)
-    assert {"shape", "seed", "kept", "promises", "bulkhead", "pool"} == {
+    seen = msgspec.json.decode(answer.stdout, type=Report)
+    assert give(7).report() == seen
+    assert (2, 7, True) == (seen.shape, seen.seed, seen.kept)
+    assert {"shape", "seed", "kept", "promises", "flood", "pressure", "run", "bulkhead"} == {
         *msgspec.json.decode(answer.stdout)
     }
 
@@ -98,21 +104,25 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A show in which one promise is not kept."""
-    show = rehearse(1)
-    first, *others = show.bulkhead.promises
+    first, *others = give(1).flood.ending.promises
     worse = msgspec.structs.replace(first, kept=False)
-    act = msgspec.structs.replace(show.bulkhead, promises=(worse, *others))
-    monkeypatch.setattr(
-        command, "rehearse", lambda seed: Show(seed=seed, bulkhead=act, pool=show.pool)
-    )
+
+    def with_one_broken(seed: int, perform: report.Perform = report.in_no_time) -> Show:
+        show = give(seed, perform)
+        ending = msgspec.structs.replace(show.flood.ending, promises=(worse, *others))
+        act = msgspec.structs.replace(show.flood, ending=ending)
+        return msgspec.structs.replace(show, flood=act)
+
+    monkeypatch.setattr(command, "give", with_one_broken)
+    monkeypatch.setattr(screen, "give", with_one_broken)
 
 
 def test_a_broken_promise_is_exit_code_1(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
     """And it is marked where it stands."""
     assert 1 == command.main([])
     told = capsys.readouterr().out
-    assert "1 of 15 BROKEN" in told
-    assert "  NO  Never more than 5 in flight" in told
+    assert "1 of 16 BROKEN" in told
+    assert "  NO  Never more than 4 run" in told
 
 
 def test_a_broken_promise_is_in_the_report(
@@ -131,7 +141,7 @@ def test_an_interrupt_is_exit_code_130(
     def interrupted(_: int) -> Show:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "rehearse", interrupted)
+    monkeypatch.setattr(screen, "give", interrupted)
     assert 130 == command.main([])
     assert "\nstopped\n" == capsys.readouterr().err
 
@@ -139,7 +149,10 @@ def test_an_interrupt_is_exit_code_130(
 def test_a_reader_that_leaves_is_no_error() -> None:
     """As in `| head`: nothing on stderr."""
     with subprocess.Popen(
-        [sys.executable, "-m", "millpond.demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "millpond.demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(sys.path)},
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None

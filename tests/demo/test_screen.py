@@ -1,39 +1,36 @@
 """Drawing: the same lines on every screen, within its width, and a terminal left clean."""
 
 import io
+import os
 import re
-import sys
+import signal
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from millpond.demo import screen
-from millpond.demo.report import Show, rehearse
-from millpond.demo.screen import (
-    ASCII,
-    UNICODE,
-    LiveScreen,
-    Pen,
-    PlainScreen,
-    glyphs_for,
-    screen_for,
-)
-from millpond.demo.story import Bar, Frame, Note, Row, Scene, Spark, Strip, Tone
+from millpond.demo import pace, screen
+from millpond.demo.pen import ASCII, UNICODE, Glyphs, Pen, drawn, glyphs_for, trimmed
+from millpond.demo.report import Show, give
+from millpond.demo.screen import LiveScreen, PlainScreen, screen_for, written
+from millpond.demo.story import BLANK, Bar, Columns, Legend, Note, Row, Spark, Stack, Strip, Tone
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*[39][0-7](?:;\d+)*m")
+COLOUR = re.compile(r"\x1b\[3[0-7]m")
+PAGE = "\x1b[H"
 
 
 class FakeTime:
-    """A clock for the player: sleeping is free and moves it."""
+    """A clock for the audience: sleeping is free and moves it."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.naps: list[float] = []
 
     def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
         self.now += seconds
 
 
@@ -49,149 +46,280 @@ class Terminal(Pipe):
     def isatty(self) -> bool:
         return True
 
+    def pages(self) -> list[list[str]]:
+        """Return the lines of each page that was painted, without colours."""
+        return [
+            [ESCAPE.sub("", line) for line in page.split("\r\n")]
+            for page in self.getvalue().split(PAGE)[1:]
+        ]
+
 
 @pytest.fixture(scope="module")
 def show() -> Show:
-    return rehearse(1)
+    return give(1)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     clock = FakeTime()
     monkeypatch.setattr(screen, "time", clock)
+    monkeypatch.setattr(pace, "time", clock)
     return clock
 
 
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The size of the terminal; to resize it, append another."""
+    sizes = [(80, 24)]
+    monkeypatch.setattr(LiveScreen, "_measured", lambda _: os.terminal_size(sizes[-1]))
+    return sizes
+
+
 def plain(show: Show, width: int = 80) -> str:
-    out = Pipe()
-    PlainScreen(out, width).play(show)
-    return out.getvalue()
+    """Return the lines of a show, as a pipe gets them."""
+    lines = written(show, Pen(width))
+    return "".join("".join(text for text, _ in trimmed(line)) + "\n" for line in lines)
 
 
-def drawn(row: Row, width: int = 80) -> list[str]:
-    """Return the lines of one row, without title and sentence."""
-    scene = Scene(title="t", code="", frames=(), said="", seconds=1.0)
-    lines = Pen(width).scene(scene, Frame(at=0.0, rows=(row,)), ended=False)[2:-1]
-    return ["".join(text for text, _ in line).rstrip() for line in lines]
+def lines_of(*rows: Row, width: int = 80) -> list[str]:
+    """Return the lines of a picture."""
+    return ["".join(text for text, _ in line).rstrip() for line in drawn(rows, width)]
+
+
+# Rows
 
 
 def test_a_bar_is_full_to_its_value_light_to_its_peak_and_marked_at_its_limit() -> None:
-    """One cell for each of forty, at 80 columns."""
-    bar = Bar(label="in flight", value=3, top=40, peak=5, limit=8, tail="3")
-    assert ["  in flight  ███░░   │" + " " * 31 + " 3"] == drawn(bar)
+    """The mark stands where the limit is, whatever is drawn there."""
+    bar = Bar(label="busy", value=3, top=36, peak=5, limit=8, tail="3")
+    assert ["  busy  ███░░   │" + " " * 27 + " 3"] == lines_of(bar)
+    over = Bar(label="busy", value=10, top=36, limit=8)
+    assert ["  busy  ████████│█"] == lines_of(over)
 
 
 def test_a_little_is_never_drawn_as_nothing() -> None:
     """One of a thousand is one cell; none is none."""
     some, none = (Bar(label="b", value=value, top=1000) for value in (1, 0))
-    assert ["  b          █"] == drawn(some)
-    assert ["  b"] == drawn(none)
+    assert ["  b  █"] == lines_of(some)
+    assert ["  b"] == lines_of(none)
 
 
-def test_an_order_wraps_and_a_line_of_time_is_squeezed() -> None:
-    """Squeezing keeps the marks of what happened once."""
-    tones = {"a": Tone.ONE}
-    order = Strip(label="s", letters="ab" * 20, tones=tones, length=40)
-    assert ["  s          " + "ab" * 10, "             " + "ab" * 10] == drawn(order, 40)
-    line = Strip(label="w", letters="aaaax    " * 6, tones=tones, length=54, is_time=True)
-    (squeezed,) = drawn(line, 40)
-    assert len(squeezed) <= 40
-    assert 6 == squeezed.count("x")
+def test_a_stack_shows_done_running_and_queued_in_three_shades() -> None:
+    """With the numbers behind it; each that is not 0 has a cell, and it never grows too long."""
+    stack = Stack(label="acme", done=20, running=1, queued=9, top=60, tone=Tone.ONE)
+    assert ["  acme  " + "█" * 20 + "▒" + "░" * 9 + " " * 30 + "  20   1   9"] == lines_of(stack)
+    small = Stack(label="acme", done=1, running=1, queued=1, top=6000, tone=Tone.ONE)
+    assert ["  acme  █▒░" + " " * 57 + "   1   1   1"] == lines_of(small)
+    large = Stack(label="acme", done=99, running=1, queued=1, top=60, tone=Tone.ONE)
+    assert [80] == [len(line) for line in lines_of(large)]
+    assert ["  █ done  ▒ running  ░ queued"] == lines_of(Legend())
+
+
+def test_an_order_of_starts_wraps() -> None:
+    """In as few lines as hold what it will have in the end."""
+    order = Strip(label="s", letters="ab" * 20, tones={"a": Tone.ONE}, length=60)
+    assert ["  s  " + "ab" * 15, "     " + "ab" * 5] == lines_of(order, width=40)
 
 
 def test_a_curve_reaches_from_bottom_to_top() -> None:
     """Zero is the lowest level, `top` and more the highest."""
     curve = Spark(label="limit", values=(0, 7, 14, 99), top=14, length=4, tail="99")
-    assert ["  limit      ▁▅██ 99"] == drawn(curve)
+    assert ["  limit  ▁▄██" + " " * 31 + " 99"] == lines_of(curve)
 
 
-def test_a_long_note_is_wrapped_under_itself() -> None:
-    """The moment stays in its column."""
-    assert ["  1.5 s      one two three four five", "             six"] == drawn(
-        Note(at=1.5, text="one two three four five six"), 36
-    )
+def test_a_long_curve_is_squeezed_and_keeps_its_peaks() -> None:
+    """Each cell is the highest of what it stands for."""
+    values = tuple(14.0 if number == 51 else 0.0 for number in range(1000))
+    (line,) = lines_of(Spark(label="", values=values, top=14, length=10), width=40)
+    assert 1 == line.count("█")
+    assert len(line) <= 40
+
+
+def test_a_plot_has_several_lines_and_says_what_its_top_is() -> None:
+    """The label stands above it."""
+    plot = Spark(label="waiting", values=(0, 10, 20, 5), top=20, length=4, height=2)
+    assert ["  waiting", "    20   █", "     0 ▁██▄"] == lines_of(
+        plot, Note(label="abc", text="x")
+    )[:3]
+
+
+def test_notes_stand_alone_behind_a_label_or_below_the_bars() -> None:
+    """Where one is too long it is wrapped under itself."""
+    assert ["", "  a   one two three four five", "      six", "      inset"] == lines_of(
+        BLANK,
+        Note(label="a", text="one two three four five six"),
+        Note(text="inset", inset=True),
+        Note(label="ab"),
+        width=30,
+    )[:4]
+
+
+def test_columns_stand_side_by_side_or_one_above_the_other() -> None:
+    """As there is room; labels are aligned in each column for itself."""
+    left = (Note(text="Left"), Bar(label="a", value=1, top=1, tail="1"))
+    right = (Note(text="Right"),)
+    wide = lines_of(Columns(left, right), width=80)
+    assert "  Left".ljust(43) + "Right" == wide[0]
+    assert wide[1].startswith("  a  ███")
+    assert ["  Left", "  Right"] == lines_of(Columns(left, right), width=60)[::2]
+
+
+# The show
 
 
 @pytest.mark.parametrize("width", [20, 36, 40, 60, 79, 80, 100, 200])
 def test_no_line_is_wider_than_the_screen(show: Show, width: int) -> None:
     """Down to the narrowest, below which it is cut, and never wider than reads well."""
-    assert max(map(len, plain(show, width).splitlines())) <= max(36, min(width, 100))
+    assert max(map(len, plain(show, width).splitlines())) <= max(36, min(width, 116))
+
+
+def test_the_summary_fits_on_a_page(show: Show) -> None:
+    """At 80 by 24 with a line for the prompt, one line for each promise."""
+    lines = Pen(80).summary(show)
+    assert len(lines) <= 23
+    assert len(show.promises) == sum("ok  " in "".join(part for part, _ in line) for line in lines)
+
+
+def test_every_act_fits_on_a_page(show: Show) -> None:
+    """At 80 by 24, from its first frame to its last word, and its code is not cut."""
+    for act in show.acts:
+        assert max(map(len, act.bill.code)) <= 78
+        for frame in act.frames:
+            lines = Pen(80).act(act.bill, "1/4", frame.rows, said=act.ending.said)
+            assert len(lines) <= 24
 
 
 @pytest.mark.parametrize(
     ("encoding", "glyphs"),
     [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), (None, ASCII), ("no-such", ASCII)],
 )
-def test_glyphs_are_those_that_can_be_written(encoding: str | None, glyphs: screen.Glyphs) -> None:
+def test_glyphs_are_those_that_can_be_written(encoding: str | None, glyphs: Glyphs) -> None:
     """An unknown encoding gets the plainest."""
     assert glyphs is glyphs_for(encoding)
 
 
-def test_without_waiting_a_terminal_shows_the_same_lines_as_a_pipe(
-    show: Show, clock: FakeTime
-) -> None:
-    """Colours aside; and no time passes."""
-    out = Terminal()
-    LiveScreen(Console(file=out, force_terminal=True, width=80, highlight=False), None).play(show)
-    lines = [line.rstrip() for line in ESCAPE.sub("", out.getvalue()).splitlines()]
-    assert plain(show).splitlines() == lines
-    assert 0.0 == clock.now
+def test_the_readme_shows_what_the_demo_prints(show: Show) -> None:
+    """The frame in README.md, and the number it tells, are those of the default seed."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    frame = re.search(r"```text\n(  In order of arrival.*?)\n```", readme, re.DOTALL)
+    assert frame is not None
+    assert frame[1] in plain(show)
+    seen = show.flood.ending.figures
+    told = f"waited {seen.fifo.quiet.median:.1f} s with `fifo()` and {seen.fair.quiet.median:.1f} s"
+    assert told in " ".join(readme.split())
 
 
-@pytest.mark.parametrize(("speed", "least", "most"), [(1.0, 15.0, 20.0), (4.0, 3.75, 5.5)])
-def test_live_it_takes_its_time_and_ends_with_the_same_words(
+# A terminal
+
+
+def test_without_waiting_a_terminal_shows_the_same_lines_as_a_pipe(clock: FakeTime) -> None:
+    """Colours aside; no time passes and no page is turned."""
+    out, pipe = Terminal(), Pipe()
+    LiveScreen(out, None, colour=True).play(1)
+    PlainScreen(pipe).play(1)
+    assert pipe.getvalue() == ESCAPE.sub("", out.getvalue())
+    assert "\x1b[?" not in out.getvalue()
+    assert [] == clock.naps
+
+
+@pytest.mark.parametrize(("speed", "least", "most"), [(1.0, 25.0, 40.0), (4.0, 6.0, 10.0)])
+def test_live_it_takes_its_time_and_comes_to_the_same_end(
     show: Show, clock: FakeTime, speed: float, least: float, most: float
 ) -> None:
-    """Fifteen to twenty seconds at normal speed; the cursor is shown again."""
+    """Who watches changes nothing: frames, figures and promises are those of a show unseen."""
     out = Terminal()
-    LiveScreen(Console(file=out, force_terminal=True, width=80, height=24), speed).play(show)
+    assert show == LiveScreen(out, speed, colour=False).play(1)
     assert least <= clock.now <= most
-    told = ESCAPE.sub("", out.getvalue())
-    for _, scenes in show.acts:
-        for scene in scenes:
-            assert scene.said in told
-    assert out.getvalue().rfind("\x1b[?25h") > out.getvalue().rfind("\x1b[?25l")
+    assert ESCAPE.sub("", out.getvalue()).endswith(plain(show))
 
 
-def test_an_interrupt_leaves_the_cursor_visible(
-    show: Show, clock: FakeTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it comes."""
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(clock, "sleep", interrupt)
+def test_live_the_acts_move(clock: FakeTime, size: list[tuple[int, int]]) -> None:
+    """Each is painted many times a second, and says at its end what to remember."""
     out = Terminal()
-    live = LiveScreen(Console(file=out, force_terminal=True, width=80, height=24), 1.0)
-    with pytest.raises(KeyboardInterrupt):
-        live.play(show)
-    assert out.getvalue().rfind("\x1b[?25h") > out.getvalue().rfind("\x1b[?25l") >= 0
+    show = LiveScreen(out, 1.0, colour=False).play(1)
+    pages = out.pages()
+    for number, act in enumerate(show.acts, start=1):
+        mine = [page for page in pages if page[0].startswith(f"{number}/4  {act.bill.title}")]
+        assert len({tuple(page) for page in mine}) > 10 * act.frames[-1].at * 0.8
+        assert act.ending.said.split()[-1] in "\n".join(mine[-1])
+        assert "Ctrl-C leaves" in mine[0][-1]
 
 
-def test_no_color_is_respected(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NO_COLOR set a terminal gets no colour; without, it does."""
+def test_a_window_may_be_resized_meanwhile(clock: FakeTime, size: list[tuple[int, int]]) -> None:
+    """Each page has the size of its moment; a new size begins with a clear page."""
+    out = Terminal()
+    sizes = iter([(80, 24)] * 40 + [(50, 12)] * 40 + [(1, 1)] * 10)
+    live = LiveScreen(out, 1.0, colour=False)
+    live._measured = lambda: os.terminal_size(next(sizes, (120, 40)))  # type: ignore[method-assign]
+    live.play(1)
+    pages = out.pages()
+    for page, columns, lines in (
+        *((page, 80, 24) for page in pages[:40]),
+        *((page, 50, 12) for page in pages[40:80]),
+        *((page, 1, 1) for page in pages[80:90]),
+    ):
+        assert len(page) <= lines
+        assert max(map(len, page)) <= columns
+    assert 4 == out.getvalue().count("\x1b[2J")
+
+
+def test_the_page_is_turned_back_and_the_cursor_shown(clock: FakeTime) -> None:
+    """Before the lines that stay are printed."""
+    out = Terminal()
+    LiveScreen(out, 1.0, colour=True).play(1)
+    before, _, after = out.getvalue().partition("\x1b[?25h\x1b[?1049l")
+    assert before.startswith("\x1b[?1049h\x1b[?25l")
+    assert "Promised, and seen" not in before
+    assert "Promised, and seen" in after
+
+
+@pytest.mark.parametrize("nap", [3, 400])
+@pytest.mark.parametrize(
+    ("sent", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_leaves_the_terminal_clean(
+    clock: FakeTime,
+    monkeypatch: pytest.MonkeyPatch,
+    nap: int,
+    sent: signal.Signals,
+    raised: type[BaseException],
+) -> None:
+    """Wherever it comes, in the first act or in a later one; nothing is printed after it."""
+    sleep = clock.sleep
+
+    def interrupted(seconds: float) -> None:
+        sleep(seconds)
+        if len(clock.naps) == nap:
+            signal.raise_signal(sent)
+
+    monkeypatch.setattr(clock, "sleep", interrupted)
+    handler = signal.getsignal(signal.SIGTERM)
+    out = Terminal()
+    with pytest.raises(raised):
+        LiveScreen(out, 1.0, colour=True).play(1)
+    assert out.getvalue().endswith("\x1b[?25h\x1b[?1049l")
+    assert handler == signal.getsignal(signal.SIGTERM)
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR set a terminal gets no colour; without, or with nothing in it, it does."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
-        monkeypatch.delenv(name, raising=False)
-    coloured = Terminal()
-    screen_for(coloured, speed=None, plain=False).play(show)
-    assert COLOUR.search(coloured.getvalue())
-    monkeypatch.setenv("NO_COLOR", "1")
-    colourless = Terminal()
-    screen_for(colourless, speed=None, plain=False).play(show)
-    assert COLOUR.search(colourless.getvalue()) is None
+    for value, coloured in ((None, True), ("", True), ("1", False)):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        if value is not None:
+            monkeypatch.setenv("NO_COLOR", value)
+        out = Terminal()
+        screen_for(out, speed=None, plain=False).play(1)
+        assert coloured == bool(COLOUR.search(out.getvalue()))
 
 
 def test_the_plain_screen_is_for_all_who_cannot_have_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No terminal, a dumb one, one who asks for it, and an installation without rich."""
+    """No terminal, a dumb one, one that says nothing, and one who asks for it."""
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    assert isinstance(screen_for(terminal, speed=1.0, plain=False), LiveScreen)
+    assert isinstance(screen_for(Terminal(), speed=1.0, plain=False), LiveScreen)
     assert isinstance(screen_for(Pipe(), speed=1.0, plain=False), PlainScreen)
-    assert isinstance(screen_for(terminal, speed=1.0, plain=True), PlainScreen)
+    assert isinstance(screen_for(Terminal(), speed=1.0, plain=True), PlainScreen)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(screen_for(terminal, speed=1.0, plain=False), PlainScreen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(screen_for(terminal, speed=1.0, plain=False), PlainScreen)
+    assert isinstance(screen_for(Terminal(), speed=1.0, plain=False), PlainScreen)
+    monkeypatch.delenv("TERM")
+    assert isinstance(screen_for(Terminal(), speed=1.0, plain=False), PlainScreen)

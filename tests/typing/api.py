@@ -8,9 +8,12 @@ from millpond import (
     Bulkhead,
     BulkheadRejected,
     Capacity,
+    Handle,
     HookEvent,
     Leftover,
+    Millpond,
     Permit,
+    Rejected,
     Rejection,
     RejectReason,
     Stats,
@@ -80,3 +83,21 @@ def hook(event: HookEvent) -> None:
 
 def rejected(error: BulkheadRejected) -> str:
     return error.code + error.bulkhead + error.reason
+
+
+mp = Millpond()
+reviews = mp.pool("reviews")
+
+
+@reviews.task(key="tenant")
+async def review(number: int, tenant: str) -> list[str]:
+    return [tenant] * number
+
+
+async def try_submit() -> None:
+    if answer := await reviews.try_submit(review.bind(3, "acme")):
+        assert_type(answer, Handle[list[str]])
+        assert_type(await answer, list[str])
+    else:
+        assert_type(answer, Rejected)
+        assert_type(answer.reason, str)

@@ -1,1 +1,1 @@
-"""`make demo`: a bulkhead and a fair pool at work, each promise checked while it is shown."""
+"""`make demo`: pools and a bulkhead at work, each promise checked while it is shown."""

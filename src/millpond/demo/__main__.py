@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.demo.report import rehearse
+from millpond.demo.report import give
 from millpond.demo.screen import screen_for
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of the demo."""
     options = argparse.ArgumentParser(
         prog="python -m millpond.demo",
-        description="A bulkhead and a fair pool at work, in about twenty seconds. Everything "
-        "shown is checked: the exit code is 1 if a promise was broken.",
+        description="Pools and a bulkhead at work, in half a minute. Everything shown is "
+        "checked: the exit code is 1 if a promise was broken.",
         epilog="With make: make demo ARGS='--fast --seed 7'",
         allow_abbrev=False,
     )
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="X",
         help="play X times as fast; below 1 is slower",
     )
-    pace.add_argument("--fast", action="store_true", help="do not play, show how each scene ends")
+    pace.add_argument("--fast", action="store_true", help="do not play, show how each act ends")
     form = options.add_mutually_exclusive_group()
     form.add_argument(
         "--plain", action="store_true", help="plain lines, as when the output is no terminal"
@@ -75,13 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Give the show and return the exit code."""
     asked = parser().parse_args(arguments)
     try:
-        show = rehearse(asked.seed)
         if asked.json:
+            show = give(asked.seed)
             document = msgspec.json.format(msgspec.json.encode(show.report()), indent=2)
             sys.stdout.write(document.decode() + "\n")
         else:
             speed = None if asked.fast else asked.speed
-            screen_for(sys.stdout, speed=speed, plain=asked.plain).play(show)
+            show = screen_for(sys.stdout, speed=speed, plain=asked.plain).play(asked.seed)
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")

@@ -1,18 +1,29 @@
-"""What an act is made of: scenes to look at, figures to read, promises that were kept or not.
+"""What an act is made of: pictures to look at, figures to read, promises that were kept or not.
 
-Acts run on virtual time and answer with these values; nothing here knows a terminal.
+An act runs on a loop of its own and answers with these values; nothing here knows a terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from millpond.testing.clock import run_virtual
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.testing.clock import VirtualClock
+
 F = TypeVar("F")
+
+LONG = 600.0
+"""Virtual seconds after which an act that hangs, because something was lost, ends the show."""
 
 
 class Tone(StrEnum):
@@ -38,20 +49,34 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     top: float
     peak: float = 0.0
     limit: float | None = None
+    """Where a mark stands: a limit, or a share that was promised."""
     tail: str = ""
     tone: Tone = Tone.BUSY
 
 
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks of one tenant as one bar: done, then running, then queued, each in its shade."""
+
+    label: str
+    done: int
+    running: int
+    queued: int
+    top: float
+    tone: Tone
+
+
+class Legend(msgspec.Struct, frozen=True):
+    """What the shades of the stacks below it mean, and the numbers behind them."""
+
+
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
-    """Letters in a row, each in its own tone: an order of starts, or a line of time."""
+    """Letters in a row, each in its own tone: an order of starts."""
 
     label: str
     letters: str
     tones: dict[str, Tone]
     length: int
     """How long it will be in the end, so that the picture keeps its height while it grows."""
-    is_time: bool = False
-    """Whether each letter is a moment; then it is squeezed, not wrapped, where there is no room."""
 
     def tone(self, letter: str) -> Tone:
         """Return the tone of a letter."""
@@ -59,43 +84,55 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
-    """A small curve of numbers between 0 and `top`."""
+    """A curve of numbers between 0 and `top`; higher than a line if `height` says so."""
 
     label: str
     values: tuple[float, ...]
     top: float
     length: int
+    """How many values it is expected to have in the end; with more it is squeezed."""
     tail: str = ""
+    height: int = 1
+    tone: Tone = Tone.BUSY
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened at a moment."""
+    """A line of words, behind a label or by itself."""
 
-    at: float
-    text: str
+    label: str = ""
+    text: str = ""
     tone: Tone = Tone.PLAIN
+    inset: bool = False
+    """Whether it stands below the bars, and not below their labels."""
 
 
-Row: TypeAlias = Bar | Strip | Spark | Note
+class Columns(msgspec.Struct, frozen=True):
+    """Two pictures side by side; one above the other where there is no room."""
+
+    left: tuple[Row, ...]
+    right: tuple[Row, ...]
+
+
+Row: TypeAlias = Bar | Stack | Legend | Strip | Spark | Note | Columns
+
+BLANK = Note()
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """The picture at one moment, in virtual seconds since the scene began."""
+    """The picture at one moment, in virtual seconds since the act began."""
 
     at: float
     rows: tuple[Row, ...]
 
 
-class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """Frames in order of time, under a title and the code that they show."""
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an act before it begins."""
 
     title: str
-    code: str
-    frames: tuple[Frame, ...]
-    said: str
-    """What to take away from it, in a sentence."""
-    seconds: float
-    """How long to show it at normal speed."""
+    words: str
+    """What one is looking at, in a sentence or two."""
+    code: tuple[str, ...]
+    """The lines of Python that it shows at work."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,49 +143,76 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool
 
 
-class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
-    """One half of the show."""
+class Ending(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
+    """What an act came to."""
 
-    title: str
-    scenes: tuple[Scene, ...]
+    said: str
+    """What to take away from it, in a sentence."""
     promises: tuple[Promise, ...]
     figures: F
+    telling: float | None = None
+    """The moment whose picture tells most, where that is not the last one."""
+
+
+class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
+    """An act that was played, from its bill to its end."""
+
+    bill: Bill
+    frames: tuple[Frame, ...]
+    ending: Ending[F]
+
+    @property
+    def telling(self) -> Frame:
+        """The picture that stands for the act in print."""
+        moment = self.ending.telling
+        if moment is None:
+            return self.frames[-1]
+        return min(self.frames, key=lambda frame: abs(frame.at - moment))
 
 
 class Camera:
-    """Keeps a frame for each moment at which something changed, and the notes so far."""
+    """Keeps a frame for each moment at which a picture was taken."""
 
     def __init__(self) -> None:
-        self._clock = asyncio.get_running_loop().time
-        self._start = self._clock()
-        self._frames: list[Frame] = []
-        self._notes: list[Note] = []
+        self.frames: list[Frame] = []
 
-    @property
-    def at(self) -> float:
-        """Virtual seconds since the scene began."""
-        return self._clock() - self._start
-
-    def note(self, text: str, tone: Tone = Tone.PLAIN) -> None:
-        """Write a line that stays in the picture from here on."""
-        self._notes.append(Note(at=self.at, text=text, tone=tone))
-
-    def take(self, *rows: Row) -> None:
+    def take(self, rows: Sequence[Row]) -> None:
         """Keep the picture of this moment; a later one of the same moment replaces it."""
-        if self._frames and self._frames[-1].at == self.at:
-            self._frames.pop()
-        self._frames.append(Frame(at=self.at, rows=(*rows, *self._notes)))
+        at = asyncio.get_running_loop().time()
+        if self.frames and self.frames[-1].at == at:
+            self.frames.pop()
+        self.frames.append(Frame(at=at, rows=tuple(rows)))
 
-    def frames(self) -> tuple[Frame, ...]:
-        """Return what was kept, in order of time."""
-        return tuple(self._frames)
+
+class Piece(Generic[F]):
+    """An act that can be played: its bill, and the coroutine that is the play."""
+
+    def __init__(
+        self, bill: Bill, play: Callable[[Camera, int], Coroutine[Any, Any, Ending[F]]]
+    ) -> None:
+        self.bill = bill
+        self._play = play
+
+    def perform(
+        self, seed: int, *, camera: Camera | None = None, clock: VirtualClock | None = None
+    ) -> Act[F]:
+        """Play it to the end on a loop of its own; the clock decides how long that takes."""
+        seen = camera or Camera()
+        main = asyncio.wait_for(self._play(seen, seed), LONG)
+        ending = run_virtual(main, clock=clock)
+        return Act(bill=self.bill, frames=tuple(seen.frames), ending=ending)
 
 
 def dice_of(seed: int) -> random.Random:
-    """Return the dice of a show: the same seed rolls the same numbers."""
+    """Return the dice of an act: the same seed rolls the same numbers."""
     return random.Random(seed)  # noqa: S311 - a show; nobody defends anything with it
 
 
-def mean(numbers: list[float]) -> float:
-    """Return the mean, 0 of nothing."""
-    return sum(numbers) / len(numbers) if numbers else 0.0
+def median(numbers: Sequence[float]) -> float:
+    """Return the number that half of them stay within, 0 of nothing."""
+    return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else 0.0
+
+
+def share(part: float, whole: float) -> float:
+    """Return the part of a whole, 0 of nothing."""
+    return part / whole if whole else 0.0

@@ -167,6 +167,10 @@ class Handle(Generic[R_co]):
         """Why it failed, if it has and that is known here."""
         return None if self._end is None else read(self._end.error)
 
+    def __bool__(self) -> Literal[True]:
+        """Be true, so that `if answer := await pool.try_submit(...)` tells it from a refusal."""
+        return True
+
     def __await__(self) -> Generator[Any, None, R_co]:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected."""
         if self._end is None and current_job.get() is None:

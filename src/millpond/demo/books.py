@@ -1,0 +1,157 @@
+"""The books of a pool: what its audit says, and nothing that the acts believe of themselves."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.lifecycle import Event, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond import Millpond, Pool
+    from millpond.core.audit import Record
+    from millpond.pool.snapshot import Snapshot
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The start of an attempt, and who had something ready to start at that moment."""
+
+    at: float
+    key: str
+    attempt: int
+    contenders: frozenset[str]
+
+
+class Wait(msgspec.Struct):
+    """What a task saw of its queue until its first start."""
+
+    since: float
+    ahead: int
+    """How many tasks of its own key were queued before it."""
+    passed: Counter[str]
+    """How many tasks of each other key started meanwhile."""
+
+    @property
+    def fair(self) -> bool:
+        """Whether nobody had more than a turn before each of its own key's, and one more."""
+        return max(self.passed.values(), default=0) <= self.ahead + 1
+
+
+class Books:
+    """A pool's audit, counted per key as it is read."""
+
+    def __init__(self, mp: Millpond, pool: Pool) -> None:
+        self._mp = mp
+        self._pool = pool
+        self._read = 0
+        self._due: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        """Of each key, what is queued and from when on it may start."""
+        self._waiting: defaultdict[str, dict[int, Wait]] = defaultdict(dict)
+        """Of each key, the tasks that were never started."""
+        self._fresh: set[int] = set()
+        self._ends: Counter[int] = Counter()
+        self._running: dict[int, str] = {}
+        self.done: Counter[str] = Counter()
+        self.ended: Counter[Status] = Counter()
+        self.starts: list[Start] = []
+        self.retries: list[Record] = []
+        self.submitted = 0
+        self.waits: defaultdict[str, list[tuple[float, Wait]]] = defaultdict(list)
+        """Of each key, how long each task waited from its submit to its first start."""
+        self.most_running = 0
+        self.most_fresh = 0
+        """How many never-claimed tasks from outside there were at most: what a bound bounds."""
+
+    async def read(self) -> None:
+        """Enter what is new in the audit."""
+        records = [record async for record in self._mp.audit(self._pool)]
+        for record in records[self._read :]:
+            self._enter(record)
+        self._read = len(records)
+
+    def _enter(self, record: Record) -> None:
+        task, key = record.task, record.key or ""
+        if task is None or record.after is None:
+            return
+        if record.before is Status.QUEUED:
+            self._due[key].pop(task, None)
+            self._fresh.discard(task)
+        if record.before is Status.RUNNING:
+            self._running.pop(task, None)
+        if record.event is Event.SUBMIT:
+            self._submit(record, task, key)
+        if record.after is Status.QUEUED:
+            self._due[key][task] = record.due
+        if record.event is Event.LEASE:
+            self._lease(record, task, key)
+        if record.event is Event.RETRY:
+            self.retries.append(record)
+        if record.after.terminal:
+            self.ended[record.after] += 1
+            self._ends[task] += 1
+            self.done[key] += 1
+
+    def _submit(self, record: Record, task: int, key: str) -> None:
+        self.submitted += 1
+        self._waiting[key][task] = Wait(record.at, len(self._waiting[key]), Counter())
+        if record.fresh:
+            self._fresh.add(task)
+            self.most_fresh = max(self.most_fresh, len(self._fresh))
+
+    def _lease(self, record: Record, task: int, key: str) -> None:
+        contenders = {one for one in self._due if self._ready(one, record.at)} | {key}
+        self.starts.append(Start(record.at, key, record.attempt, frozenset(contenders)))
+        begun = self._waiting[key].pop(task, None)
+        if begun is not None:
+            self.waits[key].append((record.at - begun.since, begun))
+        for other, waiting in self._waiting.items():
+            for wait in waiting.values() if other != key else ():
+                wait.passed[key] += 1
+        self._running[task] = key
+        self.most_running = max(self.most_running, len(self._running))
+
+    def _ready(self, key: str, now: float) -> int:
+        return sum(due <= now for due in self._due[key].values())
+
+    def waited(self, keys: Sequence[str], now: float) -> list[float]:
+        """Return how long tasks of some keys have waited: those that began, and those that wait."""
+        begun = [seconds for key in keys for seconds, _ in self.waits[key]]
+        still = (wait for key in keys for wait in self._waiting[key].values())
+        return begun + [now - wait.since for wait in still]
+
+    def queued(self, key: str) -> int:
+        """Return how many tasks of a key wait, for a slot or for their next attempt."""
+        return len(self._due[key])
+
+    def running(self, key: str) -> int:
+        """Return how many tasks of a key run."""
+        return sum(one == key for one in self._running.values())
+
+    @property
+    def once(self) -> int:
+        """How many tasks ended exactly once."""
+        return sum(many == 1 for many in self._ends.values())
+
+    def contested(self, keys: frozenset[str]) -> list[Start]:
+        """Return the starts of the longest stretch in which all of the keys had work ready."""
+        longest: list[Start] = []
+        stretch: list[Start] = []
+        for start in self.starts:
+            stretch = [*stretch, start] if keys <= start.contenders else []
+            if len(stretch) > len(longest):
+                longest = stretch
+        return longest
+
+    def agree(self, snapshot: Snapshot) -> bool:
+        """Return whether the pool's own counts are those of the audit, and all is accounted for."""
+        return (
+            snapshot.total == self.submitted
+            and snapshot.running == len(self._running)
+            and snapshot.queued == sum(map(len, self._due.values()))
+            and (snapshot.completed, snapshot.failed)
+            == (self.ended[Status.COMPLETED], self.ended[Status.FAILED])
+        )
