@@ -29,7 +29,10 @@ class Waits:
     def noted(self, job: Job, awaited: Task) -> Iterator[None]:
         """Note that a job waits for a task, for as long as it does."""
         awaits = job.awaits = job.awaits or {}
-        awaits[awaited.new.id] = limits_of(awaited)
+        elsewhere = (
+            awaited.status is Status.RUNNING and self._runtime.job_of(awaited.new.id) is None
+        )
+        awaits[awaited.new.id] = () if elsewhere else limits_of(awaited)
         try:
             yield
         finally:
@@ -85,7 +88,7 @@ async def end_of(runtime: Runtime, task: int, era: int | None = None) -> End:
     if job is None or job.settled or job.runtime is not runtime:
         return await runtime.waiting.end_of(task, era)
     record = await runtime.view.task(task)
-    if record is None or record.status is not Status.QUEUED:
+    if record is None or record.status.terminal:
         return await runtime.waiting.end_of(task)
     with runtime.waits.noted(job, record):
         await runtime.waits.check(job, record)
@@ -93,7 +96,7 @@ async def end_of(runtime: Runtime, task: int, era: int | None = None) -> End:
 
 
 def limits_of(task: Task) -> tuple[Limit, ...]:
-    """Return the limits a queued task needs a place of."""
+    """Return the limits a task needs a place of, while it is queued."""
     whole = (task.new.pool, None)
     return (whole,) if task.unit is None else (whole, (task.new.pool, task.unit))
 
