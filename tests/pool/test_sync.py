@@ -53,7 +53,7 @@ def pool(mp: Millpond) -> Pool:
 
 @contextlib.contextmanager
 def interrupted(when: Callable[[], object]) -> Iterator[None]:
-    """Press Ctrl-C once, as soon as something has happened in another thread."""
+    """Press Ctrl-C once, as soon as something has happened that the block itself brings about."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread().ident
     assert main is not None
@@ -299,16 +299,19 @@ def test_a_timeout_of_the_handlers_own_is_not_taken_for_one_of_the_wait(
 
 def test_ctrl_c_ends_the_wait_and_not_the_task(mp: Millpond, pool: Pool) -> None:
     """Who waits can go; the task runs on, and nobody is left waiting for it on the loop."""
-    started, gate = threading.Event(), threading.Event()
+    gate = threading.Event()
 
     def handler() -> str:
-        started.set()
         gate.wait(SOON)
         return "done"
 
+    def somebody_waits() -> None:
+        while not mp.runtime.waiting._tasks:
+            gate.wait(0.001)
+
     with mp.sync as sync:
         handle = pool.sync.submit(handler)
-        with interrupted(lambda: started.wait(SOON)), pytest.raises(KeyboardInterrupt):
+        with interrupted(somebody_waits), pytest.raises(KeyboardInterrupt):
             handle.get()
         assert ["running"] == sync.status([handle.id])
         assert {} == mp.runtime.waiting._tasks
