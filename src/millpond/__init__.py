@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from millpond.pool.pool import Pool
     from millpond.pool.rejection import Rejected
     from millpond.pool.run import RunReport
+    from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.batch import Failed
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
@@ -94,6 +95,9 @@ __all__ = [
     "Status",
     "Stuck",
     "SyncContext",
+    "SyncHandle",
+    "SyncMillpond",
+    "SyncPool",
     "TaskCancelled",
     "TaskFailed",
     "TaskFunction",
@@ -161,6 +165,7 @@ _HOME = {
         "millpond.pool.pool": ("Pool",),
         "millpond.pool.rejection": ("Rejected",),
         "millpond.pool.run": ("RunReport",),
+        "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.runtime.batch": ("Failed",),
         "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),

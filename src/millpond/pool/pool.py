@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
+    from millpond.pool.sync import SyncPool
     from millpond.runtime.job import Closure
     from millpond.runtime.outcome import Policy
     from millpond.runtime.runtime import Runtime
@@ -73,6 +74,7 @@ class Pool:
         self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
         """How many charged runs a task has here that says nothing else."""
         self.created_at = created_at
+        self._sync: SyncPool | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +90,13 @@ class Pool:
     def runtime(self) -> Runtime:
         """The runtime of the open Millpond; NotOpen while it is closed."""
         return self._mp.runtime
+
+    @property
+    def sync(self) -> SyncPool:
+        """The same pool for threads."""
+        if self._sync is None:
+            self._sync = self._mp.sync.pool_of(self)
+        return self._sync
 
     def __repr__(self) -> str:
         return f"<pool {self.id}>"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
+    from millpond.pool.sync import SyncTaskFunction
     from millpond.runtime.child import Channel
 
 P = ParamSpec("P")
@@ -163,6 +164,13 @@ class TaskFunction(Generic[P, R_co, F_co]):
         """Submit a call to the function's own pool."""
         return await self.pool.submit(BoundCall(self, args, kwargs))
 
+    @property
+    def sync(self) -> SyncTaskFunction[P, R_co]:
+        """The function as threads submit it."""
+        from millpond.pool.sync import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
+
+        return SyncTaskFunction(self)
+
     def options(self, **options: Unpack[Options]) -> Optioned[P, R_co]:
         """Return the function with options for its next calls."""
         return Optioned(self, checked(options))
@@ -275,6 +283,18 @@ class Optioned(Generic[P, R_co]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R_co]:
         """Return a call with these arguments and options."""
         return BoundCall(self.function, args, kwargs, self._options)
+
+    @property
+    def pool(self) -> Pool:
+        """The pool it is submitted to where none is named."""
+        return self.function.pool
+
+    @property
+    def sync(self) -> SyncTaskFunction[P, R_co]:
+        """The function with these options, as threads submit it."""
+        from millpond.pool.sync import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
+
+        return SyncTaskFunction(self)
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Submit a call with these options to the function's own pool."""

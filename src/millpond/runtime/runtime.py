@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import socket
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,8 @@ class Runtime:
         self.store = store
         self.view: View = store.view
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.process = os.getpid()
         self.clock = wall_clock(self.loop)
         self.context = contextvars.copy_context()
         self.functions = functions

@@ -29,7 +29,10 @@ class Waits:
     def noted(self, job: Job, awaited: Task) -> Iterator[None]:
         """Note that a job waits for a task, for as long as it does."""
         awaits = job.awaits = job.awaits or {}
-        awaits[awaited.new.id] = limits_of(awaited)
+        elsewhere = (
+            awaited.status is Status.RUNNING and self._runtime.job_of(awaited.new.id) is None
+        )
+        awaits[awaited.new.id] = () if elsewhere else limits_of(awaited)
         try:
             yield
         finally:
@@ -104,7 +107,7 @@ async def end_of(runtime: Runtime, task: int, era: object = None) -> End:
 
 
 def limits_of(task: Task) -> tuple[Limit, ...]:
-    """Return the limits a queued task needs a place of."""
+    """Return the limits a task needs a place of, while it is queued."""
     whole = (task.new.pool, None)
     return (whole,) if task.unit is None else (whole, (task.new.pool, task.unit))
 

@@ -1,0 +1,852 @@
+"""The same API for threads: thin classes over the loop of an open Millpond.
+
+    with mp.sync as sync:                        # opens it on a loop and a thread of its own
+        handle = reviews.sync.submit(review.bind(1984))
+        report = handle.get(timeout=60)          # what `await handle` is on the loop
+
+Where the Millpond is open on a loop already (`async with mp:`), other threads use `mp.sync` as it
+is. While nothing is open it raises NotOpen; on the loop's own thread it raises RuntimeError, since
+it would wait for itself. Every method has the signature of its async twin; what is awaited there
+(a handle, a map) has `get` here.
+
+After a fork the child has no loop: `mp.sync` raises NotOpen there, and the parent goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.check import Seconds
+from millpond.core.errors import AlreadyOpen
+from millpond.pool.bridge import Bridge, Feed, OwnedLoop
+from millpond.pool.handle import CancelMode, Handle
+from millpond.pool.map import Mapped
+from millpond.pool.options import Options, checked
+from millpond.pool.pool import Pool
+from millpond.pool.rejection import Rejected
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from millpond.core.audit import Record
+    from millpond.core.lifecycle import Status
+    from millpond.core.rate import Rate
+    from millpond.core.spec import Backpressure, PoolSpec
+    from millpond.core.spec import Order as QueueOrder
+    from millpond.pool.millpond import Millpond, Resources
+    from millpond.pool.outcome import Outcome
+    from millpond.pool.run import Run, RunReport, Stream
+    from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
+    from millpond.pool.task import (
+        BoundCall,
+        Optioned,
+        TaskFunction,
+    )
+    from millpond.runtime.error import ErrorInfo
+    from millpond.runtime.hooks import DeadLetter, Empty, Observed
+    from millpond.runtime.outcome import Policy
+    from millpond.runtime.worker import Worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class SyncHandle(Generic[R_co]):
+    """One submitted task, as a thread holds it: its last known state, and the way to its result."""
+
+    __slots__ = ("_bridge", "_handle")
+
+    def __init__(self, bridge: Bridge, handle: Handle[R_co]) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    @property
+    def id(self) -> int:
+        """Its id."""
+        return self._handle.id
+
+    @property
+    def pool(self) -> str:
+        """The name of its pool."""
+        return self._handle.pool
+
+    @property
+    def pool_id(self) -> str:
+        """The id of its pool."""
+        return self._handle.pool_id
+
+    @property
+    def status(self) -> Status:
+        """Where it is, as far as is known here."""
+        return self._handle.status
+
+    @property
+    def key(self) -> str | None:
+        """Its key."""
+        return self._handle.key
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return self._handle.labels
+
+    @property
+    def lane(self) -> str | None:
+        """Its lane, in a pool that has lanes."""
+        return self._handle.lane
+
+    @property
+    def priority(self) -> int:
+        """Its priority."""
+        return self._handle.priority
+
+    @property
+    def sequence(self) -> int:
+        """Its number in its lane, or in the pool."""
+        return self._handle.sequence
+
+    @property
+    def position(self) -> int | None:
+        """How many were ahead of it when it was submitted; None in other orders than FIFO."""
+        return self._handle.position
+
+    @property
+    def queue_depth(self) -> int | None:
+        """How many waited when it was submitted."""
+        return self._handle.queue_depth
+
+    @property
+    def submitted_at(self) -> float | None:
+        """When it was submitted."""
+        return self._handle.submitted_at
+
+    @property
+    def submitted_by(self) -> str:
+        """Who submitted it."""
+        return self._handle.submitted_by
+
+    @property
+    def attempt(self) -> int:
+        """How many charged runs it has had."""
+        return self._handle.attempt
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether an idempotency key was answered with a task that was there before."""
+        return self._handle.duplicate
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended as it did."""
+        return self._handle.reason
+
+    @property
+    def rejection_reason(self) -> str | None:
+        """Why it was dropped, if it was."""
+        return self._handle.rejection_reason
+
+    @property
+    def rejection_policy(self) -> str | None:
+        """The policy that dropped it, if one did."""
+        return self._handle.rejection_policy
+
+    @property
+    def result(self) -> R_co | None:
+        """What it returned, if it has completed and that is known here."""
+        return self._handle.result
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why it failed, if it has and that is known here."""
+        return self._handle.error
+
+    def get(self, timeout: Seconds | None = None) -> R_co:
+        """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected.
+
+        TimeoutError if it takes longer than `timeout`; the task goes on.
+        """
+        return self._bridge.within(_limit(timeout), self._handle.value_of, None)
+
+    def wait(self, timeout: Seconds | None = None) -> SyncHandle[R_co]:
+        """Wait for the end, whatever it is, and return this handle; TimeoutError if it is late."""
+        self._bridge.within(_limit(timeout), self._handle.wait)
+        return self
+
+    def refresh(self) -> SyncHandle[R_co]:
+        """Read the task anew from the store."""
+        self._bridge.call(self._handle.refresh)
+        return self
+
+    def cancel(self, mode: CancelMode = "cooperative") -> bool:
+        """Cancel the task: at once if it waits; if it runs it is told, and not retried.
+
+        mode="interrupt" also cancels an async handler. Return whether this changed anything.
+        """
+        return self._bridge.call(self._handle.cancel, mode)
+
+    def progress(self) -> Iterator[tuple[float, str]]:
+        """Yield (fraction, text) as the handler tells it, until the task ends."""
+        return self._bridge.iterate(self._handle.progress)
+
+    @property
+    def twin(self) -> Handle[R_co]:
+        """The same handle for the loop."""
+        return self._handle
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
+
+
+class SyncMapped(Generic[R_co]):
+    """The results of a map: `get()` for the list, or iterate over them as they come, in order.
+
+    Items are taken in the thread that waits for the results, one at a time, as there is room.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        pool: Pool,
+        fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._bridge = bridge
+        self._feed: Feed[Any] | None = None
+        if isinstance(items, Iterable) and type(items) not in _PLAIN:
+            items = self._feed = Feed(items)
+        self._mapped: Mapped[R_co] = Mapped(pool, fn, items, options)
+
+    def get(self) -> list[R_co]:
+        """Wait for all results; the first failure stops the map and is raised."""
+        if self._feed is None:
+            return self._bridge.call(self._all)
+        return self._bridge.fed(self._feed, self._all)
+
+    async def _all(self) -> list[R_co]:
+        return await self._mapped
+
+    def __iter__(self) -> Iterator[R_co]:
+        return self._bridge.iterate(self._mapped.__aiter__, self._feed)
+
+
+_PLAIN = frozenset({list, tuple, range, set, frozenset, dict, str, bytes})
+"""Iterables that any thread may walk through without waiting; others stay in their own."""
+
+
+class SyncRun:
+    """An open run, for threads: `with pool.sync.run("nightly") as run: run.submit(...)`.
+
+    Leaving the block waits for its end; leaving it with an error cancels what waits.
+    """
+
+    def __init__(self, bridge: Bridge, run: Run) -> None:
+        self._bridge = bridge
+        self._run = run
+
+    @property
+    def report(self) -> RunReport | None:
+        """What it came to, once the block is left."""
+        return self._run.report
+
+    @property
+    def finished_before(self) -> bool:
+        """Whether a run of this name had ended already; it takes no more tasks."""
+        return self._run.finished_before
+
+    def __enter__(self) -> Self:
+        self._bridge.call(self._run.__aenter__)
+        return self
+
+    def submit(
+        self,
+        work: BoundCall[T] | TaskFunction[[], T, Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]:
+        """Submit one task of the run."""
+        return SyncHandle(
+            self._bridge, self._bridge.call(lambda: self._run.submit(work, wait=wait, **options))
+        )
+
+    def submit_many(
+        self,
+        works: Iterable[BoundCall[T] | TaskFunction[[], T, Any]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]:
+        """Submit tasks of the run as one batch."""
+        given = list(works)
+        handles = self._bridge.call(lambda: self._run.submit_many(given, wait=wait, **options))
+        return [SyncHandle(self._bridge, handle) for handle in handles]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bridge.call(self._run.__aexit__, kind, error, trace)
+
+
+class SyncStream:
+    """The outcomes of a run as they come; leaving early cancels what is left of it."""
+
+    def __init__(self, bridge: Bridge, stream: Stream) -> None:
+        self._bridge = bridge
+        self._stream = stream
+
+    @property
+    def report(self) -> RunReport | None:
+        """What it came to, once it has ended."""
+        return self._stream.report
+
+    def __enter__(self) -> Self:
+        self._bridge.call(self._stream.__aenter__)
+        return self
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return self._bridge.iterate(self._stream.__aiter__)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bridge.call(self._stream.__aexit__, kind, error, trace)
+
+
+class SyncTaskFunction(Generic[P, R_co]):
+    """A registered function, to be submitted from a thread: `review.sync.submit(1984)`."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: TaskFunction[P, R_co, Any] | Optioned[P, R_co]) -> None:
+        self._function = function
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R_co]:
+        """Submit a call to the function's own pool."""
+        return self._function.pool.sync.submit(self._function.bind(*args, **kwargs))
+
+
+class SyncPool:
+    """A pool, for threads: `pool.sync`, or `mp.sync.get_pool(name)`."""
+
+    def __init__(self, bridge: Bridge, pool: Pool) -> None:
+        self._bridge = bridge
+        self._pool = pool
+        # Registering asks no store: it is the same for everybody.
+        self.task = pool.task
+        self.batch_task = pool.batch_task
+
+    @property
+    def twin(self) -> Pool:
+        """The same pool for the loop."""
+        return self._pool
+
+    @property
+    def name(self) -> str:
+        """Its name, unique on its Millpond."""
+        return self._pool.name
+
+    @property
+    def id(self) -> str:
+        """Its id: scope, scope id and name; the same in every process."""
+        return self._pool.id
+
+    @property
+    def spec(self) -> PoolSpec:
+        """As it was declared."""
+        return self._pool.spec
+
+    @property
+    def scope(self) -> str:
+        """Its scope."""
+        return self._pool.scope
+
+    @property
+    def scope_id(self) -> str | None:
+        """The id of its scope."""
+        return self._pool.scope_id
+
+    @property
+    def retry(self) -> Policy | None:
+        """How its tasks are tried again where they do not say."""
+        return self._pool.retry
+
+    @property
+    def created_at(self) -> float:
+        """When it was made in this process."""
+        return self._pool.created_at
+
+    def __repr__(self) -> str:
+        return f"<sync {self._pool!r}>"
+
+    # Submitting
+
+    @overload
+    def submit(
+        self,
+        work: BoundCall[T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: TaskFunction[[], T, Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: Callable[[], T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    def submit(
+        self,
+        work: Any,
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[Any]:
+        """Submit a call, or any function of no arguments; return its handle.
+
+        A full pool answers as its backpressure says: it waits (at most `wait` seconds), raises,
+        or gives a handle that says `rejected`.
+        """
+        submit: Any = self._pool.submit
+        handle = self._bridge.call(
+            lambda: submit(work, wait=wait, connection=connection, **options)
+        )
+        return SyncHandle(self._bridge, handle)
+
+    def submit_many(
+        self,
+        works: Iterable[BoundCall[T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]:
+        """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        given = list(works)
+        handles = self._bridge.call(
+            lambda: self._pool.submit_many(given, wait=wait, connection=connection, **options)
+        )
+        return [SyncHandle(self._bridge, handle) for handle in handles]
+
+    @overload
+    def try_submit(
+        self, work: BoundCall[T], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | Rejected: ...
+    @overload
+    def try_submit(
+        self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | Rejected: ...
+    @overload
+    def try_submit(
+        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | Rejected: ...
+    @overload
+    def try_submit(
+        self, work: Callable[[], T], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | Rejected: ...
+    def try_submit(self, work: Any, /, **options: Unpack[Options]) -> SyncHandle[Any] | Rejected:
+        """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
+        submit: Any = self._pool.try_submit
+        found = self._bridge.call(lambda: submit(work, **options))
+        if isinstance(found, Handle):
+            return SyncHandle(self._bridge, found)
+        assert isinstance(found, Rejected)  # noqa: S101 - it is one or the other
+        if found.handle is None:
+            return found
+        return msgspec.structs.replace(found, handle=SyncHandle(self._bridge, found.handle))
+
+    def map(
+        self,
+        fn: Callable[[T], Coroutine[Any, Any, R]] | Callable[[T], R] | TaskFunction[[T], R, Any],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]:
+        """Run `fn` on each item; `get()` for the list of results, or iterate over them, in order.
+
+        Items are taken as there is room for them, so they may be endless.
+        """
+        return SyncMapped(self._bridge, self._pool, fn, items, checked(options))
+
+    # Runs
+
+    def drain(
+        self,
+        seed: Iterable[BoundCall[Any]] | None = None,
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+        progress: bool = False,
+        timeout: Seconds | None = None,
+    ) -> RunReport:
+        """Run a seed and everything it submits to the end; without one, wait for an idle pool."""
+        return self._bridge.within(
+            _limit(timeout),
+            self._pool.drain,
+            None if seed is None else list(seed),
+            run=run,
+            on_error=on_error,
+            max_tasks=max_tasks,
+            progress=progress,
+        )
+
+    def run(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> SyncRun:
+        """Open a run: `with pool.sync.run("nightly") as run: run.submit(...)`."""
+        return SyncRun(self._bridge, self._pool.run(name, on_error=on_error, max_tasks=max_tasks))
+
+    def stream(
+        self,
+        seed: Iterable[BoundCall[Any]],
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> SyncStream:
+        """Run a seed; `with ... as outcomes: for outcome in outcomes`."""
+        return SyncStream(
+            self._bridge,
+            self._pool.stream(seed, run=run, on_error=on_error, max_tasks=max_tasks),
+        )
+
+    # Control
+
+    def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start nothing more, of the pool or of one lane or key; what runs goes on."""
+        self._bridge.call(self._pool.pause, lane=lane, key=key)
+
+    def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start work again."""
+        self._bridge.call(self._pool.resume, lane=lane, key=key)
+
+    def resize(self, max_concurrent: int | None = None, *, revision: int | None = None) -> int:
+        """Change the limit; a lower one is reached as work ends, 0 pauses, None = as declared.
+
+        Return the revision now in force.
+        """
+        return self._bridge.call(self._pool.resize, max_concurrent, revision=revision)
+
+    def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
+        """Cancel everything that waits; return how many."""
+        return self._bridge.call(self._pool.purge, lane=lane, key=key)
+
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
+        """Cancel one task; return whether that changed anything."""
+        return self._bridge.call(self._pool.cancel, task, mode=mode)
+
+    def cancel_all(
+        self,
+        *,
+        before: float | None = None,
+        lane: str | int | None = None,
+        key: str | None = None,
+        mode: CancelMode = "cooperative",
+    ) -> int:
+        """Cancel every task submitted before a moment, waiting or running; return how many."""
+        return self._bridge.call(
+            self._pool.cancel_all, before=before, lane=lane, key=key, mode=mode
+        )
+
+    def redrive(self, tasks: Iterable[int | SyncHandle[Any]], /) -> int:
+        """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
+        chosen = [one if isinstance(one, int) else one.id for one in tasks]
+        return self._bridge.call(self._pool.redrive, chosen)
+
+    def close(self) -> None:
+        """Take no more work from outside, for good; what is queued still runs."""
+        self._bridge.call(self._pool.close)
+
+    # Looking
+
+    def size(self) -> int:
+        """Return how many tasks run or wait."""
+        return self._bridge.call(self._pool.size)
+
+    def snapshot(self) -> Snapshot:
+        """Return the pool at this moment: counts, limits, settings, ages."""
+        return self._bridge.call(self._pool.snapshot)
+
+    def tasks(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[TaskInfo]:
+        """Return a page of its tasks, oldest first; go on after the last one's `seq`."""
+        return self._bridge.call(self._pool.tasks, status=status, key=key, after=after, limit=limit)
+
+    def lanes(self) -> list[LaneStatus]:
+        """Return each lane: its state, what waits, how many it has processed."""
+        return self._bridge.call(self._pool.lanes)
+
+
+class SyncMillpond:
+    """A Millpond, for threads: `mp.sync`.
+
+    As a context manager it opens the Millpond on a loop in a thread of its own, and closes it.
+    """
+
+    def __init__(self, mp: Millpond) -> None:
+        self._mp = mp
+        self._bridge = Bridge(mp)
+        self._lock = threading.Lock()
+        self._owned: OwnedLoop[Millpond] | None = None
+        # Registering asks no store: it is the same for everybody.
+        self.task = mp.task
+
+    # Its life
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._owned is not None:
+                raise AlreadyOpen("this Millpond is open already; use it, or make another one")
+            owned = self._owned = OwnedLoop(lambda: self._mp)
+        try:
+            owned.__enter__()
+        except BaseException:
+            self._owned = None
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        owned = self._owned
+        if owned is None:
+            return
+        try:
+            owned.__exit__(kind, error, trace)
+        finally:
+            self._owned = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        return self._mp.is_open
+
+    @property
+    def twin(self) -> Millpond:
+        """The same Millpond for the loop."""
+        return self._mp
+
+    def pool_of(self, pool: Pool) -> SyncPool:
+        """Return a pool as threads use it; `pool.sync` is the same."""
+        return SyncPool(self._bridge, pool)
+
+    def worker(
+        self,
+        pools: Iterable[str | Pool | SyncPool] | None = None,
+        concurrency: int | None = None,
+        resources: Resources | None = None,
+        *,
+        grace: Seconds = 0.0,
+    ) -> AbstractContextManager[Worker]:
+        """Run tasks on the loop, of all pools or of some, at most `concurrency` at a time.
+
+        `resources` is a function that gives an async context manager: what that yields is made
+        once, is there as `ctx.resources`, and is closed when the worker has stopped.
+        """
+        names: Iterable[str | Pool] | None = None
+        if pools is not None:
+            given = [pools] if isinstance(pools, str) else pools
+            names = [one.twin if isinstance(one, SyncPool) else one for one in given]
+        return self._bridge.hold(
+            lambda: self._mp.worker(names, concurrency, resources, grace=grace)
+        )
+
+    # Pools
+
+    def pool(
+        self,
+        name: str,
+        *,
+        max_concurrent: int | None = None,
+        queue: QueueOrder | None = None,
+        backpressure: Backpressure | None = None,
+        max_per_key: int | None = None,
+        rate: Rate | Sequence[Rate] | None = None,
+        rate_per_key: Rate | None = None,
+        lanes: int | None = None,
+        ordered: bool = False,
+        prefetch: int = 0,
+        max_callbacks: int = 16,
+        retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        on_empty: Callable[[Empty], object] | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+    ) -> SyncPool:
+        """Declare a pool; it is made known to the store when the Millpond is open.
+
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        """
+        return self._mp.pool(
+            name,
+            max_concurrent=max_concurrent,
+            queue=queue,
+            backpressure=backpressure,
+            max_per_key=max_per_key,
+            rate=rate,
+            rate_per_key=rate_per_key,
+            lanes=lanes,
+            ordered=ordered,
+            prefetch=prefetch,
+            max_callbacks=max_callbacks,
+            retry=retry,
+            on_dead_letter=on_dead_letter,
+            on_empty=on_empty,
+            scope=scope,
+            scope_id=scope_id,
+        ).sync
+
+    def get_pool(self, name: str) -> SyncPool:
+        """Return the pool of a name (or id); UnknownPool if there is none."""
+        return self._mp.get_pool(name).sync
+
+    def pools(self) -> list[SyncPool]:
+        """Return every pool, in the order they were made."""
+        return [pool.sync for pool in self._mp.pools()]
+
+    @property
+    def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
+        """Every registered task by its name and aliases."""
+        return self._mp.tasks
+
+    # Many tasks
+
+    def wait(
+        self,
+        handles: Iterable[SyncHandle[Any]],
+        *,
+        timeout: Seconds | None = None,
+    ) -> list[SyncHandle[Any]]:
+        """Wait until every task has ended, whatever way; return the handles in their order."""
+        given = list(handles)
+        self._bridge.within(_limit(timeout), self._mp.wait, [one.twin for one in given])
+        return given
+
+    def as_completed(self, handles: Iterable[SyncHandle[T]]) -> Iterator[SyncHandle[T]]:
+        """Yield each handle when its task has ended, in the order in which they end."""
+        given = list(handles)
+        ours = {id(one.twin): one for one in given}
+
+        def make() -> AsyncIterator[Handle[T]]:
+            return self._mp.as_completed([one.twin for one in given])
+
+        return (ours[id(one)] for one in self._bridge.iterate(make))
+
+    @overload
+    def handle(self, task: int, /) -> SyncHandle[Any]: ...
+    @overload
+    def handle(self, task: int, /, *, of: TaskFunction[..., T, Any]) -> SyncHandle[T]: ...
+    def handle(
+        self, task: int, /, *, of: TaskFunction[..., Any, Any] | None = None
+    ) -> SyncHandle[Any]:
+        """Return a handle for a known id; `of` gives its result the type of that task."""
+        handle: Any = self._mp.handle
+        return SyncHandle(self._bridge, self._bridge.call(handle, task, of=of))
+
+    def status(self, tasks: Iterable[int]) -> list[str]:
+        """Return where tasks are: queued, running, how they ended, expired, or unknown."""
+        return self._bridge.call(self._mp.status, list(tasks))
+
+    def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+        """Cancel one task of any pool; return whether that changed anything."""
+        return self._bridge.call(self._mp.cancel, task, mode=mode)
+
+    def why(self, task: int, /) -> str:
+        """Return in words why a task is not running (or that it is, or how it ended)."""
+        return self._bridge.call(self._mp.why, task)
+
+    def unsettled(self) -> list[TaskInfo]:
+        """Return every task that is queued or running, callbacks too."""
+        return self._bridge.call(self._mp.unsettled)
+
+    def audit(self, pool: str | Pool | SyncPool | None = None) -> Iterator[Record]:
+        """Yield the audit records that are kept, oldest first, of one pool or of all."""
+        meant = pool.twin if isinstance(pool, SyncPool) else pool
+        return self._bridge.iterate(lambda: self._mp.audit(meant))
+
+    def observe(self, observer: Callable[[Observed], object]) -> Callable[[], None]:
+        """Be told of what happens in this process; return a function that ends it.
+
+        Observers are called on the loop, after the fact; one that raises is counted.
+        """
+        return self._mp.observe(observer)
+
+    def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope and everything in it; needs a durable store."""
+        self._bridge.call(self._mp.end_scope, scope, scope_id)
+
+
+def _limit(timeout: Seconds | None) -> float | None:
+    return None if timeout is None else check.seconds("timeout", timeout)
