@@ -347,7 +347,7 @@ async def test_on_complete_is_told_the_outcome_whatever_it_was() -> None:
         return n
 
     async with mp:
-        call = work.options(on_complete=notify.bind(channel="#ops"))  # type: ignore[call-arg]
+        call = work.options(on_complete=notify.bind(channel="#ops"))
         await (await call.submit(7)).wait()
         await (await call.submit(0)).wait()
         await pool.pause()

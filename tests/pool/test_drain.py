@@ -614,7 +614,7 @@ async def test_drain_without_a_seed_waits_for_callbacks_too() -> None:
     async with mp:
         start = clock()
         # The outcome comes first, when it is called.
-        told_of = notify.bind()  # type: ignore[call-arg]
+        told_of = notify.bind()
         await item.options(on_complete=told_of).submit()
         await pool.drain()
         assert clock() - start == pytest.approx(50, abs=1e-3)
@@ -638,7 +638,7 @@ async def test_a_run_waits_for_the_callbacks_of_its_tasks() -> None:
 
     async with mp:
         start = clock()
-        told_of = notify.bind()  # type: ignore[call-arg]
+        told_of = notify.bind()
         report = await pool.drain([item.bind().options(on_complete=told_of)])
         assert clock() - start == pytest.approx(50, abs=1e-3)
 

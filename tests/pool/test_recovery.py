@@ -333,16 +333,15 @@ async def test_a_closure_of_a_dead_process_is_found_stale() -> None:
         await asyncio.sleep(1000)
         return "never"
 
-    async with two.mp:
-        async with one.mp:
-            running = await one.pool.submit(closure)
-            await rounds()
-            one.store.freeze()
-            waiting_id = running.id
-            await asyncio.sleep(60)
-            found = await two.mp.handle(waiting_id)
-            assert ("failed", "stale") == (found.status, found.reason)
-            one.store.thaw()
+    async with two.mp, one.mp:
+        running = await one.pool.submit(closure)
+        await rounds()
+        one.store.freeze()
+        waiting_id = running.id
+        await asyncio.sleep(60)
+        found = await two.mp.handle(waiting_id)
+        assert ("failed", "stale") == (found.status, found.reason)
+        one.store.thaw()
 
 
 # Functions nobody knows

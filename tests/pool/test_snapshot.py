@@ -246,7 +246,7 @@ async def test_unsettled_lists_what_would_keep_a_clean_shutdown_waiting() -> Non
 
     async with mp:
         assert [] == await mp.unsettled()
-        done = await work.options(on_complete=notify.bind()).submit(1.0)  # type: ignore[call-arg]
+        done = await work.options(on_complete=notify.bind()).submit(1.0)
         await done
         await settled()
         running = await two.submit(work.bind(100.0))
