@@ -174,10 +174,11 @@ class Handle(Generic[R_co]):
     def __await__(self) -> Generator[Any, None, R_co]:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected."""
         if self._end is None and current_job.get() is None:
-            waiting = self._pool.runtime.waiting
+            runtime = self._pool.runtime
+            waiting = runtime.waiting
             if waiting.has_not_ended(self.id, self._era):
                 # Nobody to ask and nothing to check: what is left is to wait.
-                told = self._pool.loop.create_future()
+                told = runtime.loop.create_future()
                 waiting.on_end(self.id, told)
                 try:
                     end = yield from told
