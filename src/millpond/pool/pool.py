@@ -607,6 +607,10 @@ class Pool:
         """Return the lane or key an order is about."""
         if lane is not None and key is not None:
             raise ConfigError("lane", lane, "and key exclude each other")
+        if lane is None and key is not None and self.spec.lanes is not None:
+            raise ConfigError(
+                "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
+            )
         if lane is None:
             return key
         if not self.spec.strict:

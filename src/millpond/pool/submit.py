@@ -49,6 +49,12 @@ def new_task(
     run: int | None = None,
 ) -> NewTask:
     """Return the task for a call; refuses what would not survive, or could not be."""
+    if pool.spec.strict and work.function.takes_batches:
+        raise ConfigError(
+            "work",
+            work,
+            f"is of a batch task and cannot go into pool {pool.name!r}: lanes run one at a time",
+        )
     given = work.given(options)
     call = work.encoded()
     key = given.get("key")
