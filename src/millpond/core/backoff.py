@@ -86,7 +86,7 @@ class Retry:
 
     @classmethod
     def linear(
-        cls, step: Seconds, *, attempts: int = 3, max_delay: float = 60.0, jitter: float = 0.1
+        cls, step: Seconds, *, attempts: int = 3, max_delay: Seconds = 60.0, jitter: float = 0.1
     ) -> Retry:
         """Wait one `step` more before each further attempt."""
         return cls(attempts, step, max_delay=max_delay, jitter=jitter, curve=Curve.LINEAR)

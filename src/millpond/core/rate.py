@@ -10,13 +10,16 @@ sums of floats would lose a start of a burst here and there, and differ between 
 from __future__ import annotations
 
 from math import ceil
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from millpond.core import check
 from millpond.core.errors import ConfigError
 from millpond.core.moment import MICROSECONDS, seconds, ticks
+
+if TYPE_CHECKING:
+    from millpond.core.check import Seconds
 
 FASTEST = 1_000_000
 
@@ -29,9 +32,19 @@ class Rate(msgspec.Struct, frozen=True):
     burst: int | None = None
     of: Literal["starts", "weight"] = "starts"
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            n: int,
+            per: Seconds = 1.0,
+            burst: int | None = None,
+            of: Literal["starts", "weight"] = "starts",
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         check.whole("rate.n", self.n, least=1)
-        check.number("rate.per", self.per, above=0.0)
+        msgspec.structs.force_setattr(self, "per", check.seconds("rate.per", self.per, above=0.0))
         if self.burst is not None:
             check.whole("rate.burst", self.burst, least=1)
         if self.of not in ("starts", "weight"):

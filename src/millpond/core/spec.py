@@ -15,6 +15,8 @@ from millpond.core.task import CALLBACKS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from millpond.core.check import Seconds
+
 ONE_TURN = 1 << 20
 """The stride of a key of weight 1 in the fair ring; integers keep every store exact."""
 
@@ -57,12 +59,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return round(ONE_TURN / self.weights.get(share or "", 1.0))
 
 
-def priority(aging: float | None = None) -> Order:
+def priority(aging: Seconds | None = None) -> Order:
     """Highest priority first, first come first among equals.
 
     With `aging`, every `aging` seconds of waiting count as much as one step of priority.
     """
-    return Order(kind=OrderKind.PRIORITY, aging=aging)
+    seconds = None if aging is None else check.seconds("aging", aging, above=0.0)
+    return Order(kind=OrderKind.PRIORITY, aging=seconds)
 
 
 def fifo() -> Order:

@@ -42,7 +42,7 @@ from millpond.pool.outcome import Outcome
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import Executor, KeyOf, TaskDecorator, TaskFunction, default_options
-from millpond.runtime.hooks import Hooks
+from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
 from millpond.store.memory import MemoryStore
@@ -102,6 +102,7 @@ class Millpond:
         self._handlers: dict[str, Handler] = {}
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
+        self._counts = Counts()
         self._runtime: Runtime | None = None
         self._stack: contextlib.AsyncExitStack | None = None
         self._sync: SyncMillpond | None = None
@@ -129,6 +130,7 @@ class Millpond:
             shared=shared,
             seed=self.seed,
         )
+        self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for pool in self._pools.values():
@@ -543,6 +545,14 @@ class Millpond:
     async def end_scope(self, scope: str, scope_id: str) -> None:  # noqa: ARG002 - none here
         """End a scope and everything in it; needs a durable store."""
         raise NotSupported("scopes need a durable store; memory has none to end", feature="scope")
+
+    @property
+    def counts(self) -> Counts:
+        """What this process has seen since it was opened: failing hooks, lost leases and so on.
+
+        After closing, what it saw until then.
+        """
+        return self._counts
 
     @property
     def sync(self) -> SyncMillpond:

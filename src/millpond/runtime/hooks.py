@@ -29,13 +29,23 @@ class Counts:
 
     def __init__(self) -> None:
         self.hook_errors = 0
+        """on_dead_letter and on_empty that raised."""
         self.observer_errors = 0
+        """Observers that raised."""
         self.stale_settles = 0
+        """Settlements that came too late, and changed nothing."""
         self.leases_lost = 0
         self.unknown_functions = 0
+        """Tasks given back because their function is not known here."""
         self.corrupt = 0
+        """Tasks whose arguments could not be read."""
         self.stuck = 0
+        """Handlers that did not stop when told, and were settled without."""
         self.stalls = 0
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={count}" for name, count in vars(self).items() if count)
+        return f"<counts {told or 'nothing'}>"
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class MemoryStore:
         self._clock = clock
         entropy = random.SystemRandom().getrandbits(64)
         self._tables = Tables(audit_limit=audit_limit, entropy=entropy)
-        self._view = MemoryView(self._tables)
+        self._view = MemoryView(self._tables, clock)
         self._closed = False
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from heapq import merge, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from millpond.store.memory.why import facts_about
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
 class MemoryView:
     """Reads of the memory store: copies, so that nobody can change a task by reading it."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, clock: Callable[[], float]) -> None:
         self._tables = tables
+        self._clock = clock
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
@@ -88,7 +88,7 @@ class MemoryView:
         pool = self._tables.pools.get(name)
         if pool is None:
             return None
-        moment = rounded(time.time() if now is None else now)
+        moment = rounded(self._clock() if now is None else now)
         return PoolView(
             spec=pool.spec,
             declared=pool.declared,
