@@ -153,6 +153,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         # The queue of a pool's callbacks is the one name that may end in what no other can have.
         check.name("name", str.removesuffix(check.text("name", self.name), CALLBACKS))
         check.instance("queue", self.order, Order)
+        if self.backpressure is not None:
+            check.instance("backpressure", self.backpressure, Backpressure)
         for rate in self.rates:
             check.instance("rate", rate, Rate)
         if self.rate_per_key is not None:

@@ -567,4 +567,7 @@ class Millpond:
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
     if rate is None:
         return ()
-    return (rate,) if isinstance(rate, Rate) else tuple(rate)
+    if isinstance(rate, Rate):
+        return (rate,)
+    check.instance("rate", rate, Sequence)
+    return tuple(rate)
