@@ -365,6 +365,25 @@ async def test_two_parked_submitters_with_one_key_make_one_task() -> None:
     assert 1 == counter.started.count("b")
 
 
+async def test_a_key_that_becomes_known_lets_its_submitters_out_of_the_line() -> None:
+    """Once the first is in, the second of its key needs no room and passes who stands between."""
+    counter = Counter(bounded(1))
+    async with counter.mp:
+        await counter.pool.pause()
+        queued = await counter.submit("a")
+        one = later(counter.submit("b", idempotency_key="k"))
+        await settled()
+        between = later(counter.submit("c"))
+        await settled()
+        two = later(counter.submit("b", idempotency_key="k"))
+        await settled()
+        await queued.cancel()
+        await settled()
+        assert [True, False, True] == [one.done(), between.done(), two.done()]
+        assert (await one).id == (await two).id
+        between.cancel()
+
+
 async def test_a_known_key_does_not_park() -> None:
     """A submit with a key that is known is answered at once, though others wait for room."""
     counter = Counter(bounded(1))
