@@ -48,10 +48,6 @@ class Counts:
         told = ", ".join(f"{name}={count}" for name, count in vars(self).items() if count)
         return f"<counts {told or 'nothing'}>"
 
-    def __repr__(self) -> str:
-        told = ", ".join(f"{name}={count}" for name, count in vars(self).items() if count)
-        return f"<counts {told or 'nothing'}>"
-
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A task that failed for good, as `on_dead_letter` is told."""
