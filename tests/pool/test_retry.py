@@ -5,6 +5,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
+from tests.pool.fleet import Cable, Fleet
 
 from millpond import (
     Context,
@@ -18,7 +19,6 @@ from millpond import (
     fifo,
 )
 from millpond.errors import ConfigError, StoreError
-from tests.pool.fleet import Cable, Fleet
 
 ONCE = Retry.never()
 

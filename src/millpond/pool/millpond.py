@@ -65,7 +65,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
-UNSERVED_AFTER = 5.0
 
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 

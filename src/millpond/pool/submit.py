@@ -277,6 +277,13 @@ def refused(refusal: Refusal, size: int) -> MillpondError:
             return ConfigError(
                 "work", "a closure", f"cannot go into pool {pool!r}, which has lanes: use a task"
             )
+        case Reason.OWNER_GONE:
+            return ConfigError(
+                "work",
+                "a closure",
+                f"of pool {pool!r} runs in the process that submits it, and this one has no "
+                "worker: open one with `async with mp.worker():`, or submit a task",
+            )
         case Reason.WEIGHT_LIMIT:
             return ConfigError(
                 "weight", refusal.bound, f"is the most that a rate of pool {pool!r} ever allows"
