@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millpond import GiveUp, Millpond, Retry, RetryLater, SyncContext
+from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext
 
 mp = Millpond()
 pool = mp.pool("processes", max_concurrent=2, retry=Retry.never())
@@ -68,7 +68,8 @@ def fail(how: str) -> Any:
             raise RetryLater(0.01, spend=False)
         case "exit":
             raise SystemExit(3)
-    return how
+        case _:
+            return how
 
 
 @pool.task(executor="process")
@@ -81,7 +82,7 @@ def tell(ctx: SyncContext, go: str) -> str:
 
 @pool.task(executor="process")
 def listen(ctx: SyncContext, started: str) -> str:
-    Path(started).touch()
+    Path(started).write_text("yes")
     while not ctx.cancelled:
         time.sleep(0.01)
     return "heard"
@@ -91,7 +92,7 @@ def listen(ctx: SyncContext, started: str) -> str:
 def too_far(ctx: SyncContext) -> str:
     try:
         ctx.progress(7.0)
-    except ValueError as error:
+    except ConfigError as error:
         return type(error).__name__
     return "taken"
 

@@ -21,15 +21,21 @@ async def opened() -> AsyncIterator[Millpond]:
         yield mp
 
 
-async def until(path: Path) -> str:
+def wait_for(path: Path) -> str:
     """Wait for what a handler writes when it has begun."""
-    async with asyncio.timeout(20):
-        while not path.exists() or not path.read_text():
-            await asyncio.sleep(0.01)
-    return path.read_text()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if path.exists() and (text := path.read_text()):
+            return text
+        time.sleep(0.01)
+    raise TimeoutError(str(path))
 
 
-async def gone(pid: int, seconds: float) -> bool:
+async def until(path: Path) -> str:
+    return await asyncio.to_thread(wait_for, path)
+
+
+def is_gone(pid: int, seconds: float) -> bool:
     """Whether a process is gone within some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -39,8 +45,12 @@ async def gone(pid: int, seconds: float) -> bool:
                 return True
         except (ProcessLookupError, FileNotFoundError):
             return True
-        await asyncio.sleep(0.01)
+        time.sleep(0.01)
     return False
+
+
+async def gone(pid: int, seconds: float) -> bool:
+    return await asyncio.to_thread(is_gone, pid, seconds)
 
 
 async def test_a_handler_runs_in_a_process_of_its_own_with_types_intact() -> None:
@@ -147,9 +157,7 @@ async def test_a_child_hears_of_a_cancel(tmp_path: Path) -> None:
     started = tmp_path / "started"
     async with opened():
         handle = await tasks.listen.submit(str(started))
-        async with asyncio.timeout(20):
-            while not started.exists():
-                await asyncio.sleep(0.01)
+        await until(started)
         assert await handle.cancel()
         assert "heard" == await handle
 

@@ -40,9 +40,13 @@ async def test_a_sync_context_does_what_the_other_does() -> None:
     async def child(name: str) -> None:
         children.append(name)
 
+    def step() -> str:
+        steps.append("ran")
+        return "stored"
+
     @pool.task
     def parent(ctx: SyncContext) -> str:
-        value = ctx.once("step", lambda: steps.append("ran") or "stored")
+        value = ctx.once("step", step)
         assert "stored" == ctx.once("step", lambda: "never")
         ctx.progress(0.5, "half")
         ctx.submit(child.bind(f"attempt {ctx.attempt}"))
@@ -80,7 +84,7 @@ async def test_a_thread_hears_of_a_cancel() -> None:
             started.clear()
             handle = await job.submit()
             await asyncio.to_thread(started.wait, 10)
-            await handle.cancel(mode)  # type: ignore[arg-type]
+            await handle.cancel(mode)
             assert "heard" == await handle
 
 
