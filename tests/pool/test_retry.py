@@ -265,7 +265,7 @@ async def test_a_policy_function_cannot_be_stored_with_a_call() -> None:
 
     async with mp:
         with pytest.raises(ConfigError, match="retry"):
-            await pool.submit(item.bind(), retry=lambda attempt, error: 1.0)
+            await pool.submit(item.bind(), retry=lambda _attempt, _error: 1.0)
 
 
 @pytest.mark.rows("DE-R11")
@@ -413,10 +413,7 @@ async def test_give_up_fails_at_once_with_its_cause() -> None:
     async def item(wrapped: bool) -> None:
         runs.append(wrapped)
         if wrapped:
-            try:
-                raise ValueError("no such account")
-            except ValueError as error:
-                raise GiveUp("hopeless") from error
+            raise GiveUp("hopeless") from ValueError("no such account")
         raise GiveUp("hopeless")
 
     async with mp:
@@ -926,7 +923,7 @@ async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_non
     fleet = Fleet()
     mp = fleet.millpond()
     cable = Flaky(fleet)
-    mp.make_store = lambda: cable  # type: ignore[return-value,assignment]
+    mp.make_store = lambda: cable  # type: ignore[assignment]
     pool = mp.pool("items", max_concurrent=4)
     runs: list[int] = []
 
