@@ -41,7 +41,14 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
-from millpond.pool.task import Executor, KeyOf, TaskDecorator, TaskFunction, default_options
+from millpond.pool.task import (
+    Executor,
+    KeyOf,
+    Running,
+    TaskDecorator,
+    TaskFunction,
+    default_options,
+)
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -320,19 +327,19 @@ class Millpond:
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /

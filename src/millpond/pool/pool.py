@@ -26,6 +26,7 @@ from millpond.pool.task import (
     Executor,
     KeyOf,
     Optioned,
+    Running,
     TaskDecorator,
     TaskFunction,
     default_options,
@@ -106,19 +107,19 @@ class Pool:
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
