@@ -217,7 +217,8 @@ class Worker:
 
     async def _drive(self) -> None:
         while True:
-            if not self._scheduled:
+            if not self._scheduled or self._turning:
+                # Whoever does the turn now kicks when it is over.
                 self._wake = self.loop.create_future()
                 await self._wake
             if self._pause:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.backoff import Retry
 from millpond.core.control import Bury
 from millpond.core.errors import MillpondError
+from millpond.core.invariants import Violated
 from millpond.pool.millpond import Millpond
 from millpond.testing.live.handlers import Functions, register
 from millpond.testing.live.loop import Body, body_of
@@ -139,8 +140,22 @@ class Process(Body):
         return [] if runtime is None else [worker.name for worker in runtime.workers]
 
     async def wait_for_its_end(self) -> None:
-        """Wait until its main task has ended."""
-        await asyncio.wait([self._main])
+        """Wait until its main task has ended; a stop in good order takes seconds."""
+        done, _ = await asyncio.wait([self._main], timeout=60.0)
+        if not done and not self.dead:
+            raise Violated("stop", f"{self.name} does not stop: {stack(self._main)}")
+
+
+def stack(task: asyncio.Task[Any]) -> str:
+    """Return where a task waits, innermost last."""
+    found = []
+    waits: Any = task.get_coro()
+    while waits is not None:
+        code = getattr(waits, "cr_code", None) or getattr(waits, "ag_code", None)
+        if code is not None:
+            found.append(code.co_qualname)
+        waits = getattr(waits, "cr_await", None) or getattr(waits, "ag_await", None)
+    return " > ".join(found)
 
 
 def declare(mp: Millpond, spec: PoolSpec) -> Any:  # noqa: ANN401 - a Pool
