@@ -33,12 +33,18 @@ class Operator:
             up = [process for process in self.world.processes if process.healthy]
             if not up:
                 continue
-            try:
-                async with asyncio.timeout(5.0):
-                    process = self.dice.choice(up)
-                    await process.do(self.act(process))
-            except EXPECTED:
-                pass
+            process = self.dice.choice(up)
+            # It may die before it has answered: nobody waits for that.
+            await asyncio.wait([process.do(self.guarded(process))], timeout=5.0)
+
+    async def guarded(self, process: Process) -> None:
+        """Give one order; that it is refused or does not get through is nothing new."""
+        try:
+            await self.act(process)
+        except EXPECTED:
+            pass
+        except Exception as error:  # noqa: BLE001 - what nobody expects breaks the world
+            self.world.broke(error)
 
     async def act(self, process: Process) -> None:
         """Give one order."""
