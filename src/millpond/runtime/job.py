@@ -112,6 +112,8 @@ class Job:
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False
+    told = False
+    """Whether its settlement was sent before, and the answer lost."""
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None
     follow_ups: list[NewTask] | None = None

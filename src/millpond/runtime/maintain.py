@@ -80,20 +80,24 @@ class Maintenance:
     async def _round(self) -> float | None:
         """Do what is due; return when to look again."""
         runtime = self._runtime
+        renewal = await self._renew()
         answer = await runtime.store.recover()
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, await self._renew()), await self._prune())
+        return sooner(sooner(answer.next_at, renewal), await self._prune())
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""
         runtime = self._runtime
         if not runtime.shared:
             return None
-        for worker in list(runtime.workers):
-            answer = await runtime.store.renew(worker.name, worker.lease)
-            if not answer.alive:
+        for worker in [one for one in runtime.workers if one.joined and not one.fenced]:
+            sent, name = runtime.clock(), worker.name
+            answer = await runtime.store.renew(name, worker.lease)
+            if answer.alive:
+                worker.renewed(sent)
+            elif worker.name == name:
                 runtime.fenced(worker)
             runtime.told_to_cancel(answer.cancelled)
         shortest = min((worker.lease for worker in runtime.workers), default=None)

@@ -12,10 +12,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, CancelRun, Declare, Disown, Join, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
+from millpond.runtime.end import End
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
@@ -24,7 +25,7 @@ from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.submit import Submitter
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
-from millpond.runtime.worker import Worker
+from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
-    from millpond.runtime.end import End
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
@@ -93,7 +93,7 @@ class Runtime:
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     # Its life
 
@@ -119,9 +119,15 @@ class Runtime:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside everything else, and see to it that it is not lost."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("something done on the side failed: %s", error)
 
     async def declare(self, spec: PoolSpec) -> None:
         """Make a pool known to the store and to the workers."""
@@ -230,6 +236,17 @@ class Runtime:
         self.counts.stale_settles += 1
         self.hooks.stale(self, job.leased)
 
+    def told_twice(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        """A settlement that was sent again came too late: perhaps it had come in time before."""
+        self.spawn(self._find_out(job, decided, value))
+
+    async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        task = await self.view.task(job.id)
+        if task is None or task.token != job.leased.fence.token:
+            self.stale(job)
+        elif task.status.terminal:
+            self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
+
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
         return UnknownTask(
@@ -275,31 +292,33 @@ class Runtime:
 
     def fenced(self, worker: Worker) -> None:
         """The store no longer knows a worker: its leases are lost, and it starts anew."""
+        if worker.fenced:
+            return
+        worker.fenced = True
         self.counts.leases_lost += len(worker.jobs)
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
         self.spawn(self._rejoin(worker))
 
     async def _rejoin(self, worker: Worker) -> None:
+        """Let a worker join under a new name; the store may be away, so as often as it takes."""
         self._names += 1
-        worker.name = f"{self.owner}/{self._names}"
-        order = Join(worker.name, worker.lease, self.owner, self.known_functions())
-        self.heed(await self.store.control(order))
-        worker.look_everywhere()
-
-    def disown(self, worker: Worker) -> None:
-        """An answer was lost: give back whatever the store thinks this worker holds, unknown."""
-        self.spawn(self._disown(worker))
-
-    async def _disown(self, worker: Worker) -> None:
-        for pause in (0.05, 0.2, 1.0, 5.0, 30.0):
+        name = f"{self.owner}/{self._names}"
+        pause = FIRST_PAUSE
+        while not worker.stopping:
+            sent = self.clock()
+            order = Join(name, worker.lease, self.owner, self.known_functions())
             try:
-                order = Disown(worker.name, tuple(worker.held()))
-                self.heed(await self.store.control(order))
-            except Exception:  # noqa: BLE001 - the store is still away; its own lease will tell
+                answer = await self.store.control(order)
+            except Exception:  # noqa: BLE001 - it is tried again
                 await asyncio.sleep(pause)
-            else:
-                return
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            worker.name, worker.fenced = name, False
+            worker.renewed(sent)
+            self.heed(answer)
+            worker.look_everywhere()
+            return
 
     async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
         """Store how far an attempt has come, if it still holds its lease."""

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Join, Leave
+from millpond.core.control import Disown, Join, Leave
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
@@ -57,6 +57,12 @@ STUCK_AFTER = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds to wait after the store failed, doubling."""
 
+STOP_WITHIN = 5.0
+"""Seconds for which a worker that stops tries to tell a failing store what has ended."""
+
+MARGIN = 0.1
+"""The part of a lease before its end at which handlers are stopped if it was not renewed."""
+
 
 class Worker:
     """Leases for its pools, runs handlers in slots, settles what they did."""
@@ -83,6 +89,13 @@ class Worker:
         """Handlers that went on after they were settled, by pool: each keeps its local slot."""
         self.stopping = False
         self.joined = False
+        self.fenced = False
+        """The store no longer knows it; it asks for nothing until it has joined anew."""
+        self.late = False
+        """It could not renew in time; it asks for nothing until it has."""
+        self._guard: asyncio.TimerHandle | None = None
+        self._doubtful = False
+        """An answer was lost: the store may hold leases for it that never reached it."""
         self.turns = 0
         self._watches: dict[str, Watch] = {}
         self._dry: set[str] = set()
@@ -101,6 +114,7 @@ class Worker:
         self._wake: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._quiet: list[asyncio.Future[None]] = []
+        self._after_turn: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
 
@@ -110,8 +124,10 @@ class Worker:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
         order = Join(self.name, self.lease, runtime.owner, runtime.known_functions())
+        sent = runtime.clock()
         runtime.heed(await runtime.store.control(order))
         self.joined = True
+        self.renewed(sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
         for pool in runtime.declared:
             self.watch(pool)
@@ -125,6 +141,31 @@ class Worker:
                 self._watches[name] = Watch()
                 self._due[name] = None
         self.kick()
+
+    def renewed(self, sent: float) -> None:
+        """Its leases hold for as long as was asked for at `sent`; stop work in time otherwise."""
+        if not self.runtime.shared:
+            return
+        if self._guard is not None:
+            self._guard.cancel()
+        safe_for = sent + self.lease * (1 - MARGIN) - self.runtime.clock()
+        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
+        if self.late:
+            self.late = False
+            self.look_everywhere()
+
+    def _unsafe(self) -> None:
+        """It could not renew: its leases may be lost soon, so nothing of it may go on."""
+        self._guard = None
+        self.late = True
+        self.runtime.counts.leases_lost += len(self.jobs)
+        for job in list(self.jobs.values()):
+            self.stop_job(job, Why.LEASE_LOST)
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether it may ask for work: the store knows it, and its leases hold."""
+        return not (self.stopping or self.fenced or self.late)
 
     def serves(self, pool: str) -> bool:
         """Return whether it looks after a pool."""
@@ -160,8 +201,10 @@ class Worker:
             await self._until_quiet(STUCK_AFTER)
         for job in list(self.jobs.values()):
             self._settle_without(job, Interrupted())
-        await self.turn()
+        await self._tell_the_rest()
         self.joined = False
+        if self._guard is not None:
+            self._guard.cancel()
         if self._driver is not None:
             self._driver.cancel()
         for slot in list(self._slots):
@@ -172,7 +215,24 @@ class Worker:
             return_exceptions=True,
         )
         await self.elsewhere.close()
-        self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        try:
+            self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        except Exception as error:  # noqa: BLE001 - its lease will tell, if a little later
+            log.warning("worker %s could not take its leave (%s)", self.name, error)
+
+    async def _tell_the_rest(self) -> None:
+        """Settle what has ended, after the turn that may be under way; a failing store has tries."""
+        until = self.runtime.clock() + STOP_WITHIN
+        while True:
+            if self._turning:
+                over = self.loop.create_future()
+                self._after_turn.append(over)
+                await over
+                continue
+            if not self._ended or self.runtime.clock() >= until:
+                return
+            await asyncio.sleep(self._pause)
+            await self.turn()
 
     async def _until_quiet(self, seconds: float) -> None:
         quiet = self.loop.create_future()
@@ -260,9 +320,11 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
+                if self._doubtful and self.may_lease and not await self._end_doubt():
+                    break
                 ended, self._ended = self._ended, []
                 ask = None
-                if self._due and not self.stopping:
+                if self._due and self.may_lease:
                     ask = self._next_ask()
                 if ended:
                     self.turns += 1
@@ -278,6 +340,7 @@ class Worker:
             self._failed(ended, ask, error)
         finally:
             self._turning = False
+            _tell(self._after_turn)
         if self._scheduled:
             self._scheduled = False
             self.kick()
@@ -332,11 +395,27 @@ class Worker:
             log.warning("the store failed (%s); worker %s tries again", error, self.name)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self._ended[:0] = ended
+        for _, job, _ in ended:
+            job.told = True
         if ask is not None:
             self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
             self._due[ask.pool] = None
-            self.runtime.disown(self)
+            self._doubtful = True
         self._scheduled = True
+
+    async def _end_doubt(self) -> bool:
+        """Give back what the store thinks it holds and never reached it; return whether that went.
+
+        Part of a turn, so no lease is on its way at the same time: what is held is known.
+        """
+        try:
+            answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
+        except Exception as error:  # noqa: BLE001 - the doubt stays; it is tried again
+            self._failed([], None, error)
+            return False
+        self._doubtful = False
+        self.runtime.heed(answer)
+        return True
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -450,7 +529,9 @@ class Worker:
         else:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
         job.settled = True
-        self.jobs.pop(job.leased.fence.task, None)
+        if self.jobs.get(job.id) is job:
+            # Not where the task was lost and leased again: that is another attempt's place.
+            del self.jobs[job.id]
         self._ended.append((decided, job, value))
         pool = job.leased.pool
         if pool not in self._dry and pool in self._watches:
@@ -497,7 +578,9 @@ class Worker:
         for (decided, job, value), settled, after in zip(
             ended, answer.settled, answer.after, strict=True
         ):
-            if settled is Settled.STALE:
+            if settled is Settled.STALE and job.told:
+                runtime.told_twice(job, decided, value)
+            elif settled is Settled.STALE:
                 runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
@@ -536,10 +619,15 @@ class Worker:
         return await self.elsewhere.run(job)
 
     def _tell_quiet(self) -> None:
-        waiting, self._quiet = self._quiet, []
-        for quiet in waiting:
-            if not quiet.done():
-                quiet.set_result(None)
+        _tell(self._quiet)
+
+
+def _tell(waiting: list[asyncio.Future[None]]) -> None:
+    """Let everybody go on who waits, and forget them."""
+    for one in waiting:
+        if not one.done():
+            one.set_result(None)
+    waiting.clear()
 
 
 NOBODY = Handler("", Where.LOOP, lambda _: None, lambda _: b"")
