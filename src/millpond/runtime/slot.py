@@ -75,14 +75,16 @@ class Slot:
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
-        body, context = job.body, job.context
+        body, context, worker = job.body, job.context, self.worker
         try:
             if body.where is not Where.LOOP:
+                if worker.ready:
+                    worker.wake_slots()
                 value = await self.worker.run_elsewhere(job)
             elif type(body) is Closure:
-                value = await stepped(as_coroutine(context.run(body.fn)), context)
+                value = await stepped(as_coroutine(context.run(body.fn)), context, worker)
             else:
-                value = await stepped(as_coroutine(context.run(body.invoke, job)), context)  # type: ignore[union-attr]
+                value = await stepped(as_coroutine(context.run(body.invoke, job)), context, worker)  # type: ignore[union-attr]
             if job.why is Why.TIMEOUT:
                 return None, timed_out(job)
             return value, succeeded(job, value)

@@ -275,6 +275,8 @@ class Watch:
             if not process.healthy or world.now < process.troubled_at + RECOVERED:
                 continue
             for worker in process.mp.runtime.workers:
+                if worker.ready:
+                    world.broke(Violated("I11", f"{worker.name} holds work and starts none"))
                 for pool in names:
                     if self._could_start(worker, pool):
                         since = self._due_since.get((worker.name, pool), world.now)
