@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 3_000
 """Verbs of a whole fleet at one moment: above this somebody spins."""
 
+TICKS = 1e-5
+"""A store knows whole microseconds, so a moment may be one or two later than it was told."""
+
 RECOVERED = 7.0
 """Seconds after which a process that was in trouble is as good as any other."""
 
@@ -272,7 +275,7 @@ class Watch:
         names = [*busy, *(name + "~callbacks" for name in world.specs)]
         still: dict[tuple[str, str], float] = {}
         for process in world.processes:
-            if not process.healthy or world.now < process.troubled_at + RECOVERED:
+            if not process.healthy or process.line.bad or self._in_trouble(process):
                 continue
             for worker in process.mp.runtime.workers:
                 if worker.ready:
@@ -283,6 +286,9 @@ class Watch:
                         still[worker.name, pool] = since
                         self._judge_sleeper(process, worker, pool, since)
         self._due_since = still
+
+    def _in_trouble(self, process: Process) -> bool:
+        return not self.world.solo and self.world.now < process.troubled_at + RECOVERED
 
     def _could_start(self, worker: Worker, pool: str) -> bool:
         if not worker.serves(pool) or worker._free(pool) < 1:  # noqa: SLF001 - an onlooker's right
@@ -296,7 +302,7 @@ class Watch:
 
     def _judge_sleeper(self, process: Process, worker: Worker, pool: str, since: float) -> None:
         world = self.world
-        patience = 0.0 if world.solo else POLL_EVERY + 8 * process.line.slowest + 0.5
+        patience = TICKS if world.solo else POLL_EVERY + 8 * process.line.slowest + 0.5
         if world.now - since >= patience:
             late = world.now - since
             world.broke(
