@@ -152,7 +152,7 @@ class MemoryView:
             if not pool.paused
             and pool.spec.max_concurrent
             and pool.not_before <= moment
-            and pool.queued > _scheduled(pool, moment, self._tables.latest)
+            and pool.queued > pool.backlog.scheduled(moment)
         )
 
     async def why(self, task: int, *, now: float) -> Facts | None:

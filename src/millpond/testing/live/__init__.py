@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.invariants import Violated
+from millpond.testing.live.handlers import EXPECTED
 from millpond.testing.live.loop import ProcessLoop, WatchedClock
 from millpond.testing.live.world import FAULTS, LiveWorld
 from millpond.testing.simulation import Broken, Lived, memory_store, some_spec
@@ -24,14 +25,15 @@ __all__ = ["FAULTS", "LiveWorld", "simulate_live"]
 def simulate_live(seed: int, make_store: Callable[[], Store] = memory_store) -> Lived:
     """Live through the live history of `seed`; raise Broken at the first broken promise."""
     clock = WatchedClock(1000.0)
-    with quiet(), asyncio.Runner(loop_factory=lambda: ProcessLoop(clock)) as runner:
-        return runner.run(_simulate(seed, make_store()))
+    with listening() as ear, asyncio.Runner(loop_factory=lambda: ProcessLoop(clock)) as runner:
+        return runner.run(_simulate(seed, make_store(), ear))
 
 
-async def _simulate(seed: int, store: Store) -> Lived:
+async def _simulate(seed: int, store: Store, ear: _Ear) -> Lived:
     dice = random.Random(f"{seed}/pools")  # noqa: S311
     world = LiveWorld(seed, store, [some_spec(dice, name) for name in ("alpha", "beta")])
     loop = world.loop
+    ear.heard = world.broke
     loop.set_exception_handler(lambda _, told: unhandled(world, told))
     clock = loop.clock
     assert isinstance(clock, WatchedClock)  # noqa: S101 - made above
@@ -60,13 +62,31 @@ def unhandled(world: LiveWorld, told: dict[str, Any]) -> None:
     world.broke(Violated("unhandled", f"{told.get('message')}: {told.get('exception')!r}"))
 
 
+class _Ear(logging.Handler):
+    """Listens to what pools log: only the store's failures and the users' are to be expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: Callable[[BaseException], None] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on an error that no world like this one can cause."""
+        told = [*(record.args or ()), *(record.exc_info or ())[1:2]]
+        for error in told:
+            if isinstance(error, Exception) and not isinstance(error, EXPECTED) and self.heard:
+                self.heard(error)
+
+
 @contextmanager
-def quiet() -> Iterator[None]:
+def listening() -> Iterator[_Ear]:
     """Let the pools keep their warnings to themselves: here everything goes wrong on purpose."""
     log = logging.getLogger("millpond")
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
+    ear = _Ear()
+    before = log.propagate
+    log.propagate = False
+    log.addHandler(ear)
     try:
-        yield
+        yield ear
     finally:
-        log.setLevel(before)
+        log.removeHandler(ear)
+        log.propagate = before

@@ -92,12 +92,15 @@ class Watch:
             if record.after.terminal:
                 self.ends.setdefault(record.task, []).append(record.after)
             if by_time and record.before is Status.RUNNING:
+                self.world.fault("lease lost")
                 self._lost(record.task, expired=step.verb == "recover")
         if step.verb == "settle":
             self._settled(step)
         if step.verb == "submit":
             answers = getattr(step.answer, "batches", ())
-            for batch, answer in zip(step.asked, answers, strict=False):
+            for answer in answers:
+                if answer.refusal is not None and answer.refusal.may_wait:
+                    self.world.fault("parked submitter")
                 if answer.run is not None:
                     self.runs[answer.run.pool, answer.run.name] = answer.run.id
 
