@@ -6,18 +6,21 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.runtime.end import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.core.settle import Settlement
     from millpond.core.task import Task
+    from millpond.runtime.job import Job
     from millpond.runtime.runtime import Runtime
 
 Waiter: TypeAlias = "asyncio.Future[End | None] | Callable[[End | None], None]"
 
 CAUSES_KEPT = 1_000
+_AFTER = {Event.COMPLETE: Status.COMPLETED, Event.FAIL: Status.FAILED}
 RECENT_KEPT = 10_000
 
 
@@ -89,6 +92,10 @@ class Waiting:
             self._causes[task] = end.cause
             if len(self._causes) > CAUSES_KEPT:
                 self._causes.popitem(last=False)
+
+    def expect(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        """Remember what no store can before the end of a task is stored, and so can be read."""
+        self._keep(job.id, End.of(decided, job, value, _AFTER.get(decided.event, Status.QUEUED)))
 
     def forget_values(self, before: float) -> None:
         """Forget what closures returned before a moment."""

@@ -425,10 +425,15 @@ class Worker:
         if answer.fenced:
             runtime.fenced(self)
             return
-        for leased in answer.leased:
-            self._start(leased)
-        if self.ready:
-            self.wake_slots()
+        if self.may_lease:
+            for leased in answer.leased:
+                self._start(leased)
+            if self.ready:
+                self.wake_slots()
+        else:
+            # It stopped, or was late, while the answer was on its way.
+            for leased in answer.leased:
+                self._give_back(leased)
         got = len(answer.leased)
         if answer.drained:
             self._dry.add(pool)
@@ -508,6 +513,10 @@ class Worker:
         self.runtime.counts.unknown_functions += 1
         self._settle(job, None, Unfit(corrupt=False))
 
+    def _give_back(self, leased: Leased) -> None:
+        """Give back a task that must not be started here any more: not charged."""
+        self._settle(Job(leased, self, NOBODY, self.runtime.clock()), None, Interrupted())
+
     def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         """Take in how a job ended; it is settled with the next turn."""
         if isinstance(job.body, BatchCall):
@@ -534,6 +543,9 @@ class Worker:
             # Not where the task was lost and leased again: that is another attempt's place.
             del self.jobs[job.id]
         self._ended.append((decided, job, value))
+        if runtime.shared:
+            # A look at the store may find the end before the answer to its settlement is here.
+            runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
         if pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))

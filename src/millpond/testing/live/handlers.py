@@ -46,7 +46,7 @@ def register(process: Process) -> Functions:
         return await Acting(process, ctx, seed, depth).act()
 
     known.work, known.rare = work, None
-    if process.calm or (process.dice.random() < 0.4 and not world.nobody_knows_rare):
+    if process.calm or process.client or (process.dice.random() < 0.4 and world.rare_is_known):
 
         @mp.task(name="rare")
         async def rare(ctx: Context, seed: int, depth: int) -> str:

@@ -41,13 +41,15 @@ class Process(Body):
         self.thawed_at = -1.0
         self.started_at = world.now
         self.concurrency = None if calm or self.dice.random() < 0.6 else self.dice.randint(1, 4)
+        self.client = not world.solo and not calm and self.dice.random() < 0.15
+        """It only submits: no worker of it runs anything but closures of its own."""
         self.stopping = asyncio.Event()
         self.mp = self._make(number)
         self.functions: Functions = register(self)
         self.producers: list[Producer] = []
 
     def _make(self, number: int) -> Millpond:
-        mp = Millpond(work=False if self.concurrency else None, lease=LEASE)
+        mp = Millpond(work=False if self.concurrency or self.client else None, lease=LEASE)
         mp.make_store = lambda: FaultyStore(self)  # type: ignore[assignment, return-value]
         mp.shared = not self.world.solo
         mp.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(63)  # noqa: S311
@@ -93,7 +95,7 @@ class Process(Body):
         """Open, let the producers work, wait for the end, close in good order."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.mp)
-            if self.concurrency:
+            if self.concurrency and not self.client:
                 grace = self.dice.choice((0.0, 0.5, 3.0))
                 await stack.enter_async_context(
                     self.mp.worker(concurrency=self.concurrency, grace=grace)

@@ -7,7 +7,7 @@ and is told it at all, that nobody sleeps while there is work, and that nobody s
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from millpond.runtime.job import current_job
 from millpond.runtime.poll import POLL_EVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from millpond.core.task import Fence
     from millpond.core.witness import Step, Witness
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from millpond.testing.live.process import Process
     from millpond.testing.live.world import LiveWorld
 
+T = TypeVar("T")
+
 MOST_AT_ONCE = 3_000
 """Verbs of a whole fleet at one moment: above this somebody spins."""
 
@@ -45,6 +47,19 @@ TICKS = 1e-5
 
 RECOVERED = 7.0
 """Seconds after which a process that was in trouble is as good as any other."""
+
+
+GLANCE = 0.2
+"""Seconds between two looks at who sleeps, where a poll is given a second anyway."""
+
+
+def read(asked: Coroutine[Any, Any, T]) -> T:
+    """Return the answer of a view that never waits, as that of memory does not."""
+    try:
+        asked.send(None)
+    except StopIteration as answer:
+        return answer.value  # type: ignore[no-any-return]
+    raise AssertionError("the view waits for something")
 
 
 class Inside:
@@ -72,6 +87,7 @@ class Watch:
         self.runs: dict[tuple[str, str | None], int] = {}
         self.finished: set[int] = set()
         self._due_since: dict[tuple[str, str], float] = {}
+        self._look_again_at = 0.0
         self.truths = 0
 
     @property
@@ -270,23 +286,26 @@ class Watch:
 
     def nobody_sleeps(self) -> None:
         """I11: with work due, no worker that could start it has gone to sleep for long."""
-        world = self.world
-        if world.over or world.now < world.jumped_at + RECOVERED:
+        world, now = self.world, self.world.now
+        if world.over or now < self._look_again_at:
+            return
+        self._look_again_at = now if world.solo else now + GLANCE
+        if now < world.jumped_at + RECOVERED:
             self._due_since.clear()
             return
-        busy = [name for name, facts in self.witness.pools.items() if facts.live]
-        names = [*busy, *(name + "~callbacks" for name in world.specs)]
         still: dict[tuple[str, str], float] = {}
+        due = read(world.stage.store.view.due(now=now))
         for process in world.processes:
             if not process.healthy or process.line.bad or self._in_trouble(process):
                 continue
             for worker in process.mp.runtime.workers:
                 if worker.ready:
                     world.broke(Violated("I11", f"{worker.name} holds work and starts none"))
-                for pool in names:
+                for pool in due:
                     if self._could_start(worker, pool):
-                        since = self._due_since.get((worker.name, pool), world.now)
-                        still[worker.name, pool] = since
+                        since = still[worker.name, pool] = self._due_since.get(
+                            (worker.name, pool), now
+                        )
                         self._judge_sleeper(process, worker, pool, since)
         self._due_since = still
 
@@ -296,12 +315,8 @@ class Watch:
     def _could_start(self, worker: Worker, pool: str) -> bool:
         if not worker.serves(pool) or worker._free(pool) < 1:  # noqa: SLF001 - an onlooker's right
             return False
-        ready = self.world.stage.store.view.ready(pool, worker.name, now=self.world.now)
-        try:
-            ready.send(None)  # type: ignore[attr-defined] # memory never suspends
-        except StopIteration as answer:
-            return bool(answer.value)
-        raise AssertionError("the view waits for something")
+        view = self.world.stage.store.view
+        return bool(read(view.ready(pool, worker.name, now=self.world.now)))
 
     def _judge_sleeper(self, process: Process, worker: Worker, pool: str, since: float) -> None:
         world = self.world

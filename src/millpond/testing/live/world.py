@@ -67,7 +67,7 @@ class LiveWorld:
         self.specs = {spec.name: spec for spec in specs}
         self.stage = LiveStage(self, store, random.Random(f"{seed}/entropy"))  # noqa: S311
         self.solo = self.dice.random() < 0.25
-        self.nobody_knows_rare = self.dice.random() < 0.35
+        self.rare_is_known = self.dice.random() < 0.6
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.faults: set[str] = set()
         self.calm = self.over = False
