@@ -20,6 +20,7 @@ from millpond.core.errors import (
     TaskRejected,
 )
 from millpond.core.invariants import Violated, is_current
+from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
 from millpond.runtime.job import current_job
@@ -112,6 +113,10 @@ class Watch:
                 self._lost(record.task, expired=step.verb == "recover")
         if step.verb == "settle":
             self._settled(step)
+        ask = step.asked[1] if step.verb == "settle" else step.asked
+        if isinstance(ask, LeaseAsk):
+            # Whoever asks is awake, whatever it got: its patience begins anew.
+            self._due_since.pop((ask.worker, ask.pool), None)
         if step.verb == "submit":
             answers = getattr(step.answer, "batches", ())
             for answer in answers:
