@@ -42,6 +42,11 @@ class Watch:
     def __init__(self) -> None:
         self._ask_at: float | None = 0.0
 
+    @property
+    def moment(self) -> float | None:
+        """The soonest moment at which it is worth asking; None = only when woken."""
+        return self._ask_at
+
     def asking(self) -> None:
         """Note that a claim is on its way; what wakes from now on is not in its answer."""
         self._ask_at = None

@@ -255,7 +255,8 @@ class Worker:
             self._due[pool] = None
             self.kick()
         else:
-            self._moments.set(pool, (moment,))
+            # The soonest of all that were named: a later one must not put off an earlier one.
+            self._moments.set(pool, (self._watches[pool].moment or moment,))
             self._arm()
 
     @property
