@@ -27,7 +27,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.control import Prune
-from millpond.runtime.maintain import POLL_FLOOR
+from millpond.runtime.poll import POLL_EVERY
 from millpond.runtime.watchdog import PATIENCE
 
 HOUR = 3600.0
@@ -188,7 +188,7 @@ async def test_an_idle_shared_store_is_asked_once_per_floor() -> None:
         before = store.verbs.copy()
         await asyncio.sleep(HOUR)
         spent = store.verbs - before
-        floors = HOUR / POLL_FLOOR + 1
+        floors = HOUR / POLL_EVERY + 1
         assert floors * 2 * len(pools) >= spent["lease"]
         assert HOUR / 10 + 1 >= spent["renew"]
         assert floors + HOUR / 10 + 1 >= spent["recover"]
@@ -430,7 +430,7 @@ async def test_wakeups_are_hints_and_none_is_needed() -> None:
         await asyncio.sleep(100)
         task = submitter.tasks["job"]
         handles = await ours.submit_many(task.each(range(10)))
-        await asyncio.sleep(2 * POLL_FLOOR)
+        await asyncio.sleep(2 * POLL_EVERY)
         assert 10 * ["completed"] == [(await handle.refresh()).status for handle in handles]
 
 

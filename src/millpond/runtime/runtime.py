@@ -17,16 +17,18 @@ from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
+from millpond.runtime.end import End
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
 from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
-from millpond.runtime.worker import Worker
+from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
-    from millpond.runtime.end import End
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
@@ -78,7 +79,9 @@ class Runtime:
         """Whether other processes may use the store: then silence here proves nothing."""
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         self.chance = self.dice.random
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{self.dice.getrandbits(32):08x}"
+        # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
+        place = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
+        self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
@@ -90,13 +93,14 @@ class Runtime:
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
         self.report = Report(self)
+        self.polling = Polling(self)
         self.closed = False
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     # Its life
 
@@ -112,6 +116,7 @@ class Runtime:
         self.workers.clear()
         await self.maintenance.stop()
         self.report.stop()
+        await self.polling.stop()
         self.waiting.close(error)
         for task in list(self._tasks):
             task.cancel()
@@ -122,9 +127,15 @@ class Runtime:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside everything else, and see to it that it is not lost."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("something done on the side failed: %s", error)
 
     async def declare(self, spec: PoolSpec) -> None:
         """Make a pool known to the store and to the workers."""
@@ -169,9 +180,9 @@ class Runtime:
         """Return the functions its workers know; None = whatever may come."""
         return tuple(self.functions) if self.shared else None
 
-    def presented(self, worker: Worker) -> Join:
+    def presented(self, worker: Worker, name: str) -> Join:
         """Return how a worker presents itself to the store."""
-        return Join(worker.name, worker.lease, self.owner, self.known_functions())
+        return Join(name, worker.lease, self.owner, self.known_functions())
 
     # What verbs tell
 
@@ -250,21 +261,21 @@ class Runtime:
         where = {"pool": pool, "task": job.id}
         log.error("task %d of pool %s cannot be read: %s", job.id, pool, error, extra=where)
 
-    def find_out(self, job: Job) -> None:
-        """A settlement is stale that may have been applied before, when its answer was lost."""
-        self.spawn(self._find_out(job))
-
-    async def _find_out(self, job: Job) -> None:
-        record = await self.view.task(job.id)
-        if record is None or record.token != job.leased.fence.token:
-            self.stale(job)
-        elif record.status.terminal:
-            self._heard_of_end(job.id)
-
     def stale(self, job: Job) -> None:
         """A settlement came too late: somebody else owns the task now, and nothing was changed."""
         self.counts.stale_settles += 1
         self.hooks.stale(self, job.leased)
+
+    def told_twice(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        """A settlement that was sent again came too late: perhaps it had come in time before."""
+        self.spawn(self._find_out(job, decided, value))
+
+    async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        task = await self.view.task(job.id)
+        if task is None or task.token != job.leased.fence.token:
+            self.stale(job)
+        elif task.status.terminal:
+            self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
@@ -324,19 +335,23 @@ class Runtime:
         self.spawn(self._rejoin(worker))
 
     async def _rejoin(self, worker: Worker) -> None:
+        """Let a worker join under a new name; the store may be away, so as often as it takes."""
         self._names += 1
-        worker.name = f"{self.owner}/{self._names}"
-        pause = 0.05
-        while True:
+        name = f"{self.owner}/{self._names}"
+        pause = FIRST_PAUSE
+        while not worker.stopping:
+            sent = self.clock()
             try:
-                self.heed(await self.store.control(self.presented(worker)))
-                break
+                answer = await self.store.control(self.presented(worker, name))
             except Exception:  # noqa: BLE001 - a worker that does not join again is lost
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
-        worker.fenced = False
-        worker.renewed()
-        worker.look_everywhere()
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            worker.name, worker.fenced = name, False
+            worker.renewed(sent)
+            self.heed(answer)
+            worker.look_everywhere()
+            return
 
     async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
         """Store how far an attempt has come, if it still holds its lease."""
