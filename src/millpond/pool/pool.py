@@ -599,6 +599,7 @@ class Pool:
         runtime = self.runtime
         answer = await runtime.store.control(order)
         runtime.heed(answer)
+        runtime.give_back_ahead(self.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.
         runtime.submitter.room(self.name)

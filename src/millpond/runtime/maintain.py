@@ -121,6 +121,8 @@ class Maintenance:
             elif worker.name == name:
                 runtime.fenced(worker)
             runtime.told_to_cancel(answer.cancelled)
+            for pool in answer.give_back:
+                worker.give_back_ahead(pool)
         shortest = min((worker.lease for worker in runtime.workers), default=None)
         if shortest is None:
             return None

@@ -330,6 +330,8 @@ class Runtime:
             return
         worker.fenced = True
         self.counts.leases_lost += len(worker.jobs)
+        # Its claims are lost with its leases: there is nothing to give back.
+        worker.ahead.given_up()
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
         self.spawn(self._rejoin(worker))
@@ -371,6 +373,7 @@ class Runtime:
         """Cancel tasks; a running one here is told at once."""
         answer = await self.store.control(Cancel(tasks))
         self.heed(answer)
+        self.give_back_ahead()
         for task in tasks:
             job = self.job_of(task)
             if job is not None:
@@ -403,6 +406,12 @@ class Runtime:
                 meant = leased.pool == pool and unit in (None, own)
                 if meant and (before is None or leased.submitted_at < before):
                     worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+
+    def give_back_ahead(self, pool: str | None = None) -> None:
+        """Give back what is claimed ahead: an order may have been about some of it."""
+        for worker in self.workers:
+            if worker.ahead:
+                worker.give_back_ahead(pool)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:
         """Somebody else cancelled tasks that run here."""

@@ -13,6 +13,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from millpond.core.control import Disown, Leave
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
@@ -29,6 +31,7 @@ from millpond.core.settle import (
     settle,
 )
 from millpond.core.task import CALLBACKS
+from millpond.runtime.ahead import Ahead
 from millpond.runtime.batch import BatchCall, Batches
 from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
@@ -119,6 +122,7 @@ class Worker:
         self._after_turn: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
+        self.ahead = Ahead(self)
         self.watchdog = Watchdog(self)
 
     # Its life
@@ -167,6 +171,7 @@ class Worker:
         self.late = True
         if self.jobs:
             log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
+        self.give_back_ahead()
         self.runtime.counts.leases_lost += len(self.jobs)
         for job in list(self.jobs.values()):
             self.stop_job(job, Why.LEASE_LOST)
@@ -190,7 +195,7 @@ class Worker:
 
     def held(self) -> list[int]:
         """Return the tasks it holds: at work, or ended and not settled yet."""
-        return [*self.jobs, *(job.id for _, job, _ in self._ended)]
+        return [*self.jobs, *(job.id for _, job, _ in self._ended), *self.ahead.tasks()]
 
     async def stop(self, grace: float = 0.0) -> None:
         """Start nothing more, give running jobs `grace` seconds, interrupt and give back the rest.
@@ -202,6 +207,7 @@ class Worker:
         self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        self.give_back_ahead()
         if grace > 0 and self.jobs:
             await self._until_quiet(grace)
         for job in list(self.jobs.values()):
@@ -380,7 +386,9 @@ class Worker:
             plan = watch.plan(free=free, now=now)
             if isinstance(plan, Work):
                 watch.asking()
-                return LeaseAsk(pool=pool, worker=self.name, want=min(plan.want, MOST_AT_ONCE))
+                want = min(plan.want, MOST_AT_ONCE)
+                ahead = self.ahead.room(pool)
+                return LeaseAsk(pool=pool, worker=self.name, want=want, ahead=ahead)
             if plan.moment is not None:
                 self._moments.set(pool, (plan.moment,))
                 self._arm()
@@ -447,6 +455,8 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
+        if answer.claimed or self.ahead:
+            self.ahead.take_in(pool, answer)
         if self.may_lease:
             for leased in answer.leased:
                 self._start(leased)
@@ -456,6 +466,8 @@ class Worker:
             # It stopped, or was late, while the answer was on its way.
             for leased in answer.leased:
                 self._give_back(leased)
+        if answer.give_back or not self.may_lease:
+            self.give_back_ahead(pool)
         got = len(answer.leased)
         if answer.drained:
             self._dry.add(pool)
@@ -473,6 +485,10 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
+        known = self.jobs.get(leased.fence.task)
+        if known is not None and known.leased.fence == leased.fence:
+            # A claim of its own that it has begun while the store started it, too.
+            return
         body = self.runtime.body_of(leased)
         if body is None:
             self._unfit(leased)
@@ -542,6 +558,23 @@ class Worker:
         )
         self._settle(job, None, Unfit(corrupt=False))
 
+    def give_back_ahead(self, pool: str | None = None) -> None:
+        """Give back what is claimed ahead of a pool, or of all: not charged, to its own place."""
+        claims = self.ahead.given_up(pool)
+        for claim in claims:
+            self._give_back(claim)
+        if claims:
+            self.kick()
+
+    def _start_ahead(self, decided: Settlement, job: Job) -> Settlement:
+        """Start the first claim of a pool in the slot that a job left, and say so with its end."""
+        claim = self.ahead.next(job.leased.pool)
+        if claim is None:
+            return decided
+        self._start(claim)
+        self.wake_slots()
+        return msgspec.structs.replace(decided, successor=claim.fence)
+
     def _give_back(self, leased: Leased) -> None:
         """Give back a task that must not be started here any more: not charged."""
         self._settle(Job(leased, self, NOBODY, self.runtime.clock()), None, Interrupted())
@@ -558,7 +591,15 @@ class Worker:
         else:
             self._settle(job, value, outcome)
 
-    def _settle(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
+    def _settle(
+        self,
+        job: Job,
+        value: Any,  # noqa: ANN401 - what the handler returned or raised
+        outcome: Outcome,
+        *,
+        vacated: bool = True,
+    ) -> None:
+        """Decide what an outcome means; `vacated` tells whether the job has left its slot."""
         runtime = self.runtime
         # Only a failure asks for the policy, and so for chance and for the time.
         if type(outcome) is Raised:
@@ -576,6 +617,8 @@ class Worker:
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
+        if vacated and self.ahead and self.may_lease and job.body is not NOBODY:
+            decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
         if runtime.shared:
             # A look at the store may find the end before the answer to its settlement is here.
@@ -599,7 +642,7 @@ class Worker:
             pool,
             extra={"pool": pool, "task": job.id},
         )
-        self._settle(job, None, outcome)
+        self._settle(job, None, outcome, vacated=False)
         self.kick()
 
     def _unstick(self, job: Job) -> None:
@@ -637,11 +680,21 @@ class Worker:
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
+        if any(answer.started):
+            self._started(ended, answer)
         if ask is None or answer.lease is None:
             runtime.heed(answer, told=told)
             return
         runtime.heed(answer, asked=(self, ask.pool), told=told)
         self._take_in(ask, answer.lease)
+
+    def _started(self, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer) -> None:
+        """Stop what was started from a claim that the store had taken back meanwhile."""
+        for (decided, _, _), started in zip(ended, answer.started, strict=True):
+            if started is Settled.STALE and decided.successor is not None:
+                job = self.jobs.get(decided.successor.task)
+                if job is not None and job.leased.fence == decided.successor:
+                    self.stop_job(job, Why.LEASE_LOST)
 
     def stop_job(self, job: Job, why: Why, *, interrupt: bool = True) -> None:
         """Tell a job to stop; one that does not is settled without its handler."""

@@ -555,7 +555,9 @@ class Tables:
             self._touched_pools[pool.name] = pool
         if task.parked:
             self.park(pool, task, now)
-        elif pool.running < pool.spec.max_concurrent and not pool.paused:
+        elif (
+            pool.running < pool.spec.max_concurrent or pool.claimed < pool.spec.prefetch
+        ) and not pool.paused:
             due = task.due
             if due > now:
                 self.wake(pool.name, due)
