@@ -203,6 +203,26 @@ async def test_the_report_of_a_named_run_outlives_its_tasks() -> None:
     assert (True, 1) == (report.finished_before, report.completed)
 
 
+async def test_the_name_of_a_run_is_forgotten_with_its_keys() -> None:
+    """After Keep(keys=...) the same name is a new run; before that it is not."""
+    mp = Millpond(keep=Keep(completed=60, failed=60, keys=3600))
+    pool = mp.pool("items")
+    ran = []
+
+    @pool.task
+    async def item() -> None:
+        ran.append(clock())
+
+    async with mp:
+        await pool.drain([item.bind()], run="nightly")
+        await asyncio.sleep(3000)
+        assert (await pool.drain([item.bind()], run="nightly")).finished_before
+        await asyncio.sleep(3600)
+        assert not (await pool.drain([item.bind()], run="nightly")).finished_before
+
+    assert 2 == len(ran)
+
+
 # After a crash
 
 
