@@ -276,7 +276,7 @@ async def test_a_dead_letter_still_calls_back() -> None:
         outcomes.append(outcome)
 
     async with mp:
-        await item.options(on_complete=notify.bind()).submit()  # type: ignore[call-arg]
+        await item.options(on_complete=notify.bind()).submit()
         await pool.drain()
 
     (outcome,) = outcomes
