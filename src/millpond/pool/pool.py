@@ -18,6 +18,7 @@ from millpond.pool.options import Options, checked
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import Rejected, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
 from millpond.pool.task import (
@@ -504,17 +505,18 @@ class Pool:
         """Run a seed and everything it submits to the end; without one, wait for an idle pool."""
         await self._mp.ready(self)
         limit = None if timeout is None else check.seconds("timeout", timeout)
-        if seed is None:
-            return await drain_idle(self, limit)
-        return await drain_run(
-            self,
-            list(seed),
-            name=run,
-            on_error=on_error,
-            max_tasks=max_tasks,
-            progress=progress,
-            timeout=limit,
-        )
+        async with serving(self):
+            if seed is None:
+                return await drain_idle(self, limit)
+            return await drain_run(
+                self,
+                list(seed),
+                name=run,
+                on_error=on_error,
+                max_tasks=max_tasks,
+                progress=progress,
+                timeout=limit,
+            )
 
     def run(
         self,

@@ -37,6 +37,8 @@ class Maintenance:
         self._pause = 0.0
         self._kept: set[str] = set()
         """The pools of which ended tasks may be kept."""
+        self._keys: dict[str, float] = {}
+        """The pools of which only keys and runs are kept, and until when."""
 
     def start(self) -> None:
         """Begin, once there is a worker."""
@@ -137,10 +139,11 @@ class Maintenance:
         if runtime.shared:
             self._kept.update(runtime.declared)
         if now < due:
-            return due if self._kept else None
+            return self._prune_next(due)
         self._pruned_at = now
         keep = runtime.keep
-        for pool in sorted(self._kept & runtime.declared.keys()):
+        over = {pool for pool, until in self._keys.items() if until < now}
+        for pool in sorted((self._kept | over) & runtime.declared.keys()):
             order = Prune(
                 pool,
                 now - float(keep.completed),  # type: ignore[arg-type]
@@ -153,10 +156,20 @@ class Maintenance:
                 await asyncio.sleep(0)
         runtime.waiting.forget_values(now - float(keep.completed))  # type: ignore[arg-type]
         runtime.waiting.forget_causes(now - float(keep.failed))  # type: ignore[arg-type]
+        for pool in over:
+            del self._keys[pool]
         for pool in sorted(self._kept):
             if not await self._anything_kept(pool):
                 self._kept.discard(pool)
-        return now + PRUNE_EVERY if self._kept else None
+                self._keys[pool] = now + float(keep.keys)  # type: ignore[arg-type]
+        return self._prune_next(now + PRUNE_EVERY)
+
+    def _prune_next(self, soonest: float) -> float | None:
+        """Return when to forget again: soon while tasks are kept, else when keys grow old."""
+        if self._kept:
+            return soonest
+        last = min(self._keys.values(), default=None)
+        return None if last is None else max(last + SHORTEST_SLEEP, soonest)
 
     async def _anything_kept(self, pool: str) -> bool:
         """Return whether there is something of a pool to forget; if not, its next end will tell."""

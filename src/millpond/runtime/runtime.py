@@ -86,6 +86,8 @@ class Runtime:
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
         self.workers: list[Worker] = []
+        self.brought: dict[str, Any] = {}
+        """Workers that were brought for one pool, for as long as somebody drains it."""
         self.waiting = Waiting(self)
         self.waits = Waits(self)
         self.unserved = UnservedPools(self)
