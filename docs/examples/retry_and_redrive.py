@@ -2,7 +2,7 @@
 
 import asyncio
 
-from millpond import DeadLetter, GiveUp, Millpond, Retry, RetryLater, TaskFailed
+from millpond import Context, DeadLetter, GiveUp, Millpond, Retry, RetryLater, TaskFailed
 
 dead: list[DeadLetter] = []
 mp = Millpond()
@@ -45,6 +45,22 @@ async def upload(name: str) -> None:
     raise OSError(name)
 
 
+charges: list[str] = []
+
+
+async def charge_card() -> str:
+    charges.append("charged")
+    return "receipt 1"
+
+
+@mails.task
+async def buy(ctx: Context) -> str:
+    receipt = await ctx.once("charge", charge_card)  # a later attempt gets what this returned
+    if not ctx.is_retry:
+        raise ConnectionError("after the charge")
+    return receipt
+
+
 async def main() -> None:
     global server_is_up  # noqa: PLW0603
     async with mp:
@@ -61,6 +77,9 @@ async def main() -> None:
         assert (await (await upload.submit("x")).wait()).attempt == 4
         polled = await poll.submit()
         assert (await polled, polled.attempt) == ("ready", 1)
+
+        assert await (await buy.submit()) == "receipt 1"
+        assert charges == ["charged"]  # two attempts, one charge
 
         # Four are dead letters: listed by the pool, told to the hook, kept with their error.
         letters = await mails.tasks(status="failed")
