@@ -72,7 +72,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
-UNSERVED_AFTER = 5.0
 
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
@@ -250,6 +249,7 @@ class Millpond:
 
         max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
         """
+        check.name("name", name)
         if name in self._pools:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
@@ -282,14 +282,18 @@ class Millpond:
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
         name = spec.name
+        if on_dead_letter is not None:
+            check.function("on_dead_letter", on_dead_letter)
+        if on_empty is not None:
+            check.function("on_empty", on_empty)
         pool = Pool(self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time())
         self._pools[name] = pool
         if retry is not None:
             self._retries[name] = retry
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+            self._hooks.on_dead_letter[name] = on_dead_letter
         if on_empty is not None:
-            self._hooks.on_empty[name] = check.function("on_empty", on_empty)
+            self._hooks.on_empty[name] = on_empty
         return pool
 
     def _check_scope(self, scope: str | None, scope_id: str | None) -> None:

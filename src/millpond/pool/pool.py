@@ -272,7 +272,10 @@ class Pool:
             answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
         if answer.refusal is not None:
             raise refused(answer.refusal, 1)
-        await self._admitted([handle], answer)
+        admission = answer.admissions[0]
+        handle.admitted(admission, runtime.clock())
+        if admission.duplicate:
+            await self._look_up(handle)
         return handle
 
     def _made(
@@ -405,7 +408,7 @@ class Pool:
         self, batch: Batch, closures: dict[int, Closure], wait: float | None
     ) -> BatchAnswer:
         """Send a batch, with the code of its closures at hand; what is not taken is let go."""
-        runtime = self.runtime
+        runtime = self._mp.runtime
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         runtime.closures.update(closures)
@@ -428,12 +431,15 @@ class Pool:
             if admission.duplicate:
                 duplicates.append(handle)
         for handle in duplicates:
-            # It stands for a task that somebody described before, perhaps otherwise.
-            record = await self.runtime.view.task(handle.id)
-            if record is not None:
-                handle.read(record)
-            else:
-                handle.forgotten()
+            await self._look_up(handle)
+
+    async def _look_up(self, handle: Handle[Any]) -> None:
+        """Let a handle tell of the task it stands for: somebody described that one before."""
+        record = await self.runtime.view.task(handle.id)
+        if record is not None:
+            handle.read(record)
+        else:
+            handle.forgotten()
 
     def _refused(self, answer: BatchAnswer, batch: Batch) -> Exception:
         assert answer.refusal is not None  # noqa: S101
@@ -602,6 +608,10 @@ class Pool:
         """Return the lane or key an order is about."""
         if lane is not None and key is not None:
             raise ConfigError("lane", lane, "and key exclude each other")
+        if lane is None and key is not None and self.spec.lanes is not None:
+            raise ConfigError(
+                "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
+            )
         if lane is None:
             return key
         if not self.spec.strict:

@@ -189,6 +189,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
             )
         return self.own_pool
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether one call of it runs several tasks."""
+        return self._batch is not None
+
     def key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the key of a call, from the parameter or function that was named."""
         if self._key is None:

@@ -23,6 +23,7 @@ from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
+from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
 from millpond.runtime.worker import Worker
@@ -84,6 +85,7 @@ class Runtime:
         self.workers: list[Worker] = []
         self.waiting = Waiting(self)
         self.waits = Waits(self)
+        self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
@@ -302,6 +304,10 @@ class Runtime:
             if job is not None:
                 return job
         return None
+
+    def serves_all(self) -> bool:
+        """Return whether one worker of this process looks after every pool."""
+        return any(worker.pools is None for worker in self.workers)
 
     def served(self, pool: str) -> bool:
         """Return whether a worker of this process looks after a pool."""

@@ -525,7 +525,12 @@ class Worker:
         # Only a failure asks for the policy, and so for chance and for the time.
         if type(outcome) is Raised:
             decided = settle(
-                job.leased, outcome, formula_of(job), jitter=runtime.chance(), now=runtime.clock()
+                job.leased,
+                outcome,
+                formula_of(job),
+                jitter=runtime.chance(),
+                now=runtime.clock(),
+                started_at=job.started_at,
             )
         else:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
