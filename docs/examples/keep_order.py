@@ -2,13 +2,13 @@
 
 import asyncio
 
-from millpond import Empty, Millpond, Retry
+from millpond import Empty, Millpond, Retry, fifo
 
 dry: list[Empty] = []
 mp = Millpond()
 webhooks = mp.pool("webhooks", lanes=8, on_empty=dry.append)  # eight lanes, one at a time in each
 orders = mp.pool("orders", max_concurrent=100, ordered=True)  # a lane for each key, as they come
-serial = mp.pool("serial")  # max_concurrent=1
+serial = mp.pool("serial", max_concurrent=1, queue=fifo())
 
 delivered: list[tuple[str, int]] = []
 failing = {("acme", 1)}
