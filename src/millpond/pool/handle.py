@@ -51,6 +51,7 @@ class Handle(Generic[R_co]):
         self._decode = decode
         self._era = era
         self.id = new.id
+        """Its id; of a duplicate, that of the task it stands for."""
 
     def admitted(self, admission: Admission, now: float) -> None:
         """Take in what the store answered to the submit."""

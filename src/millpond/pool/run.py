@@ -44,12 +44,19 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a run, or a drain, came to."""
 
     pool: str
+    """The pool it was drained in."""
     name: str | None
+    """The name of the run."""
     total: int
+    """Tasks it had: seed, follow-ups and all."""
     completed: int
+    """Those that completed."""
     failed: int
+    """Those that failed."""
     cancelled: int
+    """Those that were cancelled."""
     rejected: int
+    """Those that a full queue dropped."""
     finished_before: bool = False
     """The run of that name had ended already: nothing was seeded."""
     resumed: bool = False
