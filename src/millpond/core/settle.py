@@ -160,9 +160,12 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
     is completed; a budget of attempts that is used up turns a retry into a failure, whoever
-    decided on it.
+    decided on it. A closure that its own process cannot run has lost its code.
     """
     event = settlement.event
+    if settlement.parked and task.new.owner is not None:
+        # The only process that could have had the code of a closure does not have it.
+        return Event.STALE
     if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
         return Event.CANCEL
     if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:

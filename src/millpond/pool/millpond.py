@@ -114,6 +114,8 @@ class Millpond:
         self._sync: SyncMillpond | None = None
         self.make_store: Callable[[], Store] | None = None
         """How to make the store, for tests that bring their own; None = as the URL says."""
+        self.shared: bool | None = None
+        """Whether others use that store too; None = they do if it was brought."""
         self.seed: int | None = None
         """The seed of ids, tokens and jitter, for tests that must repeat."""
 
@@ -122,7 +124,7 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-        shared = self.make_store is not None
+        shared = self.make_store is not None if self.shared is None else self.shared
         if self.make_store is not None:
             store = self.make_store()
         else:
@@ -141,6 +143,7 @@ class Millpond:
             async with contextlib.AsyncExitStack() as stack:
                 for pool in self._pools.values():
                     await runtime.declare(pool.spec)
+                runtime.polling.start()
                 if self._work is None or self._work:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
