@@ -19,9 +19,6 @@ PRUNE_EVERY = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds to wait after the store failed, doubling."""
 
-POLL_FLOOR = 5.0
-"""Seconds between two looks at pools of a shared store for which no hint came."""
-
 SHORTEST_SLEEP = 0.001
 
 NEVER = 1e9
@@ -38,7 +35,6 @@ class Maintenance:
         self._pruned_at = runtime.clock()
         self._renew_at = 0.0
         self._pause = 0.0
-        self._polled_at = runtime.clock()
         self._kept: set[str] = set()
         """The pools of which ended tasks may be kept."""
 
@@ -107,19 +103,7 @@ class Maintenance:
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, renewal), sooner(await self._prune(), self._poll()))
-
-    def _poll(self) -> float | None:
-        """Ask again where others may have done what nobody told us: hints can be lost."""
-        runtime = self._runtime
-        if not runtime.shared:
-            return None
-        now = runtime.clock()
-        if now >= self._polled_at + POLL_FLOOR:
-            self._polled_at = now
-            for worker in runtime.workers:
-                worker.look_everywhere()
-        return self._polled_at + POLL_FLOOR
+        return sooner(sooner(answer.next_at, renewal), await self._prune())
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""

@@ -20,6 +20,7 @@ from millpond.core.task import CALLBACKS
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
@@ -78,7 +79,9 @@ class Runtime:
         """Whether other processes may use the store: then silence here proves nothing."""
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         self.chance = self.dice.random
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{self.dice.getrandbits(32):08x}"
+        # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
+        place = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
+        self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
@@ -89,6 +92,7 @@ class Runtime:
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
+        self.polling = Polling(self)
         self.report = Report(self)
         self.closed = False
         self.inline = False
@@ -111,6 +115,7 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
+        await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
         for task in list(self._tasks):

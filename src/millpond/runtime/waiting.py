@@ -162,6 +162,15 @@ class Waiting:
             if status not in (Status.QUEUED, Status.RUNNING) and task in self._tasks:
                 self.ended(task, None)
 
+    async def look(self) -> None:
+        """Find the ends that others made: ask for every task somebody waits for, at once."""
+        waited = tuple(self._tasks)
+        if not waited:
+            return
+        for task, status in zip(waited, await self._runtime.view.status(waited), strict=True):
+            if status not in (Status.QUEUED, Status.RUNNING) and task in self._tasks:
+                self.ended(task, None)
+
     def on_run(self, run: int, callback: Callable[[], None]) -> None:
         """Call back once when a run ends."""
         self._runs.setdefault(run, []).append(callback)
