@@ -12,6 +12,7 @@ from millpond.pool.context import Context
 from millpond.pool.outcome import Outcome
 from millpond.runtime.batch import Failed
 from millpond.runtime.job import current_job
+from millpond.runtime.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -289,5 +290,5 @@ def closure(process: Process, seed: int) -> Callable[[], Coroutine[Any, Any, str
     return thunk
 
 
-EXPECTED = (MillpondError, ConnectionError, TimeoutError, Mishap)
+EXPECTED = (MillpondError, ConnectionError, TimeoutError, Mishap, Unreadable)
 """What may come out of a pool in a world like this."""
