@@ -100,7 +100,7 @@ class Runtime:
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     # Its life
 
@@ -127,9 +127,16 @@ class Runtime:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside everything else, and see to it that it is not lost."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        """Take in the end of something done on the side; an error of it is told, not lost."""
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("something done on the side failed: %s", error)
 
     async def declare(self, spec: PoolSpec) -> None:
         """Make a pool known to the store and to the workers."""
