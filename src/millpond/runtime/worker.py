@@ -489,8 +489,9 @@ class Worker:
             return False
         if self._scheduled:
             return False
-        if self.jobs:
-            # Others are at work: what ends in this round of the loop is settled in one verb.
+        if self.jobs or self.runtime.shared:
+            # Others are at work: what ends in this round of the loop is settled in one verb. And
+            # a slot that counts as idle must not wait for a verb on its way to a shared store.
             self.kick()
             return False
         return True
