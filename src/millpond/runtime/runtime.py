@@ -413,7 +413,7 @@ class Runtime:
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""
         for worker in self.workers:
-            if worker.ahead:
+            if worker.ahead.held:
                 worker.give_back_ahead(pool)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:

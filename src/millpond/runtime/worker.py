@@ -455,7 +455,7 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
-        if answer.claimed or self.ahead:
+        if answer.claimed or self.ahead.held:
             self.ahead.take_in(pool, answer)
         if self.may_lease:
             for leased in answer.leased:
@@ -617,14 +617,14 @@ class Worker:
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
-        if vacated and self.ahead and self.may_lease and job.body is not NOBODY:
+        if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
             decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
         if runtime.shared:
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
-        if pool not in self._dry and pool in self._watches:
+        if pool not in self._due and pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
 
