@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.poll")
 
-POLL_EVERY = 1.0
+POLL_FLOOR = 1.0
 """The floor: seconds between two looks at a shared store, per process."""
 
 
@@ -43,7 +43,7 @@ class Polling:
     async def _main(self) -> None:
         away = False
         while True:
-            await asyncio.sleep(POLL_EVERY)
+            await asyncio.sleep(POLL_FLOOR)
             try:
                 await self._round()
             except Exception as error:  # noqa: BLE001 - the store is away; the next look is soon

@@ -94,8 +94,8 @@ class Runtime:
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
-        self.report = Report(self)
         self.polling = Polling(self)
+        self.report = Report(self)
         self.closed = False
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
@@ -117,8 +117,8 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
-        self.report.stop()
         await self.polling.stop()
+        self.report.stop()
         self.waiting.close(error)
         for task in list(self._tasks):
             task.cancel()
@@ -134,6 +134,7 @@ class Runtime:
         return task
 
     def _over(self, task: asyncio.Task[Any]) -> None:
+        """Take in the end of something done on the side; an error of it is told, not lost."""
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -12,6 +12,7 @@ from millpond.pool.context import Context
 from millpond.pool.outcome import Outcome
 from millpond.runtime.batch import Failed
 from millpond.runtime.job import current_job
+from millpond.runtime.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -109,7 +110,7 @@ def _bulk(process: Process) -> TaskFunction[..., str, Any] | None:
             for item in items
         ]
 
-    return bulk
+    return bulk  # type: ignore[return-value]
 
 
 class Acting:
@@ -219,7 +220,7 @@ class Acting:
         if not handle:
             return
         try:
-            await handle.wait(timeout=self.dice.choice((1.0, 5.0)))
+            await handle.wait(timeout=self.dice.choice((1.0, 5.0)))  # type: ignore[union-attr]
         except WouldDeadlock:
             self.world.fault("deadlock refused")
         except TimeoutError:
@@ -289,5 +290,5 @@ def closure(process: Process, seed: int) -> Callable[[], Coroutine[Any, Any, str
     return thunk
 
 
-EXPECTED = (MillpondError, ConnectionError, TimeoutError, Mishap)
+EXPECTED = (MillpondError, ConnectionError, TimeoutError, Mishap, Unreadable)
 """What may come out of a pool in a world like this."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from millpond.core.backoff import Retry
 from millpond.testing.live.handlers import DEEPEST, EXPECTED, closure
@@ -141,7 +141,7 @@ class Producer:
         work, made = self.work()
         handle = await self.pool().try_submit(work, **made)
         if handle:
-            await self.follow(handle)
+            await self.follow(handle)  # type: ignore[arg-type]
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""
@@ -176,8 +176,7 @@ class Producer:
         name = f"run-{self.dice.randint(0, 3)}" if self.dice.random() < 0.3 else None
         name = name or f"run-of-{self.name}-{self.world.serial()}"
         pool = self.pool()
-        choices: tuple[Literal["skip", "fail"], ...] = ("skip", "skip", "fail")
-        on_error = self.dice.choice(choices)
+        on_error = self.dice.choice(("skip", "skip", "fail"))
         most = self.dice.choice((None, None, 3, 8))
         with self.world.watch.run(pool.name, name):
             await pool.drain(seed, run=name, on_error=on_error, max_tasks=most)

@@ -145,7 +145,6 @@ class Line:
         self._world = world
         self._dice = dice
         self._instant = instant
-        self._travels: set[asyncio.Task[None]] = set()
         self.slow = 0.0 if instant else dice.choice((0.0, 0.0, 0.01, 0.05, 0.3))
         self.bad = 0.0
         self.cut = False
@@ -170,9 +169,7 @@ class Line:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Any] = loop.create_future()
         # On its way it belongs to no process: it arrives even if the sender dies.
-        travel = loop.create_task(self._travel(do, answered), context=self._world.context.copy())
-        self._travels.add(travel)
-        travel.add_done_callback(self._travels.discard)
+        loop.create_task(self._travel(do, answered), context=self._world.context.copy())
         return await answered
 
     async def _travel(
@@ -182,11 +179,11 @@ class Line:
             await self._way()
             if self._dice.random() < self.bad / 2:
                 self._world.fault("failed verb")
-                raise ConnectionError("the store did not answer")  # noqa: TRY301 - a fault
+                raise ConnectionError("the store did not answer")
             answer = await do()
             if self._dice.random() < self.bad / 2:
                 self._world.fault("lost answer")
-                raise ConnectionError("the connection was lost")  # noqa: TRY301 - a fault
+                raise ConnectionError("the connection was lost")
             await self._way()
         except Exception as error:  # noqa: BLE001 - it is the sender's to deal with
             if not answered.done():

@@ -24,7 +24,7 @@ from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
 from millpond.runtime.job import current_job
-from millpond.runtime.poll import POLL_EVERY
+from millpond.runtime.poll import POLL_FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -326,7 +326,7 @@ class Watch:
 
     def _judge_sleeper(self, process: Process, worker: Worker, pool: str, since: float) -> None:
         world = self.world
-        patience = TICKS if world.solo else POLL_EVERY + 8 * process.line.slowest + 0.5
+        patience = TICKS if world.solo else POLL_FLOOR + 8 * process.line.slowest + 0.5
         if world.now - since >= patience:
             late = world.now - since
             world.broke(

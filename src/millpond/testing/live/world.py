@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core import control as orders
 from millpond.core.invariants import Violated, nothing_lost
 from millpond.core.task import CALLBACKS
+from millpond.testing.live.crowd import Crowd
 from millpond.testing.live.operator import Chaos, Operator
 from millpond.testing.live.process import Process
 from millpond.testing.live.store import LiveStage
@@ -137,7 +138,7 @@ class LiveWorld:
         """Live through the trouble and what comes after it."""
         for _ in range(1 if self.solo else self.dice.randint(2, 4)):
             self.another()
-        actors: list[Operator | Chaos] = [Operator(self), Chaos(self)]
+        actors = [Operator(self), Chaos(self), Crowd(self)]
         acting = [self.loop.create_task(actor.live()) for actor in actors]
         await asyncio.sleep(TROUBLE)
         self.calm = True
