@@ -666,8 +666,8 @@ class Worker:
         """Tell everybody who waits how these attempts ended, and start what was leased."""
         runtime = self.runtime
         told: dict[int, None] = {}
-        for (decided, job, value), settled, after in zip(
-            ended, answer.settled, answer.after, strict=True
+        for number, ((decided, job, value), settled, after) in enumerate(
+            zip(ended, answer.settled, answer.after, strict=True)
         ):
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
@@ -676,7 +676,7 @@ class Worker:
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
                 if decided.follow_ups:
-                    runtime.followed(decided)
+                    runtime.followed(decided, job, answer.follow_ups[number])
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
