@@ -8,6 +8,7 @@ before it, with the room handed over: nobody who comes later takes it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import Batch
 
+log = logging.getLogger("millpond.submit")
+
 MOST_TOGETHER = 1000
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds to wait before room is offered again after the store failed, doubling."""
 
 
 class Parked:
@@ -216,13 +222,19 @@ class Submitter:
             self.room(pool)
 
     async def _offer(self, pool: str) -> None:
+        again, pause = True, FIRST_PAUSE
         try:
-            again = True
             while again:
                 self._again.discard(pool)
-                for lane in list(self._lines.get(pool, ())):
-                    await self._offer_line(pool, lane)
-                again = pool in self._again
+                try:
+                    for lane in list(self._lines.get(pool, ())):
+                        await self._offer_line(pool, lane)
+                except Exception as error:  # noqa: BLE001 - who stands in line stays there
+                    log.warning("room in pool %s could not be given (%s)", pool, error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    again = pool in self._again
         finally:
             self._offering.discard(pool)
 
