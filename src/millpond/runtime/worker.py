@@ -210,7 +210,14 @@ class Worker:
         )
         self.watchdog.stop()
         await self.elsewhere.close()
-        self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Say that it goes; where that cannot be said, its lease will run out and tell."""
+        try:
+            self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        except Exception as error:  # noqa: BLE001 - whatever the store does, we are leaving
+            log.warning("worker %s could not say that it leaves (%s)", self.name, error)
 
     async def _last_turns(self) -> None:
         """Settle what has ended: after the verb under way, and again if the store failed."""
