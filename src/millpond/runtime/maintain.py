@@ -107,9 +107,11 @@ class Maintenance:
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, renewal), sooner(await self._prune(), self._poll()))
+        return sooner(
+            sooner(answer.next_at, renewal), sooner(await self._prune(), await self._poll())
+        )
 
-    def _poll(self) -> float | None:
+    async def _poll(self) -> float | None:
         """Ask again where others may have done what nobody told us: hints can be lost."""
         runtime = self._runtime
         if not runtime.shared:
@@ -117,9 +119,14 @@ class Maintenance:
         now = runtime.clock()
         if now >= self._polled_at + POLL_FLOOR:
             self._polled_at = now
-            for worker in runtime.workers:
-                worker.look_everywhere()
+            await self.look()
         return self._polled_at + POLL_FLOOR
+
+    async def look(self) -> None:
+        """Ask after work for everybody, and after the tasks somebody waits for."""
+        for worker in self._runtime.workers:
+            worker.look_everywhere()
+        await self._runtime.waiting.look()
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""

@@ -146,6 +146,14 @@ class Waiting:
             return await self.end_of(task)
         return end
 
+    async def look(self) -> None:
+        """Ask after every task that is waited for: others may have ended it, or a hint was lost."""
+        tasks = tuple(self._tasks)
+        found = await self._runtime.view.status(tasks)
+        for task, status in zip(tasks, found, strict=True):
+            if status not in (Status.QUEUED, Status.RUNNING) and task in self._tasks:
+                self.ended(task, None)
+
     def on_run(self, run: int, callback: Callable[[], None]) -> None:
         """Call back once when a run ends."""
         self._runs.setdefault(run, []).append(callback)
