@@ -77,7 +77,9 @@ class Runtime:
         """Whether other processes may use the store: then silence here proves nothing."""
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         self.chance = self.dice.random
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{self.dice.getrandbits(32):08x}"
+        # With a seed, equal histories have equal audits, in whichever process.
+        here = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
+        self.owner = f"{here}-{self.dice.getrandbits(32):08x}"
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
