@@ -89,8 +89,9 @@ class Producer:
             made["retry"] = Retry(attempts=dice.randint(1, 4), initial=0.3, max_delay=2.0)
         if dice.random() < 0.15:
             made["on_complete"] = self.process.functions.notify.bind(dice.getrandbits(16))
-        if keyed and dice.random() < 0.25:
-            made["idempotency_key"] = f"k{dice.randint(0, 5)}"
+        if keyed and dice.random() < self.world.keyed:
+            # New names every few seconds, and few of them: submitters race for each.
+            made["idempotency_key"] = f"k{self.world.now // 4:g}-{dice.randint(0, 2)}"
             made["dedupe"] = dice.choice(("forever", "success", "inflight"))
         return made
 
