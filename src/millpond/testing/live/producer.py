@@ -142,6 +142,19 @@ class Producer:
         if handle:
             await self.follow(handle)  # type: ignore[arg-type]
 
+    async def race(self) -> None:
+        """Submit the same thing several times at once: one of them is enough."""
+        pool, call = self.pool(), self.call(keyed=True)
+        named = call.options(idempotency_key=f"race-{self.world.now // 2:g}")
+        asking = [pool.submit(named, wait=10.0) for _ in range(self.dice.randint(2, 4))]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
+        if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
+            raise AssertionError(f"one key stands for {len(tasks)} tasks")
+
     async def bulk(self) -> None:
         """Submit some for a batch function."""
         bulk = self.process.functions.bulk
@@ -240,6 +253,7 @@ ERRANDS: tuple[Callable[[Producer], Coroutine[Any, Any, None]], ...] = (
     *([Producer.submit] * 8),
     *([Producer.submit_many] * 4),
     *([Producer.try_submit] * 3),
+    *([Producer.race] * 2),
     Producer.bulk,
     *([Producer.drain] * 2),
     Producer.run,

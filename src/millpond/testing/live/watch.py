@@ -273,6 +273,11 @@ class Watch:
 
     # What there is
 
+    def knows(self, task: int) -> bool:
+        """Return whether a task was ever accepted, and not rejected since."""
+        fact = self.witness.tasks.get(task)
+        return fact is not None and fact.status is not Status.REJECTED
+
     def live(self, pool: str) -> list[int]:
         """Return the tasks of a pool that wait or run."""
         facts = self.witness.pools.get(pool)
