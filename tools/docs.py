@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools import conformance, errors, lifecycle
+from tools import conformance, errors, lifecycle, options, values
 
 ROOT = Path(__file__).parents[1]
 
@@ -13,6 +13,8 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
     return {
         root / "docs/reference/conformance.md": conformance.page(root),
         root / "docs/reference/errors.md": errors.page(),
+        root / "docs/reference/options.md": options.page(root),
+        root / "docs/reference/handles-and-reports.md": values.page(),
         root / "docs/explanation/the-lifecycle.md": lifecycle.page(),
     }
 

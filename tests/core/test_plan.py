@@ -9,6 +9,7 @@ from millpond.core.plan import IdleUntil, Wake, Watch, Work, sooner
 MOMENTS = st.floats(0, 1000)
 
 
+@pytest.mark.rows("CX-T60")
 def test_a_new_watch_asks_at_once() -> None:
     """A worker that has never asked does not wait to be told."""
     assert Work(3) == Watch().plan(free=3, now=0.0)
@@ -32,6 +33,7 @@ def test_a_short_answer_ends_in_sleep(asked: int, now: float, wait: float) -> No
     assert Work(asked) == watch.plan(free=asked, now=now + wait)
 
 
+@pytest.mark.rows("CX-T59")
 def test_nothing_to_wait_for_means_waiting_to_be_woken() -> None:
     """No moment and no wake-up: sleep, however late it gets."""
     watch = Watch()

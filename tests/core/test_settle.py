@@ -175,8 +175,11 @@ PATIENT = Retry(attempts=9, initial=1.0, jitter=0.0, give_up_after=10.0)
 def test_patience_ends_when_it_was_promised_to(
     outcome: Outcome, now: float | None, event: Event
 ) -> None:
-    """No attempt starts later than give_up_after seconds after the submit, at 0 here."""
-    assert event is settle(leased(), outcome, PATIENT, jitter=0.5, now=now).event
+    """No attempt starts later than give_up_after seconds after the first start, at 0."""
+    lease = leased()
+    assert event is settle(lease, outcome, PATIENT, jitter=0.5, now=now, started_at=0.0).event
+    later = msgspec.structs.replace(lease, first_started_at=0.0)
+    assert event is settle(later, outcome, PATIENT, jitter=0.5, now=now, started_at=55.0).event
 
 
 def test_without_a_limit_patience_has_no_end() -> None:

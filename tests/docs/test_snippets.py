@@ -37,6 +37,15 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [] == [target for target in targets if not (page.parent / target).exists()]
 
 
+def test_every_page_is_linked_from_the_index() -> None:
+    """Whoever starts at docs/index.md finds each page, or the folder it stands in."""
+    index = ROOT / "docs/index.md"
+    targets = re.findall(r"\]\(([^)#:\s]+)", index.read_text("utf-8"))
+    linked = {(index.parent / target).resolve() for target in targets}
+    pages = [page for page in ROOT.glob("docs/**/*.md") if page != index]
+    assert [] == [name(page) for page in pages if not {page, page.parent} & linked]
+
+
 def test_the_readme_shows_code_before_line_twelve() -> None:
     """A visitor sees code first, then what is guaranteed, then what it is not."""
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()

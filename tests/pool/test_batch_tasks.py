@@ -42,6 +42,7 @@ class Press:
         self.double = double
 
 
+@pytest.mark.rows("DE-R19", "DE-R20")
 async def test_a_full_batch_goes_at_once_and_the_rest_after_the_linger() -> None:
     """Items are gathered up to size; the first of a batch waits for others at most linger."""
     press = Press(size=3, linger=0.5)
@@ -163,6 +164,22 @@ async def test_an_item_cancelled_while_it_is_gathered_leaves_the_batch() -> None
         assert ["cancelled", "cancelled"] == [(await h.refresh()).status for h in handles[:2]]
         assert 6 == await handles[2]
     assert [[3]] == press.calls
+
+
+@pytest.mark.rows("DE-R22")
+async def test_no_batch_is_started_with_nothing_in_it() -> None:
+    """Whoever was gathered alone and leaves takes the batch along; the next begins a new one."""
+    press = Press(size=64, linger=10)
+    async with press.mp:
+        alone = await press.pool.submit(press.double.bind(1))
+        await rounds()
+        assert await alone.cancel()
+        await asyncio.sleep(30)
+        assert [] == press.calls
+        start = asyncio.get_running_loop().time()
+        assert 4 == await _result(press, 2)
+        assert [10] == [pytest.approx(at - start, abs=0.1) for at in press.times]
+    assert [[2]] == press.calls
 
 
 async def test_an_item_cancelled_while_it_runs_may_still_be_completed() -> None:

@@ -187,7 +187,7 @@ async def test_a_worker_that_cannot_renew_stops_before_another_can_start() -> No
 
 @pytest.mark.rows("CX-20", "DP-09")
 async def test_a_renewed_lease_is_left_alone() -> None:
-    """A handler that runs for ten leases keeps its task, and the store is written once per third."""
+    """A handler that runs for ten leases keeps its task; it renews once per third of one."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
     async with one.mp, two.mp:

@@ -123,10 +123,10 @@ async def test_what_a_closure_holds_is_freed_when_it_has_ended() -> None:
         one, two = Thing(), Thing()
 
         async def good() -> None:
-            assert one
+            assert one is not None
 
         async def waits() -> None:
-            assert two
+            assert two is not None
 
         work.extend([good, waits])
         return weakref.ref(one), weakref.ref(two)

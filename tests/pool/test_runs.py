@@ -203,6 +203,26 @@ async def test_the_report_of_a_named_run_outlives_its_tasks() -> None:
     assert (True, 1) == (report.finished_before, report.completed)
 
 
+async def test_the_name_of_a_run_is_forgotten_with_its_keys() -> None:
+    """After Keep(keys=...) the same name is a new run; before that it is not."""
+    mp = Millpond(keep=Keep(completed=60, failed=60, keys=3600))
+    pool = mp.pool("items")
+    ran = []
+
+    @pool.task
+    async def item() -> None:
+        ran.append(clock())
+
+    async with mp:
+        await pool.drain([item.bind()], run="nightly")
+        await asyncio.sleep(3000)
+        assert (await pool.drain([item.bind()], run="nightly")).finished_before
+        await asyncio.sleep(3600)
+        assert not (await pool.drain([item.bind()], run="nightly")).finished_before
+
+    assert 2 == len(ran)
+
+
 # After a crash
 
 
@@ -425,10 +445,14 @@ async def test_a_run_is_stuck_whatever_holds_its_last_tasks_back(stop: str) -> N
     """A paused lane, a paused key, a limit of zero or a pool nobody serves: each is named."""
     mp = Millpond(work=False)
     pool = mp.pool("items", lanes=2) if stop == "lane" else mp.pool("items", max_concurrent=2)
-    mp.pool("other")
+    other = mp.pool("other")
 
     @pool.task(key="to")
     async def item(to: str) -> None: ...
+
+    @other.task
+    async def start(ctx: Context) -> None:
+        await ctx.submit_many([item.bind("a"), item.bind("a")])
 
     async with mp, mp.worker(pools=["other"] if stop == "unserved" else None):
         match stop:
@@ -449,7 +473,7 @@ async def test_a_run_is_stuck_whatever_holds_its_last_tasks_back(stop: str) -> N
             "unserved": "no worker serves pool 'items'",
         }[stop]
         with pytest.raises(Stuck, match=expected):
-            await pool.drain([item.bind("a"), item.bind("a")])
+            await other.drain([start.bind()])
 
 
 @pytest.mark.rows("DP-E5", "TRAP-17")
@@ -464,10 +488,12 @@ async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function() -> 
     async def gone() -> None: ...
 
     async with first, second:
-        handle = await gone.submit()
+        run = pool.run("nightly")
+        await run.__aenter__()
+        handle = await run.submit(gone.bind())
         second.runtime.workers[0].look_everywhere()
         with pytest.raises(Stuck, match="'gone'"):
-            await pool.drain([gone.bind()])
+            await second.get_pool("items").drain([], run="nightly")
         assert "queued" == (await handle.refresh()).status
         assert 0 == handle.attempt
         await asyncio.sleep(86_400 + 60)
@@ -514,6 +540,62 @@ async def test_a_run_is_not_stuck_that_waits_for_a_timer_or_is_resumed_in_time()
         await asyncio.sleep(3)
         await pool.resume()
         assert (await draining).ok
+
+
+# Somebody to do it
+
+
+async def test_drain_map_and_stream_bring_a_worker_where_none_serves_their_pool() -> None:
+    """On a Millpond that does not work, each brings one while it lasts, and takes it away."""
+    mp = Millpond(work=False)
+    pool = mp.pool("items", max_concurrent=2)
+    other = mp.pool("other")
+
+    @pool.task
+    async def item(n: int) -> int:
+        await asyncio.sleep(1)
+        return n
+
+    @other.task
+    async def elsewhere() -> None: ...
+
+    async with mp:
+        waiting = await elsewhere.submit()
+        assert 2 == (await pool.drain(item.each(range(2)))).completed
+        assert [0, 1, 2] == await pool.map(item, range(3))
+        assert [0, 1, 2] == [n async for n in pool.map(squared, range(3))]
+        async with pool.stream(item.each(range(3))) as outcomes:
+            assert [0, 1, 2] == sorted([outcome.result async for outcome in outcomes])
+        await item.submit(5)
+        assert 1 == (await pool.drain()).completed
+        assert [] == mp.runtime.workers
+        left = await item.submit(6)
+        await asyncio.sleep(100)
+        assert ["queued", "queued"] == await mp.status([left.id, waiting.id])
+
+
+async def squared(n: int) -> int:
+    """Be a plain function to map."""
+    return n
+
+
+async def test_a_worker_that_was_brought_stays_until_the_last_who_needs_it() -> None:
+    """Two drains at once share one worker; the shorter one does not take it away."""
+    mp = Millpond(work=False)
+    pool = mp.pool("items", max_concurrent=4)
+
+    @pool.task
+    async def item(seconds: int) -> None:
+        await asyncio.sleep(seconds)
+
+    async with mp:
+        short = asyncio.create_task(pool.drain([item.bind(1)]))
+        long = asyncio.create_task(pool.drain([item.bind(10), item.bind(10)]))
+        await short
+        assert 1 == len(mp.runtime.workers)
+        assert 2 == (await long).completed
+        assert [] == mp.runtime.workers
+        assert 10 == round(clock())
 
 
 # The block

@@ -51,11 +51,11 @@ DUNDERS = {
 }
 NOT_PROMISED: dict[type, set[str]] = {
     # What our own modules ask of each other, the way over, and settings that ask no store.
-    Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed"}
+    Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared"}
     | {"url", "imports", "keep", "lease"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
-    | {"submit_into", "sync"},
-    Handle: {"admitted", "read", "value_of"},
+    | {"submit_into", "sync", "attempts"},
+    Handle: {"admitted", "forgotten", "read", "value_of"},
     SyncMillpond: {"twin", "pool_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},
@@ -82,7 +82,9 @@ WORDS = [
 
 def names(kind: type) -> set[str]:
     """What a class shows, with the words of the loop turned into those of threads."""
-    found = set(dir(INSTANCES.get(kind, kind))) - NOT_PROMISED.get(kind, set())
+    of_instances = {"id"} if kind is Handle else set()
+    found = set(dir(INSTANCES.get(kind, kind))) | of_instances
+    found -= NOT_PROMISED.get(kind, set())
     shown = {name for name in found if not name.startswith("_")}
     return (
         shown

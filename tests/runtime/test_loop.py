@@ -27,7 +27,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.control import Prune
-from millpond.runtime.maintain import POLL_FLOOR
+from millpond.runtime.poll import POLL_FLOOR
 from millpond.runtime.watchdog import PATIENCE
 
 HOUR = 3600.0

@@ -21,6 +21,7 @@ MillpondError                code, docs
 ├── NotOpen
 ├── DuplicateName            kind, name
 ├── NotSupported             feature
+├── Unserved                 pool
 ├── TaskEnded                task_id, pool, attempts
 │   ├── TaskFailed           error_type, error_message, traceback_text, reason
 │   ├── TaskCancelled        reason
@@ -66,6 +67,7 @@ __all__ = [
     "TaskRejected",
     "UnknownPool",
     "UnknownTask",
+    "Unserved",
     "WouldDeadlock",
 ]
 
@@ -256,6 +258,13 @@ class NotSupported(MillpondError):
 
     code = "MILL-025"
     feature: str
+
+
+class Unserved(MillpondError):
+    """Somebody waits for a task of a pool that no live worker serves; logged, never raised."""
+
+    code = "MILL-026"
+    pool: str
 
 
 class TaskEnded(MillpondError):

@@ -50,6 +50,8 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     options: bytes
     steps: dict[str, bytes] = msgspec.field(default_factory=lambda: NO_STEPS)
     """What earlier attempts have done already, by the name of the step."""
+    first_started_at: float | None = None
+    """When the first attempt of the current budget began; None = it is this one."""
 
 
 class Worker(msgspec.Struct, kw_only=True):

@@ -18,8 +18,11 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that half, nine in ten and ninety-nine in a hundred of the samples stayed within."""
 
     p50: float = 0.0
+    """Half of them."""
     p90: float = 0.0
+    """Nine in ten."""
     p99: float = 0.0
+    """Ninety-nine in a hundred."""
     samples: int = 0
     """Of how many; 0 = nothing was measured yet."""
 

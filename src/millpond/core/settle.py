@@ -93,9 +93,18 @@ class Settled(StrEnum):
 
 
 def settle(
-    lease: Leased, outcome: Outcome, policy: Retry, *, jitter: float, now: float | None = None
+    lease: Leased,
+    outcome: Outcome,
+    policy: Retry,
+    *,
+    jitter: float,
+    now: float | None = None,
+    started_at: float | None = None,
 ) -> Settlement:
-    """Decide how an attempt ends; `jitter` is in [0, 1), `now` is for `give_up_after`."""
+    """Decide how an attempt ends; `jitter` is in [0, 1).
+
+    `now`, and when this attempt began, are for `give_up_after`.
+    """
     fence = lease.fence
     match outcome:
         case Succeeded(result, follow_ups):
@@ -103,7 +112,7 @@ def settle(
                 fence=fence, event=Event.COMPLETE, result=result, follow_ups=follow_ups
             )
         case Raised():
-            return _after_error(lease, outcome, policy, jitter, now)
+            return _after_error(lease, outcome, policy, jitter, now, started_at)
         case Interrupted():
             return Settlement(fence=fence, event=Event.RELEASE, spend=False)
         case Stopped():
@@ -115,7 +124,12 @@ def settle(
 
 
 def _after_error(
-    lease: Leased, raised: Raised, policy: Retry, jitter: float, now: float | None
+    lease: Leased,
+    raised: Raised,
+    policy: Retry,
+    jitter: float,
+    now: float | None,
+    started_at: float | None,
 ) -> Settlement:
     attempt = lease.fence.attempt
     exhausted = raised.spend and attempt >= lease.max_attempts
@@ -127,7 +141,13 @@ def _after_error(
     if wait is None:
         wait = delay(policy, attempt, jitter=jitter)
     patience = policy.give_up_after
-    if patience is not None and now is not None and now + wait > lease.submitted_at + patience:
+    first = lease.first_started_at if lease.first_started_at is not None else started_at
+    if (
+        patience is not None
+        and first is not None
+        and now is not None
+        and now + wait > first + patience
+    ):
         # Not tried again later than promised, even if attempts are left.
         return Settlement(fence=lease.fence, event=Event.FAIL, error=raised.error)
     return Settlement(
@@ -140,9 +160,12 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
     is completed; a budget of attempts that is used up turns a retry into a failure, whoever
-    decided on it.
+    decided on it. A closure that its own process cannot run has lost its code.
     """
     event = settlement.event
+    if settlement.parked and task.new.owner is not None:
+        # The only process that could have had the code of a closure does not have it.
+        return Event.STALE
     if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
         return Event.CANCEL
     if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:

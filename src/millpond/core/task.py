@@ -149,6 +149,8 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     claimed: bool = False
     """Queued, and held ahead by `worker`: its next attempt has a fence and is not charged yet."""
     started_at: float | None = None
+    first_started_at: float | None = None
+    """When the first attempt of its current budget began: what give_up_after is measured from."""
     finished_at: float | None = None
     expires_at: float | None = None
     """When it is too late to start."""

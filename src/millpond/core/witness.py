@@ -13,6 +13,7 @@ import msgspec
 from millpond.core import control as orders
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event, Status
+from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Witness:
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
                 held = self.pools[pool].held_until
-                held[unit] = max(held.get(unit, 0.0), now + seconds)
+                held[unit] = max(held.get(unit, 0.0), rounded(now + seconds))
             case orders.Join(worker):
                 self.workers.setdefault(worker, order)
             case orders.Leave(worker) | orders.Bury(worker):

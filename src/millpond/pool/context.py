@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.control import Remember
 from millpond.core.errors import ConfigError, NotSupported
 from millpond.core.task import CALLBACKS
@@ -50,6 +51,7 @@ class ChildJob:
 
     def progress(self, fraction: float, text: str) -> None:
         """Tell the parent how far the handler has come."""
+        check.number("fraction", fraction, most=1.0)
         self._channel.send(msgspec.msgpack.encode((fraction, text)))
 
 

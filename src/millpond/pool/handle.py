@@ -51,6 +51,7 @@ class Handle(Generic[R_co]):
         self._decode = decode
         self._era = era
         self.id = new.id
+        """Its id; of a duplicate, that of the task it stands for."""
 
     def admitted(self, admission: Admission, now: float) -> None:
         """Take in what the store answered to the submit."""
@@ -174,10 +175,11 @@ class Handle(Generic[R_co]):
     def __await__(self) -> Generator[Any, None, R_co]:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected."""
         if self._end is None and current_job.get() is None:
-            waiting = self._pool.runtime.waiting
-            if waiting.has_not_ended(self.id, self._era):
+            runtime = self._pool.runtime
+            waiting = runtime.waiting
+            if waiting.has_not_ended(self.id, self._era) and runtime.serves_all():
                 # Nobody to ask and nothing to check: what is left is to wait.
-                told = self._pool.loop.create_future()
+                told = runtime.loop.create_future()
                 waiting.on_end(self.id, told)
                 try:
                     end = yield from told
@@ -220,7 +222,13 @@ class Handle(Generic[R_co]):
                 end = End(Status.REJECTED)
                 end.reason = self.reason
             else:
-                end = await end_of(self._pool.runtime, self.id, self._era)
+                runtime = self._pool.runtime
+                timer = runtime.unserved.watch(self.pool)
+                try:
+                    end = await end_of(runtime, self.id, self._era)
+                finally:
+                    if timer is not None:
+                        timer.cancel()
             self._end = end
         return self._end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.spec import OnFull
+from millpond.pool.serve import serving
 from millpond.pool.strand import Strands, fits
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 
@@ -54,33 +56,35 @@ class Mapped(Generic[R_co]):
         return self._all().__await__()
 
     async def _all(self) -> list[R_co]:
-        flow = await self._flow()
         results: list[R_co] = []
-        try:
+        async with self._flow() as flow:
             while True:
                 found, result = await flow.next()
                 if not found:
                     return results
                 results.append(result)
-        finally:
-            await flow.stop()
 
     async def __aiter__(self) -> AsyncGenerator[R_co, None]:
-        flow = await self._flow()
-        try:
+        async with self._flow() as flow:
             while True:
                 found, result = await flow.next()
                 if not found:
                     return
                 yield result
-        finally:
-            await flow.stop()
 
-    async def _flow(self) -> Strands | _Flow:
-        await self._pool.ready()
-        if fits(self._pool, self._fn, self._items, self._options):
-            return Strands(self._pool, self._fn, self._items, self._options)  # type: ignore[arg-type]
-        return _Flow(self._pool, self._work, self._items, self._options)
+    @contextlib.asynccontextmanager
+    async def _flow(self) -> AsyncIterator[Strands | _Flow]:
+        """Yield the items on their way; nothing of them is left behind."""
+        async with serving(self._pool):
+            flow: Strands | _Flow
+            if fits(self._pool, self._fn, self._items, self._options):
+                flow = Strands(self._pool, self._fn, self._items, self._options)  # type: ignore[arg-type]
+            else:
+                flow = _Flow(self._pool, self._work, self._items, self._options)
+            try:
+                yield flow
+            finally:
+                await flow.stop()
 
     def _work(self, item: Any) -> Any:  # noqa: ANN401 - an item of any type
         fn: Any = self._fn

@@ -41,7 +41,14 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
-from millpond.pool.task import Executor, KeyOf, TaskDecorator, TaskFunction, default_options
+from millpond.pool.task import (
+    Executor,
+    KeyOf,
+    Running,
+    TaskDecorator,
+    TaskFunction,
+    default_options,
+)
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -65,7 +72,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
-UNSERVED_AFTER = 5.0
 
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
@@ -108,6 +114,8 @@ class Millpond:
         self._sync: SyncMillpond | None = None
         self.make_store: Callable[[], Store] | None = None
         """How to make the store, for tests that bring their own; None = as the URL says."""
+        self.shared: bool | None = None
+        """Whether others use that store too; None = they do if it was brought."""
         self.seed: int | None = None
         """The seed of ids, tokens and jitter, for tests that must repeat."""
 
@@ -116,7 +124,7 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-        shared = self.make_store is not None
+        shared = self.make_store is not None if self.shared is None else self.shared
         if self.make_store is not None:
             store = self.make_store()
         else:
@@ -135,6 +143,7 @@ class Millpond:
             async with contextlib.AsyncExitStack() as stack:
                 for pool in self._pools.values():
                     await runtime.declare(pool.spec)
+                runtime.polling.start()
                 if self._work is None or self._work:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
@@ -243,6 +252,7 @@ class Millpond:
 
         max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
         """
+        check.name("name", name)
         if name in self._pools:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
@@ -275,14 +285,18 @@ class Millpond:
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
         name = spec.name
+        if on_dead_letter is not None:
+            check.function("on_dead_letter", on_dead_letter)
+        if on_empty is not None:
+            check.function("on_empty", on_empty)
         pool = Pool(self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time())
         self._pools[name] = pool
         if retry is not None:
             self._retries[name] = retry
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+            self._hooks.on_dead_letter[name] = on_dead_letter
         if on_empty is not None:
-            self._hooks.on_empty[name] = check.function("on_empty", on_empty)
+            self._hooks.on_empty[name] = on_empty
         return pool
 
     def _check_scope(self, scope: str | None, scope_id: str | None) -> None:
@@ -316,19 +330,19 @@ class Millpond:
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /

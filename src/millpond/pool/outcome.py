@@ -19,15 +19,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one task ended: what an on_complete callback is given, and what a stream yields."""
 
     task_id: int
+    """The task."""
     pool: str
+    """Its pool."""
     function: str
+    """The name of its function."""
     status: str
+    """`completed`, `failed`, `cancelled` or `rejected`."""
     key: str | None = None
+    """Its key."""
     labels: dict[str, str] = {}
+    """Its labels."""
     result: Any = None
+    """What it returned, as the type its function is annotated with."""
     error: ErrorInfo | None = None
+    """What its last attempt raised."""
     reason: str | None = None
+    """Why it ended, where that was not its handler's doing."""
     attempts: int = 0
+    """Charged runs."""
 
     @property
     def ok(self) -> bool:

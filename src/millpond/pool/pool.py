@@ -18,6 +18,7 @@ from millpond.pool.options import Options, checked
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import Rejected, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
 from millpond.pool.task import (
@@ -26,6 +27,7 @@ from millpond.pool.task import (
     Executor,
     KeyOf,
     Optioned,
+    Running,
     TaskDecorator,
     TaskFunction,
     default_options,
@@ -106,19 +108,19 @@ class Pool:
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[P, Coroutine[Any, Any, T]]]: ...
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
@@ -271,7 +273,10 @@ class Pool:
             answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
         if answer.refusal is not None:
             raise refused(answer.refusal, 1)
-        await self._admitted([handle], answer)
+        admission = answer.admissions[0]
+        handle.admitted(admission, runtime.clock())
+        if admission.duplicate:
+            await self._look_up(handle)
         return handle
 
     def _made(
@@ -404,7 +409,7 @@ class Pool:
         self, batch: Batch, closures: dict[int, Closure], wait: float | None
     ) -> BatchAnswer:
         """Send a batch, with the code of its closures at hand; what is not taken is let go."""
-        runtime = self.runtime
+        runtime = self._mp.runtime
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         runtime.closures.update(closures)
@@ -427,12 +432,15 @@ class Pool:
             if admission.duplicate:
                 duplicates.append(handle)
         for handle in duplicates:
-            # It stands for a task that somebody described before, perhaps otherwise.
-            record = await self.runtime.view.task(handle.id)
-            if record is not None:
-                handle.read(record)
-            else:
-                handle.forgotten()
+            await self._look_up(handle)
+
+    async def _look_up(self, handle: Handle[Any]) -> None:
+        """Let a handle tell of the task it stands for: somebody described that one before."""
+        record = await self.runtime.view.task(handle.id)
+        if record is not None:
+            handle.read(record)
+        else:
+            handle.forgotten()
 
     def _refused(self, answer: BatchAnswer, batch: Batch) -> Exception:
         assert answer.refusal is not None  # noqa: S101
@@ -497,17 +505,18 @@ class Pool:
         """Run a seed and everything it submits to the end; without one, wait for an idle pool."""
         await self._mp.ready(self)
         limit = None if timeout is None else check.seconds("timeout", timeout)
-        if seed is None:
-            return await drain_idle(self, limit)
-        return await drain_run(
-            self,
-            list(seed),
-            name=run,
-            on_error=on_error,
-            max_tasks=max_tasks,
-            progress=progress,
-            timeout=limit,
-        )
+        async with serving(self):
+            if seed is None:
+                return await drain_idle(self, limit)
+            return await drain_run(
+                self,
+                list(seed),
+                name=run,
+                on_error=on_error,
+                max_tasks=max_tasks,
+                progress=progress,
+                timeout=limit,
+            )
 
     def run(
         self,
@@ -592,6 +601,7 @@ class Pool:
         runtime = self.runtime
         answer = await runtime.store.control(order)
         runtime.heed(answer)
+        runtime.give_back_ahead(self.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.
         runtime.submitter.room(self.name)
@@ -601,6 +611,10 @@ class Pool:
         """Return the lane or key an order is about."""
         if lane is not None and key is not None:
             raise ConfigError("lane", lane, "and key exclude each other")
+        if lane is None and key is not None and self.spec.lanes is not None:
+            raise ConfigError(
+                "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
+            )
         if lane is None:
             return key
         if not self.spec.strict:

@@ -15,11 +15,17 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """A submit that was refused: falsy, with the reason and how full the pool was."""
 
     reason: str
+    """Why, by name."""
     pool: str
+    """The pool that refused."""
     lane: str | None = None
+    """The key or lane that is full, if it was not the whole pool."""
     depth: int | None = None
+    """How many waited."""
     bound: int | None = None
+    """How many may."""
     policy: str | None = None
+    """The policy that dropped it."""
     handle: Any = None
     """The rejected handle, where a drop policy gave one."""
 

@@ -18,6 +18,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.core.task import CALLBACKS
 from millpond.pool.outcome import Outcome, decoded
+from millpond.pool.serve import serving
 from millpond.runtime.error import read
 
 if TYPE_CHECKING:
@@ -43,12 +44,19 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a run, or a drain, came to."""
 
     pool: str
+    """The pool it was drained in."""
     name: str | None
+    """The name of the run."""
     total: int
+    """Tasks it had: seed, follow-ups and all."""
     completed: int
+    """Those that completed."""
     failed: int
+    """Those that failed."""
     cancelled: int
+    """Those that were cancelled."""
     rejected: int
+    """Those that a full queue dropped."""
     finished_before: bool = False
     """The run of that name had ended already: nothing was seeded."""
     resumed: bool = False
@@ -403,6 +411,7 @@ class Stream:
         self._on_error = on_error
         self._max_tasks = max_tasks
         self._opened: RunView | None = None
+        self._served = contextlib.AsyncExitStack()
         self._ends: asyncio.Queue[int | None] = asyncio.Queue()
         self._watch: asyncio.Task[None] | None = None
         self._view: RunView | None = None
@@ -414,9 +423,11 @@ class Stream:
         new = new_run(self._pool, self._name, self._on_error, self._max_tasks)
         runtime.waiting.listen(self, self._heard)
         try:
+            await self._served.enter_async_context(serving(self._pool))
             view = await open_run(self._pool, new, self._seed)
         except BaseException:
             runtime.waiting.listen(self, None)
+            await self._served.aclose()
             raise
         self._opened = view
         self._watch = runtime.spawn(self._until_over(view.id))
@@ -484,11 +495,14 @@ class Stream:
     ) -> None:
         runtime = self._pool.runtime
         runtime.waiting.listen(self, None)
-        if self._watch is not None and not self._watch.done():
-            await runtime.cancel_run(self._opened.id if self._opened is not None else 0)
-            self._watch.cancel()
-        if self._watch is not None:
-            await asyncio.gather(self._watch, return_exceptions=True)
+        try:
+            if self._watch is not None and not self._watch.done():
+                await runtime.cancel_run(self._opened.id if self._opened is not None else 0)
+                self._watch.cancel()
+            if self._watch is not None:
+                await asyncio.gather(self._watch, return_exceptions=True)
+        finally:
+            await self._served.aclose()
 
 
 class _Bar:

@@ -24,40 +24,73 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment; ended tasks are counted over its whole life."""
 
     id: str
+    """Scope, scope id and name."""
     name: str
+    """Its name."""
     scope: str
+    """How far it reaches; in memory always `session`."""
     scope_id: str | None
+    """Whose it is, where its scope needs that."""
     running: int
+    """Tasks at work."""
     queued: int
+    """Tasks that wait, whatever for."""
     scheduled: int
+    """Those of them that are not due yet: delayed, or between two attempts."""
     parked: int
+    """Those of them whose function no worker knows."""
     claimed: int
+    """Those of them that a worker holds ahead."""
     completed: int
+    """Tasks that ever completed."""
     failed: int
+    """Tasks that ever failed."""
     cancelled: int
+    """Tasks that were ever cancelled or purged."""
     rejected: int
+    """Tasks that were ever dropped by a full queue."""
     kept: int
     """How many ended tasks are still kept."""
     blocked_submitters: int
+    """Submitters of this process that wait for room."""
     max_concurrent: int
+    """The limit in force: as declared, or as resized."""
     max_per_key: int | None
+    """The limit of each key, if there is one."""
     queue: str
+    """The order, by name."""
     backpressure: str | None
+    """The policy of its bound, by name."""
     lanes: int | None
+    """How many lanes it has, if it has lanes."""
     ordered: bool
+    """Whether each key is a lane."""
     prefetch: int
+    """How many tasks a worker may hold ahead."""
     lease: float
+    """Seconds for which a worker holds a task without renewing."""
     paused: bool
+    """Whether nothing of it starts."""
     paused_units: tuple[str, ...]
+    """Lanes or keys of which nothing starts."""
     closed: bool
+    """Whether it takes no more work from outside."""
     state: LoopState
+    """`idle`, `running`, `scheduled` or `saturated`; the last two say why it waits."""
     oldest_queued_age: float | None
+    """Seconds since the first of those that wait was submitted."""
     waits: Quantiles
+    """Seconds from due to start, of the latest attempts."""
     run_times: Quantiles
+    """Seconds from start to end, of the latest attempts."""
     stale_settles: int
+    """Settlements that came too late and changed nothing."""
     revision: int
+    """The number of the latest change of its settings."""
     created_at: float
+    """When the store first heard of it."""
     config: PoolSpec
+    """Everything as declared."""
 
     @property
     def total(self) -> int:
@@ -70,11 +103,17 @@ class LaneStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One lane at one moment."""
 
     lane: str
+    """Its name: a number, or the key in an ordered pool."""
     state: str
+    """`idle`, `processing` or `paused`."""
     pending: int
+    """Tasks of it that wait."""
     processed: int
+    """Tasks of it that ever completed or failed."""
     current_sequence: int | None
+    """The sequence of the one at work."""
     paused: bool
+    """Whether the lane itself was paused."""
 
     @classmethod
     def of(cls, view: LaneView) -> LaneStatus:
@@ -93,28 +132,51 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One task at one moment."""
 
     id: int
+    """Its id."""
     pool: str
+    """Its pool."""
     function: str
+    """The name of its function."""
     status: str
+    """Where it is."""
     key: str | None
+    """Its key."""
     labels: dict[str, str]
+    """Its labels."""
     lane: str | None
+    """Its lane."""
     priority: int
+    """Its priority."""
     seq: int
+    """Its place in the pool's queue; pages go by it."""
     sequence: int
+    """Its number in its lane, or in the pool."""
     attempt: int
+    """Charged runs so far."""
     attempts: int
+    """How many charged runs it may have."""
     runs: int
+    """All runs, those that were given back too."""
     submitted_at: float
+    """When it was submitted."""
     submitted_by: str
+    """By whom."""
     due: float
+    """When it may start."""
     started_at: float | None
+    """When its latest attempt began."""
     finished_at: float | None
+    """When it ended."""
     worker: str | None
+    """Who runs it, or holds it ahead."""
     parked: bool
+    """Whether no worker knows its function."""
     progress: tuple[float, str] | None
+    """How far its handler says it has come, and a text."""
     reason: str | None
+    """Why it ended as it did, where that was not its handler's doing."""
     error: ErrorInfo | None
+    """What its latest failed attempt raised."""
 
     @classmethod
     def of(cls, task: Task) -> TaskInfo:

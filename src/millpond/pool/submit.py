@@ -49,6 +49,12 @@ def new_task(
     run: int | None = None,
 ) -> NewTask:
     """Return the task for a call; refuses what would not survive, or could not be."""
+    if pool.spec.strict and work.function.takes_batches:
+        raise ConfigError(
+            "work",
+            work,
+            f"is of a batch task and cannot go into pool {pool.name!r}: lanes run one at a time",
+        )
     given = work.given(options)
     call = work.encoded()
     key = given.get("key")
@@ -270,6 +276,13 @@ def refused(refusal: Refusal, size: int) -> MillpondError:
         case Reason.CLOSURE_IN_LANES:
             return ConfigError(
                 "work", "a closure", f"cannot go into pool {pool!r}, which has lanes: use a task"
+            )
+        case Reason.OWNER_GONE:
+            return ConfigError(
+                "work",
+                "a closure",
+                f"of pool {pool!r} runs in the process that submits it, and this one has no "
+                "worker: open one with `async with mp.worker():`, or submit a task",
             )
         case Reason.WEIGHT_LIMIT:
             return ConfigError(

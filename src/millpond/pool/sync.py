@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         TaskFunction,
     )
     from millpond.runtime.error import ErrorInfo
-    from millpond.runtime.hooks import DeadLetter, Empty, Observed
+    from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
 
@@ -510,13 +510,37 @@ class SyncPool:
             return found
         return msgspec.structs.replace(found, handle=SyncHandle(self._bridge, found.handle))
 
+    @overload
     def map(
         self,
-        fn: Callable[[T], Coroutine[Any, Any, R]] | Callable[[T], R] | TaskFunction[[T], R, Any],
+        fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         **options: Unpack[Options],
-    ) -> SyncMapped[R]:
+    ) -> SyncMapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], Coroutine[Any, Any, R]],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]: ...
+    def map(
+        self,
+        fn: Any,
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[Any]:
         """Run `fn` on each item; `get()` for the list of results, or iterate over them, in order.
 
         Items are taken as there is room for them, so they may be endless.
@@ -692,6 +716,11 @@ class SyncMillpond:
     def is_open(self) -> bool:
         """Whether it is open."""
         return self._mp.is_open
+
+    @property
+    def counts(self) -> Counts:
+        """What this process has seen since it was opened: failing hooks, lost leases and so on."""
+        return self._mp.counts
 
     @property
     def twin(self) -> Millpond:

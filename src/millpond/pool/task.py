@@ -13,6 +13,7 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    Never,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -188,6 +189,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
             )
         return self.own_pool
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether one call of it runs several tasks."""
+        return self._batch is not None
+
     def key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the key of a call, from the parameter or function that was named."""
         if self._key is None:
@@ -306,6 +312,9 @@ class Optioned(Generic[P, R_co]):
 
 
 Async: TypeAlias = Coroutine[Any, Any, T]
+Running: TypeAlias = Coroutine[object, Never, T]
+"""What an `async def` gives when called: as any coroutine, but without an Any in its type, which
+would leave `submit(fn)` and `map(fn, ...)` undecided between a task and a plain callable."""
 
 
 class TaskDecorator(Protocol):
@@ -314,19 +323,19 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, Outcome, P], Async[T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Async[T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Outcome, P], Async[T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Async[T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Async[T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Async[T]]]: ...
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
     @overload
     def __call__(
         self, fn: Callable[P, Async[T]], /
-    ) -> TaskFunction[P, T, Callable[P, Async[T]]]: ...
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
@@ -349,11 +358,11 @@ class BatchDecorator(Protocol):
     @overload
     def __call__(
         self, fn: Callable[[Context, list[T]], Async[list[R | Failed]]], /
-    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Async[list[R | Failed]]]]: ...
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Running[list[R | Failed]]]]: ...
     @overload
     def __call__(
         self, fn: Callable[[Context, list[T]], Async[list[R]]], /
-    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Async[list[R]]]]: ...
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Running[list[R]]]]: ...
     @overload
     def __call__(
         self, fn: Callable[[SyncContext, list[T]], list[R | Failed]], /
@@ -365,11 +374,11 @@ class BatchDecorator(Protocol):
     @overload
     def __call__(
         self, fn: Callable[[list[T]], Async[list[R | Failed]]], /
-    ) -> TaskFunction[[T], R, Callable[[list[T]], Async[list[R | Failed]]]]: ...
+    ) -> TaskFunction[[T], R, Callable[[list[T]], Running[list[R | Failed]]]]: ...
     @overload
     def __call__(
         self, fn: Callable[[list[T]], Async[list[R]]], /
-    ) -> TaskFunction[[T], R, Callable[[list[T]], Async[list[R]]]]: ...
+    ) -> TaskFunction[[T], R, Callable[[list[T]], Running[list[R]]]]: ...
     @overload
     def __call__(
         self, fn: Callable[[list[T]], list[R | Failed]], /

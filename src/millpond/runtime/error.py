@@ -16,8 +16,11 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     """An exception that can be stored: its type by name, its message, its traceback as text."""
 
     type: str
+    """The name of its type, with its module but for builtins."""
     message: str
+    """Its message, at most 4,096 characters."""
     traceback: str = ""
+    """Its traceback as text, the last 16,384 characters."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

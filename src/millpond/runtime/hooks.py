@@ -35,6 +35,7 @@ class Counts:
         self.stale_settles = 0
         """Settlements that came too late, and changed nothing."""
         self.leases_lost = 0
+        """Attempts whose lease was gone before they were settled."""
         self.unknown_functions = 0
         """Tasks given back because their function is not known here."""
         self.corrupt = 0
@@ -53,26 +54,42 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A task that failed for good, as `on_dead_letter` is told."""
 
     task_id: int
+    """The task."""
     pool: str
+    """Its pool."""
     function: str
+    """The name of its function."""
     payload: bytes
+    """Its arguments as stored, JSON."""
     error: ErrorInfo | None
+    """What its last attempt raised."""
     reason: str | None
+    """Why, where that was not its handler's doing."""
     attempts: int
+    """Charged runs."""
     key: str | None
+    """Its key."""
     labels: dict[str, str]
+    """Its labels."""
     lane: str | None
+    """Its lane."""
     sequence: int
+    """Its number in its lane, or in the pool."""
     submitted_at: float
+    """When it was submitted."""
     failed_at: float
+    """When it failed."""
 
 
 class Empty(msgspec.Struct, frozen=True, kw_only=True):
     """A lane, or a pool without lanes, that has run dry, as `on_empty` is told."""
 
     pool: str
+    """The pool."""
     lane: str | None
+    """The lane; None for a pool without lanes."""
     processed: int
+    """How many of its tasks ever completed or failed."""
 
 
 Kind = Literal[
@@ -92,16 +109,23 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened in this process, as observers are told."""
 
     kind: Kind
+    """An end by its status, or `retry`, `released`, `stale`, `blocked`, `stalled`."""
     pool: str
+    """Where."""
     task_id: int | None = None
+    """To which task."""
     function: str = ""
+    """The name of its function."""
     attempt: int = 0
+    """Which charged run it was."""
     at: float = 0.0
+    """When."""
     delay: float | None = None
     """Seconds until the next attempt, for a retry."""
     worker: str | None = None
     """The worker, where it is about one and not about a task."""
     error: ErrorInfo | None = None
+    """What was raised, where something was."""
 
 
 class Hooks:

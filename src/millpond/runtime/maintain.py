@@ -19,9 +19,6 @@ PRUNE_EVERY = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds to wait after the store failed, doubling."""
 
-POLL_FLOOR = 5.0
-"""Seconds between two looks at pools of a shared store for which no hint came."""
-
 SHORTEST_SLEEP = 0.001
 
 NEVER = 1e9
@@ -38,9 +35,10 @@ class Maintenance:
         self._pruned_at = runtime.clock()
         self._renew_at = 0.0
         self._pause = 0.0
-        self._polled_at = runtime.clock()
         self._kept: set[str] = set()
         """The pools of which ended tasks may be kept."""
+        self._keys: dict[str, float] = {}
+        """The pools of which only keys and runs are kept, and until when."""
 
     def start(self) -> None:
         """Begin, once there is a worker."""
@@ -107,19 +105,7 @@ class Maintenance:
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, renewal), sooner(await self._prune(), self._poll()))
-
-    def _poll(self) -> float | None:
-        """Ask again where others may have done what nobody told us: hints can be lost."""
-        runtime = self._runtime
-        if not runtime.shared:
-            return None
-        now = runtime.clock()
-        if now >= self._polled_at + POLL_FLOOR:
-            self._polled_at = now
-            for worker in runtime.workers:
-                worker.look_everywhere()
-        return self._polled_at + POLL_FLOOR
+        return sooner(sooner(answer.next_at, renewal), await self._prune())
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""
@@ -129,13 +115,16 @@ class Maintenance:
         now = runtime.clock()
         if now < self._renew_at:
             return self._renew_at
-        for worker in list(runtime.workers):
-            answer = await runtime.store.renew(worker.name, worker.lease)
+        for worker in [one for one in runtime.workers if one.joined and not one.fenced]:
+            sent, name = runtime.clock(), worker.name
+            answer = await runtime.store.renew(name, worker.lease)
             if answer.alive:
-                worker.renewed()
-            else:
+                worker.renewed(sent)
+            elif worker.name == name:
                 runtime.fenced(worker)
             runtime.told_to_cancel(answer.cancelled)
+            for pool in answer.give_back:
+                worker.give_back_ahead(pool)
         shortest = min((worker.lease for worker in runtime.workers), default=None)
         if shortest is None:
             return None
@@ -150,10 +139,11 @@ class Maintenance:
         if runtime.shared:
             self._kept.update(runtime.declared)
         if now < due:
-            return due if self._kept else None
+            return self._prune_next(due)
         self._pruned_at = now
         keep = runtime.keep
-        for pool in sorted(self._kept & runtime.declared.keys()):
+        over = {pool for pool, until in self._keys.items() if until < now}
+        for pool in sorted((self._kept | over) & runtime.declared.keys()):
             order = Prune(
                 pool,
                 now - float(keep.completed),  # type: ignore[arg-type]
@@ -166,10 +156,20 @@ class Maintenance:
                 await asyncio.sleep(0)
         runtime.waiting.forget_values(now - float(keep.completed))  # type: ignore[arg-type]
         runtime.waiting.forget_causes(now - float(keep.failed))  # type: ignore[arg-type]
+        for pool in over:
+            del self._keys[pool]
         for pool in sorted(self._kept):
             if not await self._anything_kept(pool):
                 self._kept.discard(pool)
-        return now + PRUNE_EVERY if self._kept else None
+                self._keys[pool] = now + float(keep.keys)  # type: ignore[arg-type]
+        return self._prune_next(now + PRUNE_EVERY)
+
+    def _prune_next(self, soonest: float) -> float | None:
+        """Return when to forget again: soon while tasks are kept, else when keys grow old."""
+        if self._kept:
+            return soonest
+        last = min(self._keys.values(), default=None)
+        return None if last is None else max(last + SHORTEST_SLEEP, soonest)
 
     async def _anything_kept(self, pool: str) -> bool:
         """Return whether there is something of a pool to forget; if not, its next end will tell."""

@@ -17,15 +17,18 @@ from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
+from millpond.runtime.end import End
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
+from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
-from millpond.runtime.worker import Worker
+from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
-    from millpond.runtime.end import End
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
@@ -77,16 +79,22 @@ class Runtime:
         """Whether other processes may use the store: then silence here proves nothing."""
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         self.chance = self.dice.random
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{self.dice.getrandbits(32):08x}"
+        # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
+        place = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
+        self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
         self.workers: list[Worker] = []
+        self.brought: dict[str, Any] = {}
+        """Workers that were brought for one pool, for as long as somebody drains it."""
         self.waiting = Waiting(self)
         self.waits = Waits(self)
+        self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
         self.maintenance = Maintenance(self)
+        self.polling = Polling(self)
         self.report = Report(self)
         self.closed = False
         self.inline = False
@@ -94,7 +102,7 @@ class Runtime:
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     # Its life
 
@@ -109,6 +117,7 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
+        await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
         for task in list(self._tasks):
@@ -120,9 +129,16 @@ class Runtime:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside everything else, and see to it that it is not lost."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        """Take in the end of something done on the side; an error of it is told, not lost."""
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("something done on the side failed: %s", error)
 
     async def declare(self, spec: PoolSpec) -> None:
         """Make a pool known to the store and to the workers."""
@@ -167,9 +183,9 @@ class Runtime:
         """Return the functions its workers know; None = whatever may come."""
         return tuple(self.functions) if self.shared else None
 
-    def presented(self, worker: Worker) -> Join:
+    def presented(self, worker: Worker, name: str) -> Join:
         """Return how a worker presents itself to the store."""
-        return Join(worker.name, worker.lease, self.owner, self.known_functions())
+        return Join(name, worker.lease, self.owner, self.known_functions())
 
     # What verbs tell
 
@@ -248,21 +264,21 @@ class Runtime:
         where = {"pool": pool, "task": job.id}
         log.error("task %d of pool %s cannot be read: %s", job.id, pool, error, extra=where)
 
-    def find_out(self, job: Job) -> None:
-        """A settlement is stale that may have been applied before, when its answer was lost."""
-        self.spawn(self._find_out(job))
-
-    async def _find_out(self, job: Job) -> None:
-        record = await self.view.task(job.id)
-        if record is None or record.token != job.leased.fence.token:
-            self.stale(job)
-        elif record.status.terminal:
-            self._heard_of_end(job.id)
-
     def stale(self, job: Job) -> None:
         """A settlement came too late: somebody else owns the task now, and nothing was changed."""
         self.counts.stale_settles += 1
         self.hooks.stale(self, job.leased)
+
+    def told_twice(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        """A settlement that was sent again came too late: perhaps it had come in time before."""
+        self.spawn(self._find_out(job, decided, value))
+
+    async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        task = await self.view.task(job.id)
+        if task is None or task.token != job.leased.fence.token:
+            self.stale(job)
+        elif task.status.terminal:
+            self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
@@ -303,6 +319,10 @@ class Runtime:
                 return job
         return None
 
+    def serves_all(self) -> bool:
+        """Return whether one worker of this process looks after every pool."""
+        return any(worker.pools is None for worker in self.workers)
+
     def served(self, pool: str) -> bool:
         """Return whether a worker of this process looks after a pool."""
         return any(worker.serves(pool) for worker in self.workers)
@@ -313,24 +333,30 @@ class Runtime:
             return
         worker.fenced = True
         self.counts.leases_lost += len(worker.jobs)
+        # Its claims are lost with its leases: there is nothing to give back.
+        worker.ahead.given_up()
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
         self.spawn(self._rejoin(worker))
 
     async def _rejoin(self, worker: Worker) -> None:
+        """Let a worker join under a new name; the store may be away, so as often as it takes."""
         self._names += 1
-        worker.name = f"{self.owner}/{self._names}"
-        pause = 0.05
-        while True:
+        name = f"{self.owner}/{self._names}"
+        pause = FIRST_PAUSE
+        while not worker.stopping:
+            sent = self.clock()
             try:
-                self.heed(await self.store.control(self.presented(worker)))
-                break
+                answer = await self.store.control(self.presented(worker, name))
             except Exception:  # noqa: BLE001 - a worker that does not join again is lost
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
-        worker.fenced = False
-        worker.renewed()
-        worker.look_everywhere()
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            worker.name, worker.fenced = name, False
+            worker.renewed(sent)
+            self.heed(answer)
+            worker.look_everywhere()
+            return
 
     async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
         """Store how far an attempt has come, if it still holds its lease."""
@@ -350,6 +376,7 @@ class Runtime:
         """Cancel tasks; a running one here is told at once."""
         answer = await self.store.control(Cancel(tasks))
         self.heed(answer)
+        self.give_back_ahead()
         for task in tasks:
             job = self.job_of(task)
             if job is not None:
@@ -382,6 +409,12 @@ class Runtime:
                 meant = leased.pool == pool and unit in (None, own)
                 if meant and (before is None or leased.submitted_at < before):
                     worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+
+    def give_back_ahead(self, pool: str | None = None) -> None:
+        """Give back what is claimed ahead: an order may have been about some of it."""
+        for worker in self.workers:
+            if worker.ahead:
+                worker.give_back_ahead(pool)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:
         """Somebody else cancelled tasks that run here."""

@@ -8,6 +8,7 @@ before it, with the room handed over: nobody who comes later takes it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import Batch
 
+log = logging.getLogger("millpond.submit")
+
 MOST_TOGETHER = 1000
+
+OFFER_AGAIN = 1.0
+"""Seconds after which those who wait for room try again when the store has failed."""
 
 
 class Parked:
@@ -216,6 +222,10 @@ class Submitter:
             self.room(pool)
 
     async def _offer(self, pool: str) -> None:
+        """Offer room until there is none; whom the store's failure keeps waiting asks again soon.
+
+        A batch that was stored though its answer was lost is known by its ids the next time.
+        """
         try:
             again = True
             while again:
@@ -223,6 +233,9 @@ class Submitter:
                 for lane in list(self._lines.get(pool, ())):
                     await self._offer_line(pool, lane)
                 again = pool in self._again
+        except Exception as error:  # noqa: BLE001 - those who wait go on waiting
+            log.warning("the store failed (%s); room in %s is offered again", error, pool)
+            self._runtime.loop.call_later(OFFER_AGAIN, self.room, pool)
         finally:
             self._offering.discard(pool)
 

@@ -70,8 +70,8 @@ class Threads:
             return
         if error is None:
             done.set_result(result)
-        elif isinstance(error, StopIteration):
-            # A future refuses to carry one: it would end a generator somewhere else.
+        elif isinstance(error, (StopIteration, GeneratorExit)):
+            # A future cannot carry one: it would end the coroutine that waits for it.
             done.set_exception(RuntimeError(f"handler raised {error!r}"))
         else:
             done.set_exception(error)

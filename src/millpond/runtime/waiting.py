@@ -6,18 +6,21 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.runtime.end import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.core.settle import Settlement
     from millpond.core.task import Task
+    from millpond.runtime.job import Job
     from millpond.runtime.runtime import Runtime
 
 Waiter: TypeAlias = "asyncio.Future[End | None] | Callable[[End | None], None]"
 
 CAUSES_KEPT = 1_000
+_AFTER = {Event.COMPLETE: Status.COMPLETED, Event.FAIL: Status.FAILED}
 RECENT_KEPT = 10_000
 
 
@@ -91,6 +94,10 @@ class Waiting:
             if len(self._causes) > CAUSES_KEPT:
                 self._causes.popitem(last=False)
 
+    def expect(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
+        """Remember what no store can before the end of a task is stored, and so can be read."""
+        self._keep(job.id, End.of(decided, job, value, _AFTER.get(decided.event, Status.QUEUED)))
+
     def forget_values(self, before: float) -> None:
         """Forget what closures returned before a moment."""
         for task in [task for task, (at, _) in self.values.items() if at < before]:
@@ -145,6 +152,15 @@ class Waiting:
             # Redriven between its end and our reading: its next end is the one to wait for.
             return await self.end_of(task)
         return end
+
+    async def look(self) -> None:
+        """Find the ends that others made: ask for every task somebody waits for, at once."""
+        waited = tuple(self._tasks)
+        if not waited:
+            return
+        for task, status in zip(waited, await self._runtime.view.status(waited), strict=True):
+            if status not in (Status.QUEUED, Status.RUNNING) and task in self._tasks:
+                self.ended(task, None)
 
     def on_run(self, run: int, callback: Callable[[], None]) -> None:
         """Call back once when a run ends."""

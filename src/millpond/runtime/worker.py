@@ -13,6 +13,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from millpond.core.control import Disown, Leave
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
@@ -29,6 +31,7 @@ from millpond.core.settle import (
     settle,
 )
 from millpond.core.task import CALLBACKS
+from millpond.runtime.ahead import Ahead
 from millpond.runtime.batch import BatchCall, Batches
 from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
@@ -52,17 +55,17 @@ WOKEN_AT_ONCE = 4
 SLOTS_KEPT = 256
 """How many idle slots are kept for later."""
 
-STOP_BEFORE = 5 / 6
-"""The part of a lease after which handlers are stopped if it could not be renewed."""
-
 STUCK_AFTER = 1.0
 """Seconds after its timeout at which a handler that does not stop is settled without it."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds to wait after the store failed, doubling."""
 
-LAST_PAUSES = (0.05, 0.2, 0.75)
-"""Seconds to wait for a store that failed while a worker stops."""
+STOP_WITHIN = 5.0
+"""Seconds for which a worker that stops tries to tell a failing store what has ended."""
+
+MARGIN = 0.1
+"""The part of a lease before its end at which handlers are stopped if it was not renewed."""
 
 
 class Worker:
@@ -91,7 +94,12 @@ class Worker:
         self.stopping = False
         self.joined = False
         self.fenced = False
-        """Whether it was told that its leases are gone, and has not joined again yet."""
+        """The store no longer knows it; it asks for nothing until it has joined anew."""
+        self.late = False
+        """It could not renew in time; it asks for nothing until it has."""
+        self._guard: asyncio.TimerHandle | None = None
+        self._doubtful = False
+        """An answer was lost: the store may hold leases for it that never reached it."""
         self.turns = 0
         """How many verbs were answered."""
         self._watches: dict[str, Watch] = {}
@@ -111,21 +119,21 @@ class Worker:
         self._wake: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._quiet: list[asyncio.Future[None]] = []
+        self._after_turn: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
+        self.ahead = Ahead(self)
         self.watchdog = Watchdog(self)
-        self._lease_timer: asyncio.TimerHandle | None = None
-        self._doubtful = False
-        """Whether the answer to a lease was lost, and with it what was leased."""
 
     # Its life
 
     async def start(self) -> None:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
-        runtime.heed(await runtime.store.control(runtime.presented(self)))
+        sent = runtime.clock()
+        runtime.heed(await runtime.store.control(runtime.presented(self, self.name)))
         self.joined = True
-        self.renewed()
+        self.renewed(sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
         for pool in runtime.declared:
             self.watch(pool)
@@ -134,22 +142,6 @@ class Worker:
     def at_it(self) -> bool:
         """Whether a turn is under way, or to be tried again."""
         return self._turning or self._pause > 0
-
-    def renewed(self) -> None:
-        """Its leases were kept: handlers may go on until shortly before they could expire."""
-        if self._lease_timer is not None:
-            self._lease_timer.cancel()
-        if self.runtime.shared:
-            patience = self.lease * STOP_BEFORE
-            self._lease_timer = self.loop.call_later(patience, self._cannot_renew)
-
-    def _cannot_renew(self) -> None:
-        """Stop handlers before another worker can have their tasks."""
-        self._lease_timer = None
-        if self.jobs:
-            log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
-        for job in list(self.jobs.values()):
-            self.stop_job(job, Why.LEASE_LOST)
 
     def watch(self, pool: str) -> None:
         """Look after a pool, and after its callbacks, from now on."""
@@ -160,6 +152,34 @@ class Worker:
                 self._watches[name] = Watch()
                 self._due[name] = None
         self.kick()
+
+    def renewed(self, sent: float) -> None:
+        """Its leases hold for as long as was asked for at `sent`; stop work in time otherwise."""
+        if not self.runtime.shared:
+            return
+        if self._guard is not None:
+            self._guard.cancel()
+        safe_for = sent + self.lease * (1 - MARGIN) - self.runtime.clock()
+        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
+        if self.late:
+            self.late = False
+            self.look_everywhere()
+
+    def _unsafe(self) -> None:
+        """It could not renew: its leases may be lost soon, so nothing of it may go on."""
+        self._guard = None
+        self.late = True
+        if self.jobs:
+            log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
+        self.give_back_ahead()
+        self.runtime.counts.leases_lost += len(self.jobs)
+        for job in list(self.jobs.values()):
+            self.stop_job(job, Why.LEASE_LOST)
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether it may ask for work: the store knows it, and its leases hold."""
+        return not (self.stopping or self.fenced or self.late)
 
     def serves(self, pool: str) -> bool:
         """Return whether it looks after a pool."""
@@ -175,7 +195,7 @@ class Worker:
 
     def held(self) -> list[int]:
         """Return the tasks it holds: at work, or ended and not settled yet."""
-        return [*self.jobs, *(job.id for _, job, _ in self._ended)]
+        return [*self.jobs, *(job.id for _, job, _ in self._ended), *self.ahead.tasks()]
 
     async def stop(self, grace: float = 0.0) -> None:
         """Start nothing more, give running jobs `grace` seconds, interrupt and give back the rest.
@@ -187,8 +207,7 @@ class Worker:
         self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._lease_timer is not None:
-            self._lease_timer.cancel()
+        self.give_back_ahead()
         if grace > 0 and self.jobs:
             await self._until_quiet(grace)
         for job in list(self.jobs.values()):
@@ -197,8 +216,10 @@ class Worker:
             await self._until_quiet(STUCK_AFTER)
         for job in list(self.jobs.values()):
             self._settle_without(job, Interrupted())
-        await self._last_turns()
+        await self._tell_the_rest()
         self.joined = False
+        if self._guard is not None:
+            self._guard.cancel()
         if self._driver is not None:
             self._driver.cancel()
         for slot in list(self._slots):
@@ -210,17 +231,23 @@ class Worker:
         )
         self.watchdog.stop()
         await self.elsewhere.close()
-        self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        try:
+            self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+        except Exception as error:  # noqa: BLE001 - its lease will tell, if a little later
+            log.warning("worker %s could not take its leave (%s)", self.name, error)
 
-    async def _last_turns(self) -> None:
-        """Settle what has ended: after the verb under way, and again if the store failed."""
-        while self._turning:
-            await self._until_quiet(LONGEST_PAUSE)
-        await self.turn()
-        for pause in LAST_PAUSES:
-            if not self._ended:
+    async def _tell_the_rest(self) -> None:
+        """Settle what has ended, after the turn under way; a failing store has some tries."""
+        until = self.runtime.clock() + STOP_WITHIN
+        while True:
+            if self._turning:
+                over = self.loop.create_future()
+                self._after_turn.append(over)
+                await over
+                continue
+            if not self._ended or self.runtime.clock() >= until:
                 return
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause)
             await self.turn()
 
     async def _until_quiet(self, seconds: float) -> None:
@@ -248,7 +275,8 @@ class Worker:
             self._due[pool] = None
             self.kick()
         else:
-            self._moments.set(pool, (moment,))
+            # The soonest of all that were named: a later one must not put off an earlier one.
+            self._moments.set(pool, (self._watches[pool].moment or moment,))
             self._arm()
 
     @property
@@ -316,11 +344,11 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful:
-                    await self._disown()
+                if self._doubtful and self.may_lease and not await self._end_doubt():
+                    break
                 ended, self._ended = self._ended, []
                 ask = None
-                if self._due and not self.stopping:
+                if self._due and self.may_lease:
                     ask = self._next_ask()
                 if ended:
                     answer = await store.settle([one[0] for one in ended], then=ask)
@@ -338,6 +366,7 @@ class Worker:
                 raise
         finally:
             self._turning = False
+            _tell(self._after_turn)
         if self._scheduled:
             self._scheduled = False
             self.kick()
@@ -357,7 +386,9 @@ class Worker:
             plan = watch.plan(free=free, now=now)
             if isinstance(plan, Work):
                 watch.asking()
-                return LeaseAsk(pool=pool, worker=self.name, want=min(plan.want, MOST_AT_ONCE))
+                want = min(plan.want, MOST_AT_ONCE)
+                ahead = self.ahead.room(pool)
+                return LeaseAsk(pool=pool, worker=self.name, want=want, ahead=ahead)
             if plan.moment is not None:
                 self._moments.set(pool, (plan.moment,))
                 self._arm()
@@ -401,14 +432,19 @@ class Worker:
             self._doubtful = True
         self._scheduled = True
 
-    async def _disown(self) -> None:
-        """Give back whatever the store thinks this worker holds and it does not know of.
+    async def _end_doubt(self) -> bool:
+        """Give back what the store thinks it holds and never reached it; return whether that went.
 
-        Nothing else is asked of the store meanwhile, so that what it does hold is certain.
+        Part of a turn, so no lease is on its way at the same time: what is held is known.
         """
-        order = Disown(self.name, tuple(self.held()))
-        self.runtime.heed(await self.runtime.store.control(order))
+        try:
+            answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
+        except Exception as error:  # noqa: BLE001 - the doubt stays; it is tried again
+            self._failed([], None, error)
+            return False
         self._doubtful = False
+        self.runtime.heed(answer)
+        return True
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -419,10 +455,19 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
-        for leased in answer.leased:
-            self._start(leased)
-        if self.ready:
-            self.wake_slots()
+        if answer.claimed or self.ahead:
+            self.ahead.take_in(pool, answer)
+        if self.may_lease:
+            for leased in answer.leased:
+                self._start(leased)
+            if self.ready:
+                self.wake_slots()
+        else:
+            # It stopped, or was late, while the answer was on its way.
+            for leased in answer.leased:
+                self._give_back(leased)
+        if answer.give_back or not self.may_lease:
+            self.give_back_ahead(pool)
         got = len(answer.leased)
         if answer.drained:
             self._dry.add(pool)
@@ -440,6 +485,10 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
+        known = self.jobs.get(leased.fence.task)
+        if known is not None and known.leased.fence == leased.fence:
+            # A claim of its own that it has begun while the store started it, too.
+            return
         body = self.runtime.body_of(leased)
         if body is None:
             self._unfit(leased)
@@ -489,8 +538,9 @@ class Worker:
             return False
         if self._scheduled:
             return False
-        if self.jobs:
-            # Others are at work: what ends in this round of the loop is settled in one verb.
+        if self.jobs or self.runtime.shared:
+            # Others are at work: what ends in this round of the loop is settled in one verb. And
+            # a verb on its way to a shared store must not keep a slot that counts as idle.
             self.kick()
             return False
         return True
@@ -508,6 +558,27 @@ class Worker:
         )
         self._settle(job, None, Unfit(corrupt=False))
 
+    def give_back_ahead(self, pool: str | None = None) -> None:
+        """Give back what is claimed ahead of a pool, or of all: not charged, to its own place."""
+        claims = self.ahead.given_up(pool)
+        for claim in claims:
+            self._give_back(claim)
+        if claims:
+            self.kick()
+
+    def _start_ahead(self, decided: Settlement, job: Job) -> Settlement:
+        """Start the first claim of a pool in the slot that a job left, and say so with its end."""
+        claim = self.ahead.next(job.leased.pool)
+        if claim is None:
+            return decided
+        self._start(claim)
+        self.wake_slots()
+        return msgspec.structs.replace(decided, successor=claim.fence)
+
+    def _give_back(self, leased: Leased) -> None:
+        """Give back a task that must not be started here any more: not charged."""
+        self._settle(Job(leased, self, NOBODY, self.runtime.clock()), None, Interrupted())
+
     def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         """Take in how a job ended; it is settled with the next turn."""
         if isinstance(job.body, BatchCall):
@@ -520,12 +591,25 @@ class Worker:
         else:
             self._settle(job, value, outcome)
 
-    def _settle(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
+    def _settle(
+        self,
+        job: Job,
+        value: Any,  # noqa: ANN401 - what the handler returned or raised
+        outcome: Outcome,
+        *,
+        vacated: bool = True,
+    ) -> None:
+        """Decide what an outcome means; `vacated` tells whether the job has left its slot."""
         runtime = self.runtime
         # Only a failure asks for the policy, and so for chance and for the time.
         if type(outcome) is Raised:
             decided = settle(
-                job.leased, outcome, formula_of(job), jitter=runtime.chance(), now=runtime.clock()
+                job.leased,
+                outcome,
+                formula_of(job),
+                jitter=runtime.chance(),
+                now=runtime.clock(),
+                started_at=job.started_at,
             )
         else:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
@@ -533,7 +617,12 @@ class Worker:
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
+        if vacated and self.ahead and self.may_lease and job.body is not NOBODY:
+            decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
+        if runtime.shared:
+            # A look at the store may find the end before the answer to its settlement is here.
+            runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
         if pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
@@ -553,7 +642,7 @@ class Worker:
             pool,
             extra={"pool": pool, "task": job.id},
         )
-        self._settle(job, None, outcome)
+        self._settle(job, None, outcome, vacated=False)
         self.kick()
 
     def _unstick(self, job: Job) -> None:
@@ -580,8 +669,10 @@ class Worker:
         for (decided, job, value), settled, after in zip(
             ended, answer.settled, answer.after, strict=True
         ):
-            if settled is Settled.STALE:
-                (runtime.find_out if job.unsure else runtime.stale)(job)
+            if settled is Settled.STALE and job.unsure:
+                runtime.told_twice(job, decided, value)
+            elif settled is Settled.STALE:
+                runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
                 if decided.follow_ups:
@@ -589,11 +680,21 @@ class Worker:
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
+        if any(answer.started):
+            self._started(ended, answer)
         if ask is None or answer.lease is None:
             runtime.heed(answer, told=told)
             return
         runtime.heed(answer, asked=(self, ask.pool), told=told)
         self._take_in(ask, answer.lease)
+
+    def _started(self, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer) -> None:
+        """Stop what was started from a claim that the store had taken back meanwhile."""
+        for (decided, _, _), started in zip(ended, answer.started, strict=True):
+            if started is Settled.STALE and decided.successor is not None:
+                job = self.jobs.get(decided.successor.task)
+                if job is not None and job.leased.fence == decided.successor:
+                    self.stop_job(job, Why.LEASE_LOST)
 
     def stop_job(self, job: Job, why: Why, *, interrupt: bool = True) -> None:
         """Tell a job to stop; one that does not is settled without its handler."""
@@ -620,10 +721,15 @@ class Worker:
         return await self.elsewhere.run(job)
 
     def _tell_quiet(self) -> None:
-        waiting, self._quiet = self._quiet, []
-        for quiet in waiting:
-            if not quiet.done():
-                quiet.set_result(None)
+        _tell(self._quiet)
+
+
+def _tell(waiting: list[asyncio.Future[None]]) -> None:
+    """Let everybody go on who waits, and forget them."""
+    for one in waiting:
+        if not one.done():
+            one.set_result(None)
+    waiting.clear()
 
 
 NOBODY = Handler("", Where.LOOP, lambda _: None, lambda _: b"")

@@ -311,6 +311,14 @@ class View(Protocol):
         """Return whether a lease at `now` would give this worker something."""
         ...
 
+    async def due(self, *, now: float) -> tuple[str, ...]:
+        """Return the pools in which something due waits and starts are allowed at all.
+
+        Whether a limit leaves room, and for whom, is for a lease to say: this is what a worker
+        that heard of nothing asks, once for all pools, before it asks any of them.
+        """
+        ...
+
     async def why(self, task: int, *, now: float) -> Facts | None:
         """Return what decides when a task starts, or None; for people, so it may look at much."""
         ...

@@ -40,27 +40,22 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 async def carry_out(store: Store, verb: Verb) -> Any:  # noqa: ANN401 - each verb has its own answer
-    """Carry out one verb on a store and return its answer, or the code of its error."""
+    """Carry out one verb on a store and return its answer."""
     moment: dict[str, Any] = {"now": verb.now, "entropy": verb.entropy}
     asked = verb.asked
-    try:
-        match verb.name:
-            case "submit":
-                return await store.submit(asked, **moment)
-            case "lease":
-                return await store.lease(asked, **moment)
-            case "renew":
-                return await store.renew(*asked, **moment)
-            case "settle":
-                return await store.settle(asked[0], then=asked[1], **moment)
-            case "recover":
-                return await store.recover(limit=asked, **moment)
-            case _:
-                return await store.control(asked, **moment)
-    except IllegalTransition:
-        raise
-    except MillpondError as error:
-        return Raised(error.code)
+    match verb.name:
+        case "submit":
+            return await store.submit(asked, **moment)
+        case "lease":
+            return await store.lease(asked, **moment)
+        case "renew":
+            return await store.renew(*asked, **moment)
+        case "settle":
+            return await store.settle(asked[0], then=asked[1], **moment)
+        case "recover":
+            return await store.recover(limit=asked, **moment)
+        case _:
+            return await store.control(asked, **moment)
 
 
 class Stage:
@@ -71,12 +66,19 @@ class Stage:
         self.judge = judge or Judge()
         self.history: list[Verb] = []
         self.steps: list[Step] = []
+        self.error: MillpondError | None = None
+        """The error whose code was the last answer that was one."""
         self._seen = 0
 
     async def do(self, verb: Verb) -> Any:  # noqa: ANN401 - each verb has its own answer
-        """Carry out one verb, judge what it did, return its answer."""
+        """Carry out one verb, judge what it did, return its answer or the code of its error."""
         self.history.append(verb)
-        answer = await carry_out(self.store, verb)
+        try:
+            answer = await carry_out(self.store, verb)
+        except IllegalTransition:
+            raise
+        except MillpondError as error:
+            self.error, answer = error, Raised(error.code)
         page = await self.store.view.audit(after=self._seen, limit=1_000_000)
         self._seen = page.next
         step = Step(

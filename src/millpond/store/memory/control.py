@@ -257,7 +257,9 @@ def _forget_keys(tables: Tables, pool: PoolTable, before: float) -> None:
     over = [
         run
         for run in tables.runs.values()
-        if run.new.pool == pool.spec.name and (run.finished_at or before) < before
+        if run.new.pool == pool.spec.name
+        and run.finished_at is not None
+        and run.finished_at < before
     ]
     for run in over:
         del tables.runs[run.new.id]

@@ -18,18 +18,20 @@ PROCESSED = (Status.COMPLETED, Status.FAILED)
 class Endings:
     """What one verb ended. A lane or pool runs dry if it was not at the start and is at the end."""
 
-    __slots__ = ("_ended", "_was_dry")
+    __slots__ = ("_came", "_ended", "_ran_dry")
 
     def __init__(self) -> None:
         self._ended: list[int] = []
-        self._was_dry: dict[tuple[str, str | None], tuple[PoolTable, bool]] = {}
+        self._came: set[tuple[str, str | None]] | None = None
+        """What was dry when a task came to it in this verb."""
+        self._ran_dry: dict[tuple[str, str | None], PoolTable] | None = None
+        """What was dry after a task of it ended in this verb."""
 
     def begin(self) -> None:
         """Start a verb: nothing has ended yet."""
         if self._ended:
             self._ended = []
-        if self._was_dry:
-            self._was_dry = {}
+        self._came = self._ran_dry = None
 
     def coming(self, pool: PoolTable, lane: str | None) -> None:
         """Note that a task is about to come to a lane, or to a pool without; was that dry?"""
@@ -37,8 +39,13 @@ class Endings:
             dry = not pool.live and not pool.backlog.lanes
         else:
             dry = not pool.backlog.live_in(lane)
-        if dry and not pool.internal:
-            self._was_dry.setdefault((pool.name, lane), (pool, True))
+        if (
+            dry
+            and not pool.internal
+            and not (self._ran_dry is not None and (pool.name, lane) in self._ran_dry)
+        ):
+            self._came = self._came or set()
+            self._came.add((pool.name, lane))
 
     def over(self, pool: PoolTable, task: Task) -> None:
         """Note that a task has ended; it is no longer among the live ones."""
@@ -48,9 +55,14 @@ class Endings:
             if task.status in PROCESSED:
                 pool.lane_processed[lane] = pool.lane_processed.get(lane, 0) + 1
             if not pool.backlog.live_in(lane):
-                self._was_dry.setdefault((pool.name, lane), (pool, False))
+                self._dried(pool, lane)
         elif not pool.live and not pool.backlog.lanes and not pool.internal:
-            self._was_dry.setdefault((pool.name, None), (pool, False))
+            self._dried(pool, None)
+
+    def _dried(self, pool: PoolTable, lane: str | None) -> None:
+        if self._came is None or (pool.name, lane) not in self._came:
+            self._ran_dry = self._ran_dry or {}
+            self._ran_dry[pool.name, lane] = pool
 
     def ended(self) -> tuple[int, ...]:
         """Return the tasks that ended."""
@@ -58,12 +70,12 @@ class Endings:
 
     def emptied(self) -> tuple[Emptied, ...]:
         """Return what ran dry, by pool and lane."""
-        if not self._was_dry:
+        if self._ran_dry is None:
             return ()
         dried = [
             Emptied(pool=name, lane=lane, processed=processed(pool, lane))
-            for (name, lane), (pool, was_dry) in self._was_dry.items()
-            if not was_dry and _is_dry(pool, lane)
+            for (name, lane), pool in self._ran_dry.items()
+            if _is_dry(pool, lane)
         ]
         return tuple(sorted(dried, key=_by_place)) if dried else ()
 

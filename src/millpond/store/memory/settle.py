@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 _RUNNING, _COMPLETE = Status.RUNNING, Event.COMPLETE
 _APPLIED, _STALE = Settled.APPLIED, Settled.STALE
 
-GIVEN_BACK = (Event.RELEASE, Event.CORRUPT)
+GIVEN_BACK = (Event.RELEASE, Event.CORRUPT, Event.STALE)
 """The ends of attempts that never really ran: they are not measured."""
+
+_WHY: dict[Event, str] = {Event.CANCEL: Reason.CANCELLED, Event.STALE: Reason.STALE}
 
 
 Ended: TypeAlias = tuple[Settled, Status | None, tuple[Taken, ...], Settled | None]
@@ -98,14 +100,13 @@ def _apply_other(
         case Event.RELEASE:
             _give_back(tables, task, settlement, now)
         case _:
-            task.reason = Reason.CANCELLED if event is Event.CANCEL else settlement.reason
+            task.reason = _WHY.get(event, settlement.reason)
             tables.move(task, event, now)
 
 
 def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
     """Release a task; one that its worker does not know waits for another worker."""
-    # A closure has its code with it: there is no other worker to wait for.
-    task.parked = settlement.parked and task.new.owner is None
+    task.parked = settlement.parked
     worker = tables.workers.get(task.worker or "")
     if task.parked and worker is not None:
         worker.unknown.add(task.new.call.function)

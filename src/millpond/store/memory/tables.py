@@ -368,6 +368,8 @@ class Tables:
         task.token = token
         task.worker = worker.id
         task.started_at = now
+        if task.first_started_at is None:
+            task.first_started_at = now
         self._records.append(
             (
                 task,
@@ -414,6 +416,8 @@ class Tables:
         task.attempt += 1
         task.runs += 1
         task.started_at = now
+        if task.first_started_at is None:
+            task.first_started_at = now
         task.reason = None
         self.begun.add(task.new.id)
         task.status = advance(task.status, _LEASE)
@@ -466,6 +470,7 @@ class Tables:
             due=now,
             expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
             attempt=0,
+            first_started_at=None,
             fresh=False,
             cancel_requested=False,
             reason=None,
@@ -550,7 +555,9 @@ class Tables:
             self._touched_pools[pool.name] = pool
         if task.parked:
             self.park(pool, task, now)
-        elif pool.running < pool.spec.max_concurrent and not pool.paused:
+        elif (
+            pool.running < pool.spec.max_concurrent or pool.claimed < pool.spec.prefetch
+        ) and not pool.paused:
             due = task.due
             if due > now:
                 self.wake(pool.name, due)

@@ -146,6 +146,18 @@ class MemoryView:
             return False
         return could_lease(self._tables, table, row, rounded(now))
 
+    async def due(self, *, now: float) -> tuple[str, ...]:
+        """Return the pools in which something due waits and starts are allowed at all."""
+        moment = rounded(now)
+        return tuple(
+            name
+            for name, pool in self._tables.pools.items()
+            if not pool.paused
+            and pool.spec.max_concurrent
+            and pool.not_before <= moment
+            and pool.queued > pool.backlog.scheduled(moment)
+        )
+
     async def why(self, task: int, *, now: float) -> Facts | None:
         """Return what decides when a task starts, or None if it is unknown or forgotten."""
         found = self._tables.tasks.get(task)

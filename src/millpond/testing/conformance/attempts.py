@@ -17,6 +17,34 @@ from millpond.testing.conformance.scenario import StoreSuite, scenario
 class AttemptsConformance(StoreSuite):
     """Progress, and steps that are done once."""
 
+    # When it all began
+
+    @scenario
+    async def test_a_lease_tells_when_the_first_attempt_began(self, lab: Lab) -> None:
+        """Through retries, give-backs and lost leases; a redrive begins anew."""
+        await lab.declare()
+        await lab.join("w2")
+        task = await lab.put()
+        lab.later(5.0)
+        began = lab.now
+        first = await lab.one()
+        assert first.first_started_at in (None, began)
+        await lab.applied(retried(first))
+        lab.later(5.0)
+        again = await lab.one(worker="w2")
+        assert began == again.first_started_at
+        await lab.control(orders.Bury("w2"))
+        lab.later(5.0)
+        third = await lab.one()
+        assert began == third.first_started_at
+        await lab.applied(released(third))
+        lab.later(5.0)
+        last = await lab.one()
+        assert began == last.first_started_at
+        await lab.applied(failed(last))
+        await lab.control(orders.Redrive((task,)))
+        assert (await lab.one()).first_started_at in (None, lab.now)
+
     # Progress
 
     @scenario

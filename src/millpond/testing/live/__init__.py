@@ -1,0 +1,92 @@
+"""The live simulation: real Millponds on a virtual loop, over one faulty store, from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.invariants import Violated
+from millpond.testing.live.handlers import EXPECTED
+from millpond.testing.live.loop import ProcessLoop, WatchedClock
+from millpond.testing.live.world import FAULTS, LiveWorld
+from millpond.testing.simulation import Broken, Lived, memory_store, some_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.store.protocol import Store
+
+__all__ = ["FAULTS", "LiveWorld", "simulate_live"]
+
+
+def simulate_live(seed: int, make_store: Callable[[], Store] = memory_store) -> Lived:
+    """Live through the live history of `seed`; raise Broken at the first broken promise."""
+    clock = WatchedClock(1000.0)
+    with listening() as ear, asyncio.Runner(loop_factory=lambda: ProcessLoop(clock)) as runner:
+        return runner.run(_simulate(seed, make_store(), ear))
+
+
+async def _simulate(seed: int, store: Store, ear: _Ear) -> Lived:
+    dice = random.Random(f"{seed}/pools")
+    world = LiveWorld(seed, store, [some_spec(dice, name) for name in ("alpha", "beta")])
+    loop = world.loop
+    ear.heard = world.broke
+    loop.set_exception_handler(lambda _, told: unhandled(world, told))
+    clock = loop.clock
+    assert isinstance(clock, WatchedClock)
+    clock.before_it_moves = world.watch.nobody_sleeps
+    story = loop.create_task(world.live())
+    try:
+        await asyncio.wait([story, world.broken], return_when=asyncio.FIRST_COMPLETED)
+        failure = world.broken.exception() if world.broken.done() else story.exception()
+    finally:
+        await world.end()
+    if failure is not None:
+        raise Broken(seed, failure, world.stage.history) from failure
+    return Lived(
+        seed=seed,
+        verbs=len(world.stage.history),
+        workers=len(world.processes),
+        producers=sum(len(process.producers) for process in world.processes),
+        faults=frozenset(world.faults),
+        arrows=world.stage.judge.arrows,
+        history=world.stage.history,
+    )
+
+
+def unhandled(world: LiveWorld, told: dict[str, Any]) -> None:
+    """Nothing in a runtime may end in an error that nobody takes."""
+    world.broke(Violated("unhandled", f"{told.get('message')}: {told.get('exception')!r}"))
+
+
+class _Ear(logging.Handler):
+    """Listens to what pools log: only the store's failures and the users' are to be expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: Callable[[BaseException], None] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on an error that no world like this one can cause."""
+        told = [*(record.args or ()), *(record.exc_info or ())[1:2]]
+        for error in told:
+            if isinstance(error, Exception) and not isinstance(error, EXPECTED) and self.heard:
+                self.heard(error)
+
+
+@contextmanager
+def listening() -> Iterator[_Ear]:
+    """Let the pools keep their warnings to themselves: here everything goes wrong on purpose."""
+    log = logging.getLogger("millpond")
+    ear = _Ear()
+    before = log.propagate
+    log.propagate = False
+    log.addHandler(ear)
+    try:
+        yield ear
+    finally:
+        log.removeHandler(ear)
+        log.propagate = before

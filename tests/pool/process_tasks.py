@@ -1,0 +1,117 @@
+"""Tasks for the tests of process handlers: children import this module and find them by name."""
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext
+
+mp = Millpond()
+pool = mp.pool("processes", max_concurrent=2, retry=Retry.never())
+
+
+@dataclass
+class Page:
+    number: int
+    text: str
+
+
+@pool.task(executor="process")
+def echo(ctx: SyncContext, page: Page) -> tuple[int, str, Page]:
+    return os.getpid(), f"{ctx.pool}/{ctx.attempt}/{ctx.key}", page
+
+
+@pool.task(executor="process")
+async def in_a_loop(number: int) -> int:
+    import asyncio
+
+    await asyncio.sleep(0.01)
+    return number * 2
+
+
+@pool.task(executor="process")
+def hang(started: str) -> None:
+    child = subprocess.Popen(["/bin/sleep", "3600"])
+    Path(started).write_text(f"{os.getpid()} {child.pid}")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
+
+
+@pool.task(executor="process")
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+@pool.task(executor="process")
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pool.task(executor="process")
+def wrong() -> object:
+    return object()
+
+
+@pool.task(executor="process")
+def fail(how: str) -> Any:
+    match how:
+        case "error":
+            raise FileNotFoundError("no such page")
+        case "give up":
+            raise GiveUp("no use")
+        case "later":
+            raise RetryLater(0.01, spend=False)
+        case "exit":
+            raise SystemExit(3)
+        case _:
+            return how
+
+
+@pool.task(executor="process")
+def tell(ctx: SyncContext, go: str) -> str:
+    ctx.progress(0.5, "half")
+    while not Path(go).exists():
+        time.sleep(0.01)
+    return "told"
+
+
+@pool.task(executor="process")
+def listen(ctx: SyncContext, started: str) -> str:
+    Path(started).write_text("yes")
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    return "heard"
+
+
+@pool.task(executor="process")
+def too_far(ctx: SyncContext) -> str:
+    try:
+        ctx.progress(7.0)
+    except ConfigError as error:
+        return type(error).__name__
+    return "taken"
+
+
+@pool.task(executor="process")
+def not_here(ctx: SyncContext) -> list[str]:
+    from millpond.core.errors import NotSupported
+
+    refused = []
+    for ask in (lambda: ctx.submit(wrong.bind()), lambda: ctx.once("a", lambda: 1)):
+        try:
+            ask()
+        except NotSupported as error:
+            refused.append(error.feature)
+    return refused
+
+
+@pool.task(executor="process", retry=Retry(attempts=3, initial=0.01, jitter=0.0))
+def flaky(ctx: SyncContext) -> int:
+    if ctx.attempt < 3:
+        os._exit(1)
+    return ctx.attempt
