@@ -330,7 +330,9 @@ class Watch:
         if worker.name in known:
             self._strange_since.pop(worker, None)
         elif now - self._strange_since.setdefault(worker, now) > RECOVERED:
-            self.world.broke(Violated("I11", f"{worker.name} is unknown to the store, and stays so"))
+            self.world.broke(
+                Violated("I11", f"{worker.name} is unknown to the store, and stays so")
+            )
 
     def _in_trouble(self, process: Process) -> bool:
         return not self.world.solo and self.world.now < process.troubled_at + RECOVERED
