@@ -344,8 +344,9 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful and self.may_lease and not await self._end_doubt():
-                    break
+                if self._doubtful and self.may_lease:
+                    ended, ask = [], None
+                    await self._disown()
                 ended, self._ended = self._ended, []
                 ask = None
                 if self._due and self.may_lease:
@@ -432,19 +433,14 @@ class Worker:
             self._doubtful = True
         self._scheduled = True
 
-    async def _end_doubt(self) -> bool:
-        """Give back what the store thinks it holds and never reached it; return whether that went.
+    async def _disown(self) -> None:
+        """Give back what the store thinks it holds and never reached it.
 
         Part of a turn, so no lease is on its way at the same time: what is held is known.
         """
-        try:
-            answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
-        except Exception as error:  # noqa: BLE001 - the doubt stays; it is tried again
-            self._failed([], None, error)
-            return False
+        answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
         self.runtime.heed(answer)
-        return True
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
