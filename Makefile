@@ -32,8 +32,13 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-bench: $(BENCH)/ready  ## measure the bulkhead beside its peers
-	@$(BENCH)/bin/python bench/bulkhead.py $(ARGS)
+BENCHES := bulkhead store pools
+
+bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sync
+	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
+
+bench-%: $(BENCH)/ready
+	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
 spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
 	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done

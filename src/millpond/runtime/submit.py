@@ -131,6 +131,8 @@ class Submitter:
         if runtime.shared or runtime.inline:
             runtime.heed(answer)
             return answer.batches[0]
+        if not (answer.wakes or answer.ended or answer.finished_runs or answer.emptied):
+            return answer.batches[0]
         # A verb of a private store takes no time: what may start starts in this very step.
         runtime.inline = True
         try:
