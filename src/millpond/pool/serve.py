@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,43 @@ if TYPE_CHECKING:
 
 
 class Brought:
-    """A worker that was brought for one pool, and how many need it."""
+    """A worker that was brought for one pool, and how many need it.
 
-    def __init__(self) -> None:
+    A task of its own opens and closes it: who asked first may be cancelled, or leave first.
+    """
+
+    def __init__(self, pool: Pool) -> None:
         self.users = 0
-        self.worker = contextlib.AsyncExitStack()
+        self._pool = pool
+        loop = pool.loop
+        self._there: asyncio.Future[None] = loop.create_future()
+        self._unwanted: asyncio.Future[None] = loop.create_future()
+        self._failure: Exception | None = None
+        self._task = pool.runtime.spawn(self._hold())
+
+    async def _hold(self) -> None:
+        try:
+            async with self._pool.millpond.worker(pools=[self._pool]):
+                self._there.set_result(None)
+                await self._unwanted
+        except Exception as error:  # noqa: BLE001 - told to those who need it
+            self._failure = error
+
+    async def there(self) -> None:
+        """Wait until it serves; raise what kept it from it."""
+        await asyncio.wait((self._there, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            raise self._failure
+
+    async def leave(self) -> None:
+        """Let it go, and wait until it is gone; raise what went wrong with that."""
+        if not self._there.done():
+            self._task.cancel()
+        if not self._unwanted.done():
+            self._unwanted.set_result(None)
+        await asyncio.wait((self._task,))
+        if self._there.done() and self._failure is not None:
+            raise self._failure
 
 
 @contextlib.asynccontextmanager
@@ -33,14 +66,13 @@ async def serving(pool: Pool) -> AsyncIterator[None]:
         yield
         return
     if brought is None:
-        brought = everyone[pool.name] = Brought()
+        brought = everyone[pool.name] = Brought(pool)
     brought.users += 1
     try:
-        if brought.users == 1:
-            await brought.worker.enter_async_context(pool.millpond.worker(pools=[pool]))
+        await brought.there()
         yield
     finally:
         brought.users -= 1
         if not brought.users:
             del everyone[pool.name]
-            await brought.worker.aclose()
+            await brought.leave()
