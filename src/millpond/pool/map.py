@@ -113,6 +113,10 @@ class _Item:
         self.end = end
         self._flow.heard(self)
 
+    def asked(self, _asked: asyncio.Task[Any]) -> None:
+        """Take in that nobody need be asked any more: its handle knows how it ended, or why not."""
+        self.heard(None)
+
     async def value(self) -> Any:  # noqa: ANN401 - what the function returned
         """Return its result or raise its error."""
         return await self.handle.value_of(self.end)
@@ -129,6 +133,7 @@ class _Flow:
         options: Mapping[str, Any],
     ) -> None:
         self._pool = pool
+        self._runtime = pool.runtime
         self._work = work
         self._sync = iter(items) if isinstance(items, Iterable) else None
         self._async = aiter(items) if isinstance(items, AsyncIterable) else None
@@ -191,20 +196,17 @@ class _Flow:
         if not batch:
             return
         handles = await self._pool.submit_works([self._work(item) for item in batch], self._options)
-        waiting = self._pool.runtime.waiting
+        waiting = self._runtime.waiting
         for handle in handles:
             item = _Item(self, handle)
             self._line.append(item)
             self._under_way += 1
             if handle.status.terminal or handle.duplicate:
                 # Rejected at once, or known before: it may have ended already.
-                self._pool.runtime.spawn(self._ask(item))
+                asked = self._runtime.spawn(item.handle.wait())
+                asked.add_done_callback(item.asked)
             else:
                 waiting.on_end(handle.id, item.heard)
-
-    async def _ask(self, item: _Item) -> None:
-        await item.handle.wait()
-        item.heard(None)
 
     def heard(self, item: _Item) -> None:
         """An item ended; if it is the one waited for, go on."""
@@ -217,10 +219,11 @@ class _Flow:
         return (bool(self._line) and item is self._line[0]) or (self._more and self._has_room())
 
     async def _until_something_ends(self) -> None:
+        self._runtime.must_be_open()
         changed = self._changed = self._pool.loop.create_future()
         first = next((item.handle.id for item in self._line if not item.ended), None)
         try:
-            async with waiting_for(self._pool.runtime, first):
+            async with waiting_for(self._runtime, first):
                 await changed
         finally:
             self._changed = None
@@ -234,7 +237,7 @@ class _Flow:
         left = tuple(
             item.handle.id for item in self._line if not item.ended and not item.handle.duplicate
         )
-        runtime = self._pool.runtime
+        runtime = self._runtime
         for item in self._line:
             runtime.waiting.forget(item.handle.id, item.heard)
         if left and not runtime.closed:

@@ -484,7 +484,11 @@ class Stream:
             if record.status.terminal:
                 yield self._outcome(record)
         assert self._watch is not None  # noqa: S101
-        await self._watch
+        await asyncio.wait((self._watch,))
+        if self._watch.cancelled():
+            # By the end of everything: whoever waits here was not cancelled.
+            runtime.must_be_open()
+        self._watch.result()
         assert self._view is not None  # noqa: S101
         if opened.finished and opened.resumed:
             self.report = report_of(opened)

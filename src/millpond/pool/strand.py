@@ -74,6 +74,7 @@ class Strands:
         options: Mapping[str, Any],
     ) -> None:
         self._pool = pool
+        self._runtime = pool.runtime
         self._fn = fn
         self._items: Iterator[Any] = iter(items)
         self._expected = length_hint(items, -1)
@@ -90,6 +91,8 @@ class Strands:
         self._exhausted = False
         self._under_way: dict[int, Handle[Any]] = {}
         self._alone: dict[int, Handle[Any]] = {}
+        self._sending: dict[asyncio.Task[Any], None] = {}
+        """Items that are on their way to be tried again."""
         self._changed: asyncio.Future[None] | None = None
         self._trouble: BaseException | None = None
 
@@ -127,7 +130,7 @@ class Strands:
         if self._expected >= 0:
             count = min(count, max(self._expected - self._taken + len(self._again), 1))
         handles = await self._pool.submit_works([self._strand] * count, self._options)
-        waiting = self._pool.runtime.waiting
+        waiting = self._runtime.waiting
         for handle in handles:
             self._under_way[handle.id] = handle
             waiting.on_end(handle.id, partial(self._strand_ended, handle.id))
@@ -135,7 +138,7 @@ class Strands:
     def _strand_ended(self, task: int, end: End | None) -> None:
         handle = self._under_way.pop(task, None)
         if handle is not None and (end is None or end.status is not Status.COMPLETED):
-            self._pool.runtime.spawn(self._ask_what_happened(handle, end))
+            self._runtime.spawn(self._ask_what_happened(handle, end))
         self._wake()
 
     async def _ask_what_happened(self, handle: Handle[Any], end: End | None) -> None:
@@ -159,7 +162,7 @@ class Strands:
             try:
                 results[index] = await stepped(as_coroutine(context.run(fn, item)), context)
             except Exception as error:  # noqa: BLE001 - an item's failure is the item's own
-                await self._failed(index, item, error)
+                self._failed(index, item, error)
             except BaseException:
                 self._again.append(found)
                 raise
@@ -199,8 +202,11 @@ class Strands:
         self._taken += 1
         return index, item
 
-    async def _failed(self, index: int, item: Any, error: Exception) -> None:  # noqa: ANN401
-        """Let an item that failed be tried again by itself, as its pool says."""
+    def _failed(self, index: int, item: Any, error: Exception) -> None:  # noqa: ANN401
+        """Let an item that failed be tried again by itself, as its pool says.
+
+        On the side: in a full pool that takes until somebody starts, and this strand has a slot.
+        """
         policy = self._policy
         attempts, pause = policy.attempts - 1, 0.0
         if isinstance(error, RetryLater):
@@ -208,21 +214,35 @@ class Strands:
         elif isinstance(error, GiveUp) or not may_retry(policy, error):
             attempts = 0
         else:
-            pause = backoff(policy, 1, jitter=self._pool.runtime.chance())
+            pause = backoff(policy, 1, jitter=self._runtime.chance())
         options = {**self._options, "delay": pause, "retry": policy.once_less()}
         if attempts < 1:
             options["retry"], options["delay"] = Retry.never(), 0.0
             fn = _raising(error)
         else:
             fn = _calling(self._fn, item, self._context)
-        (handle,) = await self._pool.submit_works([fn], options)
+        sending = self._runtime.spawn(self._send_alone(index, fn, options, error))
+        self._sending[sending] = None
+        sending.add_done_callback(self._sending.pop)
+
+    async def _send_alone(
+        self, index: int, fn: Callable[[], Any], options: Mapping[str, Any], error: Exception
+    ) -> None:
+        try:
+            (handle,) = await self._pool.submit_works([fn], options)
+        except Exception as refusal:  # noqa: BLE001 - raised where the result would have been
+            refusal.__cause__ = error
+            self._errors[index] = refusal
+            self._wake()
+            return
         self._alone[index] = handle
-        self._pool.runtime.waiting.on_end(handle.id, lambda end: self._alone_ended(index, end))
+        self._runtime.waiting.on_end(handle.id, lambda end: self._alone_ended(index, end))
 
     def _alone_ended(self, index: int, end: End | None) -> None:
         handle = self._alone.pop(index, None)
         if handle is not None:
-            self._pool.runtime.spawn(self._take_outcome(index, handle, end))
+            self._runtime.spawn(self._take_outcome(index, handle, end))
+        self._wake()
 
     async def _take_outcome(self, index: int, handle: Handle[Any], end: End | None) -> None:
         try:
@@ -237,18 +257,22 @@ class Strands:
             changed.set_result(None)
 
     async def _until_something_happens(self) -> None:
+        self._runtime.must_be_open()
         changed = self._changed = self._pool.loop.create_future()
-        async with waiting_for(self._pool.runtime, next(iter(self._under_way), None)):
+        async with waiting_for(self._runtime, next(iter(self._under_way), None)):
             await changed
 
     async def stop(self) -> None:
         """Leave nothing behind: strands and items under way are not wanted any more."""
-        runtime = self._pool.runtime
+        self._exhausted = True
+        self._again.clear()
+        for sending in self._sending:
+            sending.cancel()
         left = (*self._under_way, *(handle.id for handle in self._alone.values()))
         self._under_way.clear()
         self._alone.clear()
-        if left and not runtime.closed:
-            await runtime.cancel(left, interrupt=True)
+        if left and not self._runtime.closed:
+            await self._runtime.cancel(left, interrupt=True)
 
 
 def _most_under_way(pool: Pool) -> int:
