@@ -50,6 +50,11 @@ class Elsewhere:
             self.busy -= 1
         if asyncio.iscoroutine(result) or hasattr(result, "__await__"):
             # A plain function that returns an awaitable, such as a lambda around a coroutine.
+            if job.slot is not None and job.slot.task.cancelling():
+                # The thread could not be interrupted; what it gave need not begin.
+                if asyncio.iscoroutine(result):
+                    result.close()
+                raise asyncio.CancelledError
             return await stepped(as_coroutine(result), context)
         return result
 
