@@ -125,6 +125,9 @@ class Runtime:
         self.closed = True
         error = NotOpen("the Millpond was closed while this waited; what is stored stays stored")
         self.submitter.close(error)
+        for worker in self.workers:
+            # All of them first: none is to begin what another gives back.
+            worker.stopping = True
         for worker in list(self.workers):
             await worker.stop(grace)
         self.workers.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason, Refusal, too_large
@@ -49,7 +49,8 @@ class Submitter:
         self._runtime = runtime
         self._sending = False
         self._next: list[tuple[Batch, asyncio.Future[BatchAnswer]]] = []
-        self._lines: dict[str, dict[str | None, deque[Parked]]] = {}
+        self._lines: dict[str, dict[str | None, OrderedDict[Parked, None]]] = {}
+        """Who stands in line, by pool and lane; whoever is cancelled leaves at once, wherever."""
         self._offering: set[str] = set()
         self._again: set[str] = set()
         self._closed: BaseException | None = None
@@ -83,7 +84,7 @@ class Submitter:
             return None
         for lane in (None, *(new.key for new in batch.tasks)):
             if standing := lines.get(lane):
-                return standing[-1]
+                return next(reversed(standing))
         return None
 
     def _never_fits(self, batch: Batch) -> BatchAnswer | None:
@@ -185,7 +186,7 @@ class Submitter:
     ) -> BatchAnswer:
         pool = batch.tasks[0].pool
         parked = Parked(batch, lane, refusal, self._runtime.loop.create_future())
-        self._lines.setdefault(pool, {}).setdefault(lane, deque()).append(parked)
+        self._line(pool, lane)[parked] = None
         self._runtime.observe_blocked(pool, batch)
         try:
             async with asyncio.timeout(wait):
@@ -203,17 +204,19 @@ class Submitter:
     async def _told_to_go(self, pool: str, parked: Parked) -> BatchAnswer:
         """Let the first in line ask one last time; whoever stands behind others is refused."""
         standing = self._lines.get(pool, {}).get(parked.lane)
-        if standing and standing[0] is parked:
+        if standing and next(iter(standing)) is parked:
             return await self.send(parked.batch)
         return BatchAnswer(refusal=parked.refusal)
+
+    def _line(self, pool: str, lane: str | None) -> OrderedDict[Parked, None]:
+        return self._lines.setdefault(pool, {}).setdefault(lane, OrderedDict())
 
     def _leave(self, pool: str, parked: Parked) -> None:
         lines = self._lines.get(pool, {})
         standing = lines.get(parked.lane)
         if standing is None:
             return
-        if parked in standing:
-            standing.remove(parked)
+        standing.pop(parked, None)
         if not standing:
             del lines[parked.lane]
             if not lines:
@@ -255,9 +258,9 @@ class Submitter:
     async def _offer_line(self, pool: str, lane: str | None) -> None:
         """Let those at the head of a line in until there is no room for one."""
         while standing := self._lines.get(pool, {}).get(lane):
-            parked = standing[0]
+            parked = next(iter(standing))
             if parked.answer.done():
-                standing.popleft()
+                self._leave(pool, parked)
                 continue
             answer = await self.send(parked.batch)
             refusal = answer.refusal
@@ -276,7 +279,9 @@ class Submitter:
             return
         self._leave(pool, parked)
         parked.lane = lane
-        self._lines.setdefault(pool, {}).setdefault(lane, deque()).appendleft(parked)
+        line = self._line(pool, lane)
+        line[parked] = None
+        line.move_to_end(parked, last=False)
 
     async def _answer_same_keys(self, pool: str, stored: Batch) -> None:
         """Those who wait with a key that has just become known need no room any more."""

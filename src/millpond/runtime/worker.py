@@ -394,7 +394,10 @@ class Worker:
         A pool that has no free slot here waits for one; the others need not wait for it.
         """
         now = self.runtime.clock()
+        full = self.concurrency is not None and self._taken() >= self.concurrency
         for pool in list(self._due):
+            if full and not pool.endswith(CALLBACKS):
+                continue
             free = self._free(pool)
             if free < 1:
                 continue
@@ -411,13 +414,18 @@ class Worker:
                 self._arm()
         return None
 
+    def _taken(self) -> int:
+        """Return how many of its own slots are taken."""
+        return len(self.jobs) + sum(self.stuck.values())
+
     def _free(self, pool: str) -> int:
         """Return how many jobs more of a pool may run here."""
         free = MOST_AT_ONCE
         if self.concurrency is not None:
             # Callbacks have their own limit: a worker full of long jobs still tells how they ended.
-            taken = len(self.jobs) + sum(self.stuck.values())
-            free = self.concurrency - taken if not pool.endswith(CALLBACKS) else MOST_AT_ONCE
+            free = (
+                self.concurrency - self._taken() if not pool.endswith(CALLBACKS) else MOST_AT_ONCE
+            )
         stuck = self.stuck.get(pool, 0)
         if stuck:
             here = sum(job.leased.pool == pool for job in self.jobs.values())
