@@ -1,0 +1,401 @@
+"""Slots, turns and hooks: nothing that a handler or a hook does leaves a flag or a slot behind."""
+
+import asyncio
+import contextvars
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from millpond import Millpond, Outcome, Retry, bounded
+from millpond.core.errors import PoolClosed
+from millpond.runtime.job import current_job
+
+T = TypeVar("T")
+
+variable: contextvars.ContextVar[object] = contextvars.ContextVar("variable")
+
+
+class Anything:
+    """Something a context may hold."""
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """What should come does so within a minute."""
+    async with asyncio.timeout(60):
+        return await awaitable
+
+
+async def a_second() -> None:
+    """Take a second."""
+    await asyncio.sleep(1)
+
+
+def raises_cancelled(_: object) -> None:
+    """Raise what the result of a cancelled future raises."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("by", ["observer", "on_empty", "on_dead_letter"])
+async def test_a_hook_that_raises_a_cancellation_is_counted_like_any_other(by: str) -> None:
+    """It comes out of a future that was cancelled, and cancels nobody here."""
+    hooks: dict[str, Any] = {} if by == "observer" else {by: raises_cancelled}
+    mp = Millpond()
+    pool = mp.pool("p", retry=Retry.never(), **hooks)
+    other = mp.pool("other")
+    if by == "observer":
+        mp.observe(raises_cancelled)
+
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise ValueError
+
+    async with mp:
+        for work in (a_second, fails, a_second):
+            await soon((await pool.submit(work)).wait())
+        await soon(await other.submit(a_second))
+        assert mp.counts.hook_errors + mp.counts.observer_errors > 0
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+async def test_a_slot_that_is_cancelled_when_idle_is_missed_by_nobody(slots: int) -> None:
+    """A handler's late cancellation of its own task finds another one, or none, at work."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=slots)
+
+    async def cancels_later() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(5, task.cancel)
+        await asyncio.sleep(1)
+
+    async with mp:
+        for handle in [await pool.submit(cancels_later) for _ in range(slots)]:
+            await soon(handle)
+        await asyncio.sleep(10)
+        (worker,) = mp.runtime.workers
+        assert [] == [slot for slot in worker._slots if slot.task.done()]
+        assert set(worker._idle) == worker._slots
+        for handle in [await pool.submit(a_second) for _ in range(2 * slots)]:
+            await soon(handle)
+
+
+async def test_a_handler_that_cancels_its_own_task_costs_its_slot_and_no_more() -> None:
+    """The attempt has failed; the others go on elsewhere."""
+    mp = Millpond()
+    pool = mp.pool("p", retry=Retry.never())
+
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    async with mp:
+        handles = [await pool.submit(one) for one in (cancels_itself, a_second, a_second)]
+        for handle in handles:
+            await soon(handle.wait())
+        assert ["failed", "completed", "completed"] == [handle.status for handle in handles]
+
+
+async def test_a_slot_keeps_nothing_of_the_context_it_was_made_in() -> None:
+    """Whoever happened to submit when it was made is not kept alive by it."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=3)
+    held: list[weakref.ref[Anything]] = []
+
+    async def request() -> None:
+        something = Anything()
+        variable.set(something)
+        held.append(weakref.ref(something))
+        await (await pool.submit(a_second))
+
+    async with mp:
+        for _ in range(3):
+            await asyncio.create_task(request())
+        await asyncio.sleep(100)
+        gc.collect()
+        assert [None] * 3 == [one() for one in held]
+
+
+async def test_what_is_done_on_the_side_belongs_to_no_job() -> None:
+    """A hook that a handler's own submit happened to set off does not run on its account."""
+    seen = []
+
+    async def hook(_: object) -> None:
+        seen.append((current_job.get(), (await pool.submit(a_second)).submitted_by))
+
+    mp = Millpond()
+    pool = mp.pool("p")
+    emptied = mp.pool("emptied", on_empty=hook, backpressure=bounded(1, on_full="drop_oldest"))
+
+    async def handler() -> None:
+        await emptied.submit(a_second)
+        await emptied.purge()
+        await asyncio.sleep(1)
+
+    async with mp:
+        await emptied.pause()
+        await soon(await pool.submit(handler))
+        await asyncio.sleep(1)
+    assert [(None, "user")] == seen
+
+
+async def test_hundreds_of_full_pools_do_not_keep_callbacks_from_their_turn() -> None:
+    """One worker with one slot: each pool has its turn, each callback comes at once."""
+    mp = Millpond(work=False)
+    pools = [mp.pool(f"p{number}") for number in range(600)]
+    told: list[float] = []
+    work = mp.task(a_second)
+
+    @mp.task
+    async def tell(_outcome: Outcome) -> None:
+        told.append(asyncio.get_running_loop().time())
+
+    async with mp, mp.worker(concurrency=1):
+        begun = asyncio.get_running_loop().time()
+        for pool in pools:
+            await pool.submit(work.bind(), on_complete=tell.bind())
+        await asyncio.sleep(601)
+        assert pytest.approx([begun + 1 + number for number in range(600)]) == told
+        assert 0 == mp.counts.stalls
+
+
+async def test_a_worker_with_one_slot_goes_round_its_pools() -> None:
+    """Whichever pool has the longest queue, each has a turn before any has another."""
+    mp = Millpond(work=False)
+    pools = [mp.pool(f"p{number}") for number in range(4)]
+    started: list[str] = []
+
+    @mp.task
+    async def work(name: str) -> None:
+        started.append(name)
+        await asyncio.sleep(1)
+
+    async with mp, mp.worker(concurrency=1):
+        for pool in pools:
+            for _ in range(5):
+                await pool.submit(work.bind(pool.name))
+        await asyncio.sleep(30)
+        rounds = [started[at : at + 4] for at in range(0, 20, 4)]
+        assert [{"p0", "p1", "p2", "p3"}] * 5 == [set(one) for one in rounds]
+
+
+async def test_a_turn_that_is_cancelled_is_taken_up_by_another() -> None:
+    """Whoever does a turn in passing may be cancelled in it: the pool goes on."""
+    mp = Millpond()
+    pool = mp.pool("p")
+    async with mp:
+        (worker,) = mp.runtime.workers
+        await asyncio.sleep(1)
+        lease = mp.runtime.store.lease
+        asked: list[None] = []
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            asked.append(None)
+            await asyncio.sleep(1)
+            return await lease(*args, **kwargs)
+
+        mp.runtime.store.lease = slow  # type: ignore[method-assign]
+        submitting = asyncio.create_task(pool.submit(a_second))
+        await asyncio.sleep(0.5)
+        assert 1 == len(asked)
+        submitting.cancel()
+        await asyncio.gather(submitting, return_exceptions=True)
+        mp.runtime.store.lease = lease  # type: ignore[method-assign]
+        # The task was stored before the turn; nobody comes by who would do the next one.
+        await soon(pool.drain())
+        assert (1, False) == ((await pool.snapshot()).completed, worker.scheduled)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks are never eager before")
+@pytest.mark.parametrize("concurrency", [None, 1])
+async def test_everything_goes_on_with_eager_tasks(concurrency: int | None) -> None:
+    """A loop that starts tasks at once starts no job in the middle of a turn."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    mp = Millpond(work=False)
+    pool = mp.pool("p", max_concurrent=2, backpressure=bounded(2))
+
+    @mp.task
+    async def work(number: int) -> int:
+        if number % 3 == 0:
+            await asyncio.sleep(1)
+        return number
+
+    async def plain(number: int) -> int:
+        return await (await pool.submit(work.bind(number), wait=500))
+
+    async with mp, mp.worker(concurrency=concurrency):
+        doing = [asyncio.create_task(plain(number)) for number in range(30)]
+        assert list(range(30)) == await soon(asyncio.gather(*doing))
+        assert list(range(20)) == await soon(_all(pool.map(work, range(20))))
+
+
+async def _all(mapped: Any) -> Any:
+    return await mapped
+
+
+async def test_an_item_that_failed_is_not_waited_for_in_a_slot() -> None:
+    """Its next attempt waits for room in the queue; the strand that ran it makes that room."""
+    mp = Millpond()
+    pool = mp.pool("p", backpressure=bounded(1), retry=Retry(attempts=2, jitter=0.0))
+    failed: list[int] = []
+
+    async def work(number: int) -> int:
+        await asyncio.sleep(1)
+        if not failed:
+            failed.append(number)
+            raise ValueError
+        return number
+
+    async def apply() -> list[int]:
+        return await pool.map(work, [1, 2, 3])
+
+    async with mp:
+        mapping = asyncio.create_task(apply())
+        await asyncio.sleep(0.5)
+        await pool.submit(a_second)
+        assert [1, 2, 3] == await soon(mapping)
+
+
+async def test_an_item_that_cannot_be_tried_again_ends_its_map() -> None:
+    """The pool was closed meanwhile: that is said, and why it was needed."""
+    mp = Millpond()
+    pool = mp.pool("p", retry=Retry(attempts=2, jitter=0.0))
+
+    async def work(_number: int) -> None:
+        await asyncio.sleep(1)
+        raise ValueError
+
+    async def apply() -> list[None]:
+        return await pool.map(work, [1, 2])
+
+    async with mp:
+        mapping = asyncio.create_task(apply())
+        await asyncio.sleep(0.5)
+        await pool.close()
+        with pytest.raises(PoolClosed) as told:
+            await soon(mapping)
+        assert isinstance(told.value.__cause__, ValueError)
+        await asyncio.sleep(100)
+        assert {} == mp.runtime._tasks
+
+
+@pytest.mark.real_loop
+async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_gives() -> None:
+    """The thread cannot be stopped; the coroutine it returns is not begun."""
+    mp = Millpond()
+    pool = mp.pool("p")
+    gate, begun = threading.Event(), []
+
+    async def after() -> None:
+        begun.append(True)
+
+    def before() -> Any:
+        gate.wait(5)
+        return after()
+
+    async with mp:
+        handle = await pool.submit(before)
+        await asyncio.sleep(0.02)
+        await handle.cancel(mode="interrupt")
+        gate.set()
+        await handle.wait(timeout=5)
+        assert ("cancelled", []) == (handle.status, begun)
+
+
+async def test_waiters_that_give_up_are_forgotten() -> None:
+    """However many waited for one task, nothing stays of them."""
+    mp = Millpond(work=False)
+    pool = mp.pool("p")
+    work = mp.task(a_second)
+    async with mp:
+        handle = await pool.submit(work.bind())
+        waiting = [asyncio.create_task(handle.wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert {} == mp.runtime.waiting._tasks
+
+
+async def test_a_method_that_waits_is_forgotten_by_its_value() -> None:
+    """A bound method is another object each time."""
+
+    class Listener:
+        def heard(self, _end: object) -> None:
+            """Be told."""
+
+    mp = Millpond(work=False)
+    async with mp:
+        listener, waiting = Listener(), mp.runtime.waiting
+        waiting.on_end(1, listener.heard)
+        waiting.forget(1, listener.heard)
+        assert {} == waiting._tasks
+
+
+CHURN: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "first first": list,
+    "last first": lambda given: given[::-1],
+}
+
+
+@pytest.mark.parametrize("order", CHURN)
+async def test_a_crowd_of_parked_submitters_goes_as_it_came(order: str) -> None:
+    """Who stands anywhere in a line leaves it at once; nothing is left of any of them."""
+    mp = Millpond()
+    pool = mp.pool("p", backpressure=bounded(1))
+
+    async def for_long() -> None:
+        await asyncio.sleep(1_000)
+
+    async with mp:
+        for _ in range(2):
+            await pool.submit(for_long)
+        parked = [asyncio.create_task(pool.submit(a_second)) for _ in range(3_000)]
+        await asyncio.sleep(1)
+        assert 3_000 == (await pool.snapshot()).blocked_submitters
+        for one in CHURN[order](parked):
+            one.cancel()
+        await asyncio.gather(*parked, return_exceptions=True)
+        await asyncio.sleep(1)
+        runtime = mp.runtime
+        assert ({}, {}, set()) == (
+            runtime.submitter._lines,
+            runtime._tasks,
+            runtime.submitter._offering,
+        )
+        assert 2 == len(runtime.closures)
+
+
+async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> None:
+    """Cancelled before they start, as they run, or as they are waited for."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=3)
+
+    async def at_once() -> None:
+        pass
+
+    async with mp:
+        for number in range(3_000):
+            handle = await pool.submit(a_second if number % 2 else at_once)
+            waiting = asyncio.create_task(handle.wait())
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            await handle.cancel("interrupt")
+            if number % 5 == 0:
+                waiting.cancel()
+            else:
+                await waiting
+        await pool.drain()
+        runtime = mp.runtime
+        (worker,) = runtime.workers
+        assert ({}, {}) == (runtime.closures, runtime.waiting._tasks)
+        assert ({}, {}) == (runtime._tasks, worker.jobs)
+        assert [] == worker._ended
+        assert 3 >= len(worker._slots)
+        assert 0 == len(worker._moments)
