@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 
 from millpond.runtime.process import Errand, ProcessPool
 
@@ -36,7 +37,10 @@ async def main(deed: str) -> None:
         await pool.run(job)
 
     def tell(pids: bytes) -> None:
-        fork = os.fork() if "FORK" in os.environ else None
+        with warnings.catch_warnings():
+            # From Python 3.12 on it warns of threads, which this child never looks at.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            fork = os.fork() if "FORK" in os.environ else None
         if fork == 0:
             time.sleep(3600)
         say(*([fork] if fork else []), pids.decode())
