@@ -49,6 +49,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -124,6 +125,7 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
+        refuse_while_main_loads("opens a Millpond")
         shared = self.make_store is not None if self.shared is None else self.shared
         if self.make_store is not None:
             store = self.make_store()

@@ -36,6 +36,15 @@ _SIGTERM_EXIT = 128 + signal.SIGTERM
 main_is_loading = False
 
 
+def refuse_while_main_loads(deed: str) -> None:
+    """Raise if the parent's main file is being run here: its work must not be done twice."""
+    if main_is_loading:
+        raise RuntimeError(
+            f"this script {deed} while a child of it imports it; "
+            'put what only the main process does under `if __name__ == "__main__":`'
+        )
+
+
 class Terminated(SystemExit):
     """The parent wants this process gone; raised in the handler so that it can clean up."""
 
