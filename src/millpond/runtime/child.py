@@ -342,12 +342,18 @@ def _traceback(error: BaseException) -> str:
     try:
         import traceback  # noqa: PLC0415 - needed when something broke, and not small
 
-        own, trace = __file__, error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == own:
+        trace = error.__traceback__
+        while trace is not None and _is_ours(trace.tb_frame):
             trace = trace.tb_next
         return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException:  # noqa: BLE001 - an error that cannot be told is still an error
         return ""
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is one that calls the handler, here or in what was asked for by name."""
+    module = frame.f_globals.get("__name__", "")
+    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task"
 
 
 def _wish(error: BaseException) -> bytes:

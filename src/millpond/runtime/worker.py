@@ -714,7 +714,7 @@ class Worker:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 
     def _overran(self, job: Job) -> None:
-        self._settle_without(job, timed_out(job))
+        self._settle_without(job, timed_out(job)[1])
 
     async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a handler in a thread or a process."""
