@@ -188,6 +188,10 @@ class Millpond:
             raise NotOpen("this Millpond is not open; put `async with mp:` around the work")
         return self._runtime
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"<millpond in memory, {state}: {', '.join(self._pools) or 'no pools'}>"
+
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime

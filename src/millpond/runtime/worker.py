@@ -138,6 +138,10 @@ class Worker:
         for pool in runtime.declared:
             self.watch(pool)
 
+    def __repr__(self) -> str:
+        pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
+
     @property
     def at_it(self) -> bool:
         """Whether a turn is under way, or to be tried again."""
