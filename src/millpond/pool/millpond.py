@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from millpond.core import check
+from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
 from millpond.core.errors import (
     AlreadyOpen,
@@ -263,6 +264,11 @@ class Millpond:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
         self._check_scope(scope, scope_id)
+        if isinstance(max_concurrent, Adaptive):
+            raise NotSupported(
+                "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
+                feature="adaptive",
+            )
         strict = ordered or lanes is not None
         spec = PoolSpec(
             name=name,
@@ -427,7 +433,12 @@ class Millpond:
             )
         if not callable(fn):
             raise TypeError(f"task() decorates a function, not {fn!r}")
-        own = check.name("name", name if name is not None else getattr(fn, "__name__", ""))
+        given = getattr(fn, "__name__", "")
+        if name is None and given in ("", "<lambda>"):
+            raise ConfigError(
+                "name", name, f"must be given for {fn!r}, which has none to be found by"
+            )
+        own = check.name("name", given if name is None else name)
         task: TaskFunction[..., Any, Any] = TaskFunction(
             self,
             pool,
@@ -589,5 +600,5 @@ def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
         return ()
     if isinstance(rate, Rate):
         return (rate,)
-    check.instance("rate", rate, Sequence)
+    check.instance("rate", rate, Sequence, "a Rate, such as Rate(100, per=60), or a list of them")
     return tuple(rate)
