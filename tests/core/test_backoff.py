@@ -63,6 +63,8 @@ REFUSED: list[tuple[str, Callable[[], Retry]]] = [
     ("retry.attempts=0", lambda: Retry(attempts=0)),
     ("retry.attempts=True", lambda: Retry(attempts=True)),
     ("retry.initial=-1", lambda: Retry(initial=-1)),
+    ("retry.initial=300 would be cut to max_delay=60", lambda: Retry(initial=300)),
+    ("retry.initial=90 would be cut to max_delay=60", lambda: Retry.linear(90)),
     ("retry.factor=0.5", lambda: Retry(factor=0.5)),
     ("retry.max_delay=inf", lambda: Retry(max_delay=float("inf"))),
     ("retry.jitter=1.5", lambda: Retry(jitter=1.5)),
