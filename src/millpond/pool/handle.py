@@ -177,7 +177,12 @@ class Handle(Generic[R_co]):
         if self._end is None and current_job.get() is None:
             runtime = self._pool.runtime
             waiting = runtime.waiting
-            if waiting.has_not_ended(self.id, self._era) and runtime.serves_all():
+            self._end = waiting.recalled(self.id)
+            if (
+                self._end is None
+                and waiting.has_not_ended(self.id, self._era)
+                and runtime.serves_all()
+            ):
                 # Nobody to ask and nothing to check: what is left is to wait.
                 told = runtime.loop.create_future()
                 waiting.on_end(self.id, told)
@@ -223,6 +228,10 @@ class Handle(Generic[R_co]):
                 end.reason = self.reason
             else:
                 runtime = self._pool.runtime
+                recalled = runtime.waiting.recalled(self.id)
+                if recalled is not None:
+                    self._end = recalled
+                    return recalled
                 timer = runtime.unserved.watch(self.pool)
                 try:
                     end = await end_of(runtime, self.id, self._era)

@@ -38,8 +38,11 @@ class Waiting:
         """What handlers raised, the latest, until retention forgets it."""
         self.era = object()
         """Of this Millpond's opening and of no other: what lived in another is not known here."""
-        self._recent: set[int] = set()
-        """The tasks that ended in this era: a task of it that is not here has not ended."""
+        self._recent: dict[int, End | None] = {}
+        """The tasks that ended in this era: a task of it that is not here has not ended.
+
+        With it the end of one that completed with a small result; it can have no other any more.
+        """
 
     def on_end(self, task: int, callback: Waiter) -> None:
         """Call back, or set a future, once when a task ends; None means: ask the store."""
@@ -63,9 +66,10 @@ class Waiting:
         """Tell who waits for a task."""
         if end is not None:
             self._keep(task, end)
-        self._recent.add(task)
+        small = end is not None and end.status is Status.COMPLETED and len(end.result or b"") <= 256
+        self._recent[task] = end if small else None
         if len(self._recent) > RECENT_KEPT:
-            self._recent = set()
+            self._recent = {}
             self.era = object()
         known = self._tasks.pop(task, None)
         if known is not None:
@@ -102,6 +106,7 @@ class Waiting:
         """Forget what closures returned before a moment."""
         for task in [task for task, (at, _) in self.values.items() if at < before]:
             del self.values[task]
+        self._recent = dict.fromkeys(self._recent)
 
     def forget_causes(self, before: float) -> None:
         """Forget what handlers raised before a moment, with all that its frames hold."""
@@ -118,6 +123,10 @@ class Waiting:
         if raised is not None:
             end.cause = raised[1]
         return end
+
+    def recalled(self, task: int) -> End | None:
+        """Return the end of a task that completed a little while ago, if it is at hand."""
+        return self._recent.get(task)
 
     def has_not_ended(self, task: int, era: object) -> bool:
         """Return whether a task that lived in an era is known not to have ended since."""
