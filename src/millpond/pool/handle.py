@@ -198,6 +198,8 @@ class Handle(Generic[R_co]):
 
     async def value_of(self, end: End | None) -> R_co:
         """Return the result that an end means, or raise its error; None = wait for the end."""
+        if end is not None:
+            end.must_be_one()
         self._end = end if end is not None else await self._wait_for_end()
         return self._outcome()
 

@@ -145,7 +145,7 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
-                for pool in self._pools.values():
+                for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.polling.start()
                 if self._work is None or self._work:
@@ -176,7 +176,8 @@ class Millpond:
             try:
                 await runtime.close(grace)
             finally:
-                self._runtime = None
+                if self._runtime is runtime:
+                    self._runtime = None
 
     @property
     def is_open(self) -> bool:
@@ -211,6 +212,7 @@ class Millpond:
         once, is there as `ctx.resources`, and is closed when the worker has stopped.
         """
         runtime = self.runtime
+        patience = check.seconds("grace", grace)
         if concurrency is not None:
             check.whole("concurrency", concurrency, least=1)
         names = None
@@ -228,7 +230,7 @@ class Millpond:
             try:
                 yield worker
             finally:
-                await runtime.remove_worker(worker, check.seconds("grace", grace))
+                await runtime.remove_worker(worker, patience)
 
     # Pools
 

@@ -38,6 +38,8 @@ class Waiting:
         """What handlers raised, the latest, until retention forgets it."""
         self.era = object()
         """Of this Millpond's opening and of no other: what lived in another is not known here."""
+        self._closed: BaseException | None = None
+        """What is told to who waits after the end of everything."""
         self._recent: dict[int, End | None] = {}
         """The tasks that ended in this era: a task of it that is not here has not ended.
 
@@ -46,6 +48,9 @@ class Waiting:
 
     def on_end(self, task: int, callback: Waiter) -> None:
         """Call back, or set a future, once when a task ends; None means: ask the store."""
+        if self._closed is not None:
+            _tell(callback, End.closed(self._closed))
+            return
         known = self._tasks.get(task)
         if known is None:
             self._tasks[task] = callback
@@ -57,10 +62,14 @@ class Waiting:
     def forget(self, task: int, callback: Waiter) -> None:
         """Take a callback back."""
         known = self._tasks.get(task)
-        if known is callback:
+        if isinstance(known, list):
+            if callback in known:
+                known.remove(callback)
+            if not known:
+                del self._tasks[task]
+        elif known == callback:
+            # Equal, not the same: a method is another object each time it is asked for.
             del self._tasks[task]
-        elif isinstance(known, list) and callback in known:
-            known.remove(callback)
 
     def ended(self, task: int, end: End | None) -> None:
         """Tell who waits for a task."""
@@ -142,8 +151,8 @@ class Waiting:
                 end = await self._seen(task)
             if end is None:
                 end = await told
-            if end is not None and end.status is Status.QUEUED and end.cause is not None:
-                raise end.cause
+            if end is not None:
+                end.must_be_one()
             return end if end is not None else await self._must_be_seen(task)
         finally:
             self.forget(task, told)
@@ -194,7 +203,8 @@ class Waiting:
         return list(self._runs)
 
     def close(self, error: BaseException) -> None:
-        """Nothing more will end here: tell everybody so."""
+        """Nothing more will end here: tell everybody so, those who come later too."""
+        self._closed = error
         waiting, self._tasks = self._tasks, {}
         for known in waiting.values():
             for callback in known if isinstance(known, list) else [known]:

@@ -119,6 +119,7 @@ class Worker:
         self._wake: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._quiet: list[asyncio.Future[None]] = []
+        self._in_grace = False
         self._after_turn: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
@@ -135,6 +136,7 @@ class Worker:
         self.joined = True
         self.renewed(sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
+        self._driver.add_done_callback(self._driven)
         for pool in runtime.declared:
             self.watch(pool)
 
@@ -209,7 +211,9 @@ class Worker:
             self._timer.cancel()
         self.give_back_ahead()
         if grace > 0 and self.jobs:
+            self._in_grace = True
             await self._until_quiet(grace)
+            self._in_grace = False
         for job in list(self.jobs.values()):
             self.stop_job(job, Why.STOP)
         if self.jobs:
@@ -235,6 +239,11 @@ class Worker:
             self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
         except Exception as error:  # noqa: BLE001 - its lease will tell, if a little later
             log.warning("worker %s could not take its leave (%s)", self.name, error)
+
+    def hurry(self) -> None:
+        """Let a worker that stops give running jobs no more time."""
+        if self._in_grace:
+            self._tell_quiet()
 
     async def _tell_the_rest(self) -> None:
         """Settle what has ended, after the turn under way; a failing store has some tries."""
@@ -306,6 +315,10 @@ class Worker:
                 await asyncio.sleep(self._pause)
             await self.turn()
 
+    def _driven(self, _driver: asyncio.Task[None]) -> None:
+        """Nobody drives it any more: it was stopped, or the loop ends with it still open."""
+        self.stopping = True
+
     def _arm(self) -> None:
         """Wake up at the soonest moment that time alone will help."""
         soonest = self._moments.lowest()
@@ -366,22 +379,25 @@ class Worker:
             if not isinstance(error, Exception):
                 raise
         finally:
+            # Also where this was cancelled: somebody must do what it leaves undone.
             self._turning = False
             _tell(self._after_turn)
-        if self._scheduled:
-            self._scheduled = False
-            self.kick()
+            if self._scheduled:
+                self._scheduled = False
+                self.kick()
         if self.stopping and not self.jobs:
             self._tell_quiet()
 
     def _next_ask(self) -> LeaseAsk | None:
-        """Return what to ask for next: of a pool that is due, as the plan says."""
+        """Return what to ask for next: of a pool that is due and has room here, as the plan says.
+
+        A pool that has no free slot here waits for one; the others need not wait for it.
+        """
         now = self.runtime.clock()
-        while self._due:
-            pool = next(iter(self._due))
+        for pool in list(self._due):
             free = self._free(pool)
             if free < 1:
-                return self._ask_of_others(pool)
+                continue
             del self._due[pool]
             watch = self._watches[pool]
             plan = watch.plan(free=free, now=now)
@@ -393,14 +409,6 @@ class Worker:
             if plan.moment is not None:
                 self._moments.set(pool, (plan.moment,))
                 self._arm()
-        return None
-
-    def _ask_of_others(self, full: str) -> LeaseAsk | None:
-        """A pool that has no free slot here waits for one; the others need not wait for it."""
-        for pool in list(self._due):
-            if pool != full and self._free(pool) > 0:
-                self._due[full] = self._due.pop(full)
-                return self._next_ask()
         return None
 
     def _free(self, pool: str) -> int:
@@ -527,6 +535,14 @@ class Worker:
             return True
         self._slots.discard(slot)
         return False
+
+    def lost(self, slot: Slot) -> None:
+        """A slot is gone; what is ready must not wait for it."""
+        self._slots.discard(slot)
+        if slot in self._idle:
+            self._idle.remove(slot)
+        if self.ready and self.joined:
+            self.wake_slots()
 
     def wants_turn(self) -> bool:
         """Return whether whoever asks should do the turn itself: nobody else is at work."""
