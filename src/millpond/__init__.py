@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
+
     from millpond.bulkhead import (
         Bulkhead,
         Capacity,
@@ -17,10 +19,18 @@ if TYPE_CHECKING:
     from millpond.core.admit import Reason
     from millpond.core.backoff import Retry
     from millpond.core.errors import (
+        AlreadyOpen,
+        BadPayload,
+        BatchTooLarge,
         BulkheadRejected,
+        ConfigConflict,
         ConfigError,
+        IdempotencyConflict,
         MillpondError,
         NoCapacity,
+        NotOpen,
+        NotSupported,
+        PoolClosed,
         PoolFull,
         RunFailed,
         RunOverBudget,
@@ -47,38 +57,52 @@ if TYPE_CHECKING:
     from millpond.pool.context import Context, SyncContext
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
+    from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
     from millpond.pool.pool import Pool
     from millpond.pool.rejection import Rejected
-    from millpond.pool.run import RunReport
+    from millpond.pool.run import Run, RunReport
+    from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.batch import Failed
+    from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.retention import Keep
 
 __all__ = [
+    "AlreadyOpen",
+    "BadPayload",
+    "BatchTooLarge",
     "BoundCall",
     "Bulkhead",
     "BulkheadRejected",
     "Capacity",
+    "ConfigConflict",
     "ConfigError",
     "Context",
     "DeadLetter",
     "Empty",
+    "ErrorInfo",
     "Failed",
     "GiveUp",
     "Handle",
     "HookEvent",
+    "IdempotencyConflict",
     "Keep",
+    "LaneStatus",
     "Leftover",
     "Millpond",
     "MillpondError",
     "NoCapacity",
+    "NotOpen",
+    "NotSupported",
     "Observed",
+    "Options",
     "Outcome",
     "Permit",
     "Pool",
+    "PoolClosed",
     "PoolFull",
     "Rate",
     "Reason",
@@ -87,9 +111,11 @@ __all__ = [
     "Rejection",
     "Retry",
     "RetryLater",
+    "Run",
     "RunFailed",
     "RunOverBudget",
     "RunReport",
+    "Snapshot",
     "StaleRevision",
     "Stats",
     "Status",
@@ -101,6 +127,7 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "TaskFunction",
+    "TaskInfo",
     "TaskRejected",
     "WouldDeadlock",
     "adaptive",
@@ -131,10 +158,18 @@ _HOME = {
         "millpond.core.admit": ("Reason",),
         "millpond.core.backoff": ("Retry",),
         "millpond.core.errors": (
+            "AlreadyOpen",
+            "BadPayload",
+            "BatchTooLarge",
             "BulkheadRejected",
+            "ConfigConflict",
             "ConfigError",
+            "IdempotencyConflict",
             "MillpondError",
             "NoCapacity",
+            "NotOpen",
+            "NotSupported",
+            "PoolClosed",
             "PoolFull",
             "RunFailed",
             "RunOverBudget",
@@ -161,13 +196,16 @@ _HOME = {
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.handle": ("Handle",),
         "millpond.pool.millpond": ("Millpond",),
+        "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),
         "millpond.pool.pool": ("Pool",),
         "millpond.pool.rejection": ("Rejected",),
-        "millpond.pool.run": ("RunReport",),
+        "millpond.pool.run": ("Run", "RunReport"),
+        "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
         "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.runtime.batch": ("Failed",),
+        "millpond.runtime.error": ("ErrorInfo",),
         "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),
         "millpond.runtime.retention": ("Keep",),
     }.items()
@@ -177,6 +215,8 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -186,4 +226,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *__all__]

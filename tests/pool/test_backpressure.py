@@ -846,3 +846,27 @@ def _call(mp: Millpond) -> Any:
         async def noop() -> None: ...
 
     return mp.tasks["noop"].bind()
+
+
+@pytest.mark.parametrize(
+    "policy", [bounded(1, "drop_newest"), bounded(1, "drop_oldest"), ring_buffer(1)], ids=str
+)
+@pytest.mark.parametrize("how", ["await", "wait", "as_completed", "refresh"])
+async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
+    policy: Backpressure, how: str
+) -> None:
+    """Whether it was refused or evicted, awaiting it raises TaskRejected and nothing hangs."""
+    counter = Counter(policy)
+    async with counter.mp:
+        await counter.pool.pause()
+        both = [await counter.submit("a"), await counter.submit("b")]
+        if how == "wait":
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"].wait(), 1)
+        elif how == "as_completed":
+            async for ended in counter.mp.as_completed(both):
+                assert "rejected" == ended.status
+                break
+        elif how == "refresh":
+            await both[policy.on_full == "drop_newest"].refresh()
+        with pytest.raises(TaskRejected):
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"], 1)

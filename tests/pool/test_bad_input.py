@@ -1,6 +1,7 @@
 """Bad input: refused where it is given, by name, and nothing is stored."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Millpond, MillpondError, Retry
+from millpond import ConfigError, Millpond, MillpondError, Retry, adaptive, fifo
 from millpond.core.errors import BadPayload, DuplicateName, NotSupported, PayloadTooLarge
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -250,3 +251,78 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
         shop.mp.pool("other", scope="tenant", scope_id="acme")
     with pytest.raises(ConfigError, match="attempts"):
         Retry(attempts=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "mistake", "advice"),
+    [
+        ("queue", fifo, "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
+        ("queue", "fifo", "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
+        ("backpressure", 100, "must be bounded(...), fail_fast() or ring_buffer(...)"),
+        ("rate", 5, "must be a Rate, such as Rate(100, per=60), or a list of them"),
+        ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),
+        ("max_concurrent", adaptive(1, 50), "the max_concurrent of a pool is a number"),
+    ],
+)
+async def test_a_likely_mistake_is_answered_with_what_to_write(
+    option: str, mistake: Any, advice: str
+) -> None:
+    """The message of a bad pool option says how a good one is written."""
+    with pytest.raises(MillpondError, match=re.escape(advice)):
+        Millpond().pool("work", **{option: mistake})
+
+
+async def test_what_could_never_run_is_not_registered() -> None:
+    """A generator, a lambda without a name, and a local function for a process."""
+    shop = Shop()
+
+    def numbers() -> Any:
+        yield 1
+
+    async def pages() -> Any:
+        yield 1
+
+    for yields in (numbers, pages):
+        with pytest.raises(ConfigError, match="yields, and a task returns"):
+            shop.pool.task(yields)
+    with pytest.raises(ConfigError, match="must be given for <function"):
+        shop.pool.task(lambda: 1)
+    with pytest.raises(ConfigError, match="needs a function at the top of a module"):
+        shop.pool.task(executor="process")(local)
+    assert ["order"] == list(shop.mp.tasks)
+
+
+def made() -> Callable[[], int]:
+    def inner() -> int:
+        return 1
+
+    return inner
+
+
+local = made()
+
+
+@pytest.mark.parametrize(
+    ("work", "needed"),
+    [(lambda x: x, "x"), (lambda *, word: word, "word"), (lambda x, y=1: (x, y), "x")],
+)
+async def test_a_function_that_needs_arguments_is_refused_at_submit(work: Any, needed: str) -> None:
+    """It could only fail later, once for each attempt; defaults and *args are no reason."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(TypeError, match=f"needs {needed!r}"):
+            await shop.pool.submit(work)
+        assert 0 == await shop.pool.size()
+        await shop.pool.pause()
+        await shop.pool.submit(lambda x=1, *y, **z: (x, y, z))
+        assert 1 == await shop.pool.size()
+
+
+async def test_a_run_is_seeded_with_a_list() -> None:
+    """One call alone is a TypeError that shows the list it must be in."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(TypeError, match=re.escape("a list of calls: [order(1)]")):
+            await shop.pool.drain(shop.order.bind(1))
+        with pytest.raises(TypeError, match="a list of calls"):
+            shop.pool.stream(shop.order.bind(1))

@@ -1,6 +1,7 @@
 """Drain: a seed and everything it grows into, run to its end and no further."""
 
 import asyncio
+import sys
 from collections import Counter
 
 import pytest
@@ -1160,8 +1161,11 @@ async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> N
 # Its bar
 
 
-async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_progress_draws_a_bar_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """progress=True shows ended/total on stderr while the run goes on, and ends the line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
 
@@ -1182,6 +1186,19 @@ async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixtur
     assert ["0/4", "1/4", "2/4", "3/4", "4/4"] == [line.split()[1] for line in lines]
     assert lines[-1].endswith("1 failed")
     assert shown.err.endswith("\n")
+
+
+async def test_progress_in_a_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where stderr is no terminal, as under cron, only the last state of the bar is written."""
+    mp = Millpond()
+    pool = mp.pool("items")
+
+    @pool.task
+    async def item(n: int) -> None: ...
+
+    async with mp:
+        await pool.drain(item.each(range(4)), progress=True)
+    assert f"{'█' * 30} 4/4\n" == capsys.readouterr().err
 
 
 async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,10 @@ class Handle(Generic[R_co]):
         if admission.duplicate:
             self.id = admission.task
             self._era = None
+        elif admission.status is Status.REJECTED:
+            # It was never stored: nobody will tell of its end, and there is nothing to read.
+            self._end = End(Status.REJECTED)
+            self._end.reason = admission.reason
 
     def forgotten(self) -> None:
         """Only the key still stands for the task: how it ended is known, its result is not."""
@@ -224,23 +228,17 @@ class Handle(Generic[R_co]):
 
     async def _wait_for_end(self) -> End:
         if self._end is None:
-            if self.status is Status.REJECTED and not self.duplicate:
-                # It was never stored: there is nothing to wait for and nothing to read.
-                end = End(Status.REJECTED)
-                end.reason = self.reason
-            else:
-                runtime = self._pool.runtime
-                recalled = runtime.waiting.recalled(self.id)
-                if recalled is not None:
-                    self._end = recalled
-                    return recalled
-                timer = runtime.unserved.watch(self.pool)
-                try:
-                    end = await end_of(runtime, self.id, self._era)
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-            self._end = end
+            runtime = self._pool.runtime
+            recalled = runtime.waiting.recalled(self.id)
+            if recalled is not None:
+                self._end = recalled
+                return recalled
+            timer = runtime.unserved.watch(self.pool)
+            try:
+                self._end = await end_of(runtime, self.id, self._era)
+            finally:
+                if timer is not None:
+                    timer.cancel()
         return self._end
 
     def _value(self, end: End) -> Any:  # noqa: ANN401 - whatever the task returned

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 import msgspec
 
 from millpond.core import check
+from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
 from millpond.core.errors import (
     AlreadyOpen,
@@ -51,6 +52,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
@@ -127,6 +129,7 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
+        refuse_while_main_loads("opens a Millpond")
         if self.make_store is not None:
             store = self.make_store()
             shared = getattr(store, "shared", True) if self.shared is None else self.shared
@@ -190,6 +193,10 @@ class Millpond:
         if self._runtime is None:
             raise NotOpen("this Millpond is not open; put `async with mp:` around the work")
         return self._runtime
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"<millpond in memory, {state}: {', '.join(self._pools) or 'no pools'}>"
 
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
@@ -263,6 +270,11 @@ class Millpond:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
         self._check_scope(scope, scope_id)
+        if isinstance(max_concurrent, Adaptive):
+            raise NotSupported(
+                "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
+                feature="adaptive",
+            )
         strict = ordered or lanes is not None
         spec = PoolSpec(
             name=name,
@@ -427,7 +439,12 @@ class Millpond:
             )
         if not callable(fn):
             raise TypeError(f"task() decorates a function, not {fn!r}")
-        own = check.name("name", name if name is not None else getattr(fn, "__name__", ""))
+        given = getattr(fn, "__name__", "")
+        if name is None and given in ("", "<lambda>"):
+            raise ConfigError(
+                "name", name, f"must be given for {fn!r}, which has none to be found by"
+            )
+        own = check.name("name", given if name is None else name)
         task: TaskFunction[..., Any, Any] = TaskFunction(
             self,
             pool,
@@ -592,5 +609,5 @@ def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
         return ()
     if isinstance(rate, Rate):
         return (rate,)
-    check.instance("rate", rate, Sequence)
+    check.instance("rate", rate, Sequence, "a Rate, such as Rate(100, per=60), or a list of them")
     return tuple(rate)

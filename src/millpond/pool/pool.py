@@ -519,7 +519,7 @@ class Pool:
                 return await drain_idle(self, limit)
             return await drain_run(
                 self,
-                list(seed),
+                _calls(seed),
                 name=run,
                 on_error=on_error,
                 max_tasks=max_tasks,
@@ -548,7 +548,7 @@ class Pool:
         max_tasks: int | None = None,
     ) -> Stream:
         """Run a seed; `async with ... as outcomes: async for outcome in outcomes`."""
-        return Stream(self, list(seed), name=run, on_error=on_error, max_tasks=max_tasks)
+        return Stream(self, _calls(seed), name=run, on_error=on_error, max_tasks=max_tasks)
 
     # Control
 
@@ -664,3 +664,10 @@ class Pool:
         await self._mp.ready(self)
         found = await self.runtime.view.lanes(self.name)
         return [LaneStatus.of(view) for view in found]
+
+
+def _calls(seed: Iterable[BoundCall[Any]]) -> list[BoundCall[Any]]:
+    """Return the calls a run begins with; one alone must be put into a list."""
+    if isinstance(seed, (BoundCall, TaskFunction)):
+        raise TypeError(f"a run is seeded with a list of calls: [{seed!r}]")
+    return list(seed)

@@ -717,6 +717,9 @@ class SyncMillpond:
         """Whether it is open."""
         return self._mp.is_open
 
+    def __repr__(self) -> str:
+        return f"<sync {self._mp!r}>"
+
     @property
     def counts(self) -> Counts:
         """What this process has seen since it was opened: failing hooks, lost leases and so on."""

@@ -141,6 +141,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
         )
         self._key = _checked_key(self.signature, key)
         self._where = _where(fn, executor)
+        _check_kind(fn, name, self._where)
         self._batch = batch
         functools.update_wrapper(self, fn)
         self.__name__ = getattr(fn, "__name__", name)
@@ -422,6 +423,21 @@ def _where(fn: Callable[..., Any], executor: str | None) -> Where:
     if executor is not None:
         return Where(check.one_of("executor", executor, ("thread", "process")))
     return Where.LOOP if is_async(fn) else Where.THREAD
+
+
+def _check_kind(fn: Callable[..., Any], name: str, where: Where) -> None:
+    """Refuse what can be registered but never run."""
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigError(
+            "task", name, "yields, and a task returns: collect a list, or ctx.submit each item"
+        )
+    if where is Where.PROCESS and "<locals>" in getattr(fn, "__qualname__", ""):
+        raise ConfigError(
+            "executor",
+            "process",
+            f"needs a function at the top of a module, where the process finds it by name; "
+            f"{fn.__qualname__} is not",
+        )
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -140,6 +140,10 @@ class Worker:
         for pool in runtime.declared:
             self.watch(pool)
 
+    def __repr__(self) -> str:
+        pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
+
     @property
     def at_it(self) -> bool:
         """Whether a turn is under way, or to be tried again."""
@@ -726,7 +730,7 @@ class Worker:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 
     def _overran(self, job: Job) -> None:
-        self._settle_without(job, timed_out(job))
+        self._settle_without(job, timed_out(job)[1])
 
     async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a handler in a thread or a process."""
