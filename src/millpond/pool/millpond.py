@@ -18,6 +18,8 @@ from collections.abc import (
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from millpond.core import check
 from millpond.core.check import Seconds
 from millpond.core.errors import (
@@ -49,6 +51,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -124,11 +127,12 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-        shared = self.make_store is not None if self.shared is None else self.shared
         if self.make_store is not None:
             store = self.make_store()
+            shared = getattr(store, "shared", True) if self.shared is None else self.shared
         else:
             store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+            shared = False
         runtime = self._runtime = Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -515,6 +519,9 @@ class Millpond:
             if status == "unknown":
                 raise UnknownTask(f"no task {task} is known", task_id=task)
             return status
+        told = read(facts.error)
+        if told is not None:
+            facts = msgspec.structs.replace(facts, error=str(told).encode())
         return explain(facts, runtime.clock())
 
     async def unsettled(self) -> list[TaskInfo]:

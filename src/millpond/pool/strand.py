@@ -26,6 +26,7 @@ from millpond.pool.task import TaskFunction, is_async
 from millpond.runtime.job import current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, may_retry
 from millpond.runtime.slot import as_coroutine, stepped
+from millpond.runtime.wait import waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -229,7 +230,8 @@ class Strands:
 
     async def _until_something_happens(self) -> None:
         changed = self._changed = self._pool.loop.create_future()
-        await changed
+        async with waiting_for(self._pool.runtime, next(iter(self._under_way), None)):
+            await changed
 
     async def stop(self) -> None:
         """Leave nothing behind: strands and items under way are not wanted any more."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
-    from millpond.store.protocol import Batch, Store, View
+    from millpond.store.protocol import Admission, Batch, Store, View
 
 log = logging.getLogger("millpond.runtime")
 
@@ -239,8 +239,11 @@ class Runtime:
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
-    def followed(self, decided: Settlement) -> None:
-        """One of our own settlements stored what its handler submitted."""
+    def followed(self, decided: Settlement, job: Job, stored: tuple[Admission, ...]) -> None:
+        """One of our own settlements stored what its handler submitted, or found it known."""
+        now = self.clock()
+        for tell, admission in zip(job.on_stored or (), stored, strict=False):
+            tell(admission, now)
         if any(new.expires_in is not None for new in decided.follow_ups):
             self.maintenance.nudge()
 
@@ -413,7 +416,7 @@ class Runtime:
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""
         for worker in self.workers:
-            if worker.ahead:
+            if worker.ahead.held:
                 worker.give_back_ahead(pool)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:

@@ -344,8 +344,9 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful and self.may_lease and not await self._end_doubt():
-                    break
+                if self._doubtful and self.may_lease:
+                    ended, ask = [], None
+                    await self._disown()
                 ended, self._ended = self._ended, []
                 ask = None
                 if self._due and self.may_lease:
@@ -432,19 +433,14 @@ class Worker:
             self._doubtful = True
         self._scheduled = True
 
-    async def _end_doubt(self) -> bool:
-        """Give back what the store thinks it holds and never reached it; return whether that went.
+    async def _disown(self) -> None:
+        """Give back what the store thinks it holds and never reached it.
 
         Part of a turn, so no lease is on its way at the same time: what is held is known.
         """
-        try:
-            answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
-        except Exception as error:  # noqa: BLE001 - the doubt stays; it is tried again
-            self._failed([], None, error)
-            return False
+        answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
         self.runtime.heed(answer)
-        return True
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -455,7 +451,7 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
-        if answer.claimed or self.ahead:
+        if answer.claimed or self.ahead.held:
             self.ahead.take_in(pool, answer)
         if self.may_lease:
             for leased in answer.leased:
@@ -617,14 +613,14 @@ class Worker:
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
-        if vacated and self.ahead and self.may_lease and job.body is not NOBODY:
+        if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
             decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
         if runtime.shared:
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
-        if pool not in self._dry and pool in self._watches:
+        if pool not in self._due and pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
 
@@ -666,8 +662,8 @@ class Worker:
         """Tell everybody who waits how these attempts ended, and start what was leased."""
         runtime = self.runtime
         told: dict[int, None] = {}
-        for (decided, job, value), settled, after in zip(
-            ended, answer.settled, answer.after, strict=True
+        for number, ((decided, job, value), settled, after) in enumerate(
+            zip(ended, answer.settled, answer.after, strict=True)
         ):
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
@@ -676,7 +672,7 @@ class Worker:
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
                 if decided.follow_ups:
-                    runtime.followed(decided)
+                    runtime.followed(decided, job, answer.follow_ups[number])
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)

@@ -170,5 +170,6 @@ def declare(mp: Millpond, spec: PoolSpec) -> Any:  # noqa: ANN401 - a Pool
         rate_per_key=spec.rate_per_key,
         lanes=spec.lanes,
         ordered=spec.ordered,
+        prefetch=spec.prefetch,
         retry=Retry(attempts=3, initial=0.4, max_delay=3.0),
     )

@@ -89,8 +89,9 @@ class Producer:
             made["retry"] = Retry(attempts=dice.randint(1, 4), initial=0.3, max_delay=2.0)
         if dice.random() < 0.15:
             made["on_complete"] = self.process.functions.notify.bind(dice.getrandbits(16))
-        if keyed and dice.random() < 0.25:
-            made["idempotency_key"] = f"k{dice.randint(0, 5)}"
+        if keyed and dice.random() < self.world.keyed:
+            # New names every few seconds, and few of them: submitters race for each.
+            made["idempotency_key"] = f"k{self.world.now // 4:g}-{dice.randint(0, 2)}"
             made["dedupe"] = dice.choice(("forever", "success", "inflight"))
         return made
 
@@ -142,6 +143,19 @@ class Producer:
         handle = await self.pool().try_submit(work, **made)
         if handle:
             await self.follow(handle)  # type: ignore[arg-type]
+
+    async def race(self) -> None:
+        """Submit the same thing several times at once: one of them is enough."""
+        pool, call = self.pool(), self.call(keyed=True)
+        named = call.options(idempotency_key=f"race-{self.world.now // 2:g}")
+        asking = [pool.submit(named, wait=10.0) for _ in range(self.dice.randint(2, 4))]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
+        if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
+            raise AssertionError(f"one key stands for {len(tasks)} tasks")
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""
@@ -241,6 +255,7 @@ ERRANDS: tuple[Callable[[Producer], Coroutine[Any, Any, None]], ...] = (
     *([Producer.submit] * 8),
     *([Producer.submit_many] * 4),
     *([Producer.try_submit] * 3),
+    *([Producer.race] * 2),
     Producer.bulk,
     *([Producer.drain] * 2),
     Producer.run,

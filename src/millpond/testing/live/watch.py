@@ -89,6 +89,7 @@ class Watch:
         self.finished: set[int] = set()
         self._due_since: dict[tuple[str, str], float] = {}
         self._look_again_at = 0.0
+        self._strange_since: dict[Worker, float] = {}
         self.truths = 0
 
     @property
@@ -273,6 +274,11 @@ class Watch:
 
     # What there is
 
+    def knows(self, task: int) -> bool:
+        """Return whether a task was ever accepted, and not rejected since."""
+        fact = self.witness.tasks.get(task)
+        return fact is not None and fact.status is not Status.REJECTED
+
     def live(self, pool: str) -> list[int]:
         """Return the tasks of a pool that wait or run."""
         facts = self.witness.pools.get(pool)
@@ -301,10 +307,13 @@ class Watch:
             return
         still: dict[tuple[str, str], float] = {}
         due = read(world.stage.store.view.due(now=now))
+        known = read(world.stage.store.view.workers())
         for process in world.processes:
             if not process.healthy or process.line.bad or self._in_trouble(process):
                 continue
             for worker in process.mp.runtime.workers:
+                if worker.joined and not worker.stopping:
+                    self._judge_stranger(worker, known)
                 if worker.ready:
                     world.broke(Violated("I11", f"{worker.name} holds work and starts none"))
                 for pool in due:
@@ -314,6 +323,16 @@ class Watch:
                         )
                         self._judge_sleeper(process, worker, pool, since)
         self._due_since = still
+
+    def _judge_stranger(self, worker: Worker, known: frozenset[str]) -> None:
+        """A worker that the store has forgotten must join again, and soon."""
+        now = self.world.now
+        if worker.name in known:
+            self._strange_since.pop(worker, None)
+        elif now - self._strange_since.setdefault(worker, now) > RECOVERED:
+            self.world.broke(
+                Violated("I11", f"{worker.name} is unknown to the store, and stays so")
+            )
 
     def _in_trouble(self, process: Process) -> bool:
         return not self.world.solo and self.world.now < process.troubled_at + RECOVERED

@@ -69,6 +69,7 @@ class LiveWorld:
         self.stage = LiveStage(self, store, random.Random(f"{seed}/entropy"))
         self.solo = self.dice.random() < 0.25
         self.rare_is_known = self.dice.random() < 0.6
+        self.keyed = self.dice.choice((0.1, 0.25, 0.6))
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.faults: set[str] = set()
         self.calm = self.over = False
