@@ -270,8 +270,10 @@ class Handle(Generic[R_co]):
 
     async def wait(self, timeout: Seconds | None = None) -> Handle[R_co]:  # noqa: ASYNC109
         """Wait for the end, whatever it is, and return this handle; TimeoutError if it is late."""
-        limit = None if timeout is None else check.seconds("timeout", timeout)
-        async with asyncio.timeout(limit):
+        if timeout is None:
+            await self._wait_for_end()
+            return self
+        async with asyncio.timeout(check.seconds("timeout", timeout)):
             await self._wait_for_end()
         return self
 

@@ -143,6 +143,11 @@ class Waiting:
 
     async def end_of(self, task: int, era: object = None) -> End:
         """Wait for the end of a task; `era` is that in which the caller knew it alive."""
+        if task in self._recent:
+            # It has ended here: nobody needs to tell, unless it was redriven since.
+            seen = await self._seen(task)
+            if seen is not None:
+                return seen
         told: asyncio.Future[End | None] = self._runtime.loop.create_future()
         self.on_end(task, told)
         try:
