@@ -42,7 +42,9 @@ class Process(Body):
         self.started_at = world.now
         self.concurrency = None if calm or self.dice.random() < 0.6 else self.dice.randint(1, 4)
         self.client = not world.solo and not calm and self.dice.random() < 0.15
-        """It only submits: no worker of it runs anything but closures of its own."""
+        """It only submits; what it drains, maps or streams brings a worker for as long."""
+        if self.client:
+            self.concurrency = None
         self.stopping = asyncio.Event()
         self.mp = self._make(number)
         self.functions: Functions = register(self)
