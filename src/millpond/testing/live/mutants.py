@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @contextmanager
 def handlers_outlive_their_lease() -> Iterator[None]:
     """A worker that cannot renew lets its handlers go on."""
-    with patch.object(Worker, "_cannot_renew", lambda _: None):
+    with patch.object(Worker, "_unsafe", lambda _: None):
         yield
 
 
@@ -43,10 +43,11 @@ def settlements_lost_with_their_answer() -> Iterator[None]:
 def leases_lost_with_their_answer() -> Iterator[None]:
     """What was leased by a verb whose answer was lost is not given back."""
 
-    async def disown(worker: Worker) -> None:
+    async def forget(worker: Worker) -> bool:
         worker._doubtful = False
+        return True
 
-    with patch.object(Worker, "_disown", disown):
+    with patch.object(Worker, "_end_doubt", forget):
         yield
 
 

@@ -52,7 +52,7 @@ class Process(Body):
 
     def _make(self, number: int) -> Millpond:
         mp = Millpond(work=False if self.concurrency or self.client else None, lease=LEASE)
-        mp.make_store = lambda: FaultyStore(self)  # type: ignore[assignment, return-value]
+        mp.make_store = lambda: FaultyStore(self)
         mp.shared = not self.world.solo
         mp.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(63)
         for spec in self.world.specs.values():
