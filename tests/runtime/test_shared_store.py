@@ -51,11 +51,12 @@ async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost
     runs: list[int] = []
 
     @pool.task
-    async def job() -> int:
-        runs.append(len(runs))
+    async def job(number: int) -> int:
+        runs.append(number)
         if len(runs) == 1:
+            await asyncio.sleep(1)
             raise RetryLater(0.0)
-        return len(runs)
+        return number
 
     async def lose_once(verb: str, _asked: object) -> None:
         if verb == "settle":
@@ -63,9 +64,13 @@ async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost
             raise ConnectionError("lost")
 
     async with mp:
+        # A second one waits, so that the verb which settles the first also asks for the next.
+        handles = await pool.submit_many(job.each(range(2)))
+        await asyncio.sleep(0.5)
         line.after = lose_once
         async with asyncio.timeout(30):
-            assert 2 == await (await job.submit())
+            assert [0, 1] == [await handle for handle in handles]
+    assert [0, 0, 1] == runs
 
 
 async def test_what_a_closure_returned_is_there_before_its_end_can_be_read() -> None:
