@@ -43,11 +43,10 @@ def settlements_lost_with_their_answer() -> Iterator[None]:
 def leases_lost_with_their_answer() -> Iterator[None]:
     """What was leased by a verb whose answer was lost is not given back."""
 
-    async def forget(worker: Worker) -> bool:
+    async def forget(worker: Worker) -> None:
         worker._doubtful = False
-        return True
 
-    with patch.object(Worker, "_end_doubt", forget):
+    with patch.object(Worker, "_disown", forget):
         yield
 
 
