@@ -41,7 +41,8 @@ class Process(Body):
         self.thawed_at = -1.0
         self.started_at = world.now
         self.concurrency = None if calm or self.dice.random() < 0.6 else self.dice.randint(1, 4)
-        self.client = not world.solo and not calm and self.dice.random() < 0.15
+        often = 0.15 if world.rare_is_known else 0.4
+        self.client = not world.solo and not calm and self.dice.random() < often
         """It only submits; what it drains, maps or streams brings a worker for as long."""
         if self.client:
             self.concurrency = None

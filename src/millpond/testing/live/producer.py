@@ -102,9 +102,9 @@ class Producer:
             # One key stands for one call.
             return functions.work.bind(1, DEEPEST)
         draw = dice.random()
-        if draw < 0.08 and functions.rare is not None:
+        if draw < (0.3 if self.process.client else 0.08) and functions.rare is not None:
             return functions.rare.bind(dice.getrandbits(32), 0)
-        if draw < 0.12:
+        if draw > 0.96:
             return (
                 functions.odd.bind(1) if _kind(functions.odd) == "int" else functions.odd.bind([1])
             )
