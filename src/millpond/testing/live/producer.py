@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.core.backoff import Retry
+from millpond.core.invariants import Violated
 from millpond.testing.live.handlers import DEEPEST, EXPECTED, closure
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Producer:
                 raise answer
         tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
         if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
-            raise AssertionError(f"one key stands for {len(tasks)} tasks")
+            raise Violated("I7", f"one key stands for {len(tasks)} tasks")
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""
@@ -237,7 +238,7 @@ class Producer:
             return
         found = await pool.map(double, items)
         if found != [item * 2 for item in items]:
-            raise AssertionError(f"map gave {found}")
+            raise Violated("I2", f"map gave {found}")
 
     async def look(self) -> None:
         """Look at everything there is to look at."""

@@ -254,7 +254,7 @@ class Watch:
             self._happened(handle.id, Status.COMPLETED)
             known = self.results.get(handle.id, value)
             if value != known:
-                raise AssertionError(f"task {handle.id} gave {value!r}, the store has {known!r}")
+                raise Violated("I2", f"task {handle.id} gave {value!r}, the store has {known!r}")
 
     def compare(self, handle: Handle[Any]) -> None:
         """Compare a handle that says it knows the end."""
