@@ -361,12 +361,12 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful and self.may_lease:
+                if self._doubtful and not self._ended and self.may_lease:
                     ended, ask = [], None
                     await self._disown()
                 ended, self._ended = self._ended, []
                 ask = None
-                if self._due and self.may_lease:
+                if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
                 if ended:
                     answer = await store.settle([one[0] for one in ended], then=ask)
@@ -448,7 +448,9 @@ class Worker:
     async def _disown(self) -> None:
         """Give back what the store thinks it holds and never reached it.
 
-        Part of a turn, so no lease is on its way at the same time: what is held is known.
+        Part of a turn, so no lease is on its way at the same time; and after all that ended was
+        settled, for the lost verb may have settled a task and leased it again. So what is held is
+        known, and told by its task.
         """
         answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
