@@ -1,5 +1,6 @@
 """Live histories: real Millponds over one store that fails them, each from one number."""
 
+import asyncio
 import hashlib
 import os
 import subprocess
@@ -75,11 +76,11 @@ def test_one_seed_is_one_history_byte_for_byte(hash_seed: str) -> None:
     assert hashlib.sha256(save(live(5).history)).hexdigest() == told.stdout.strip()
 
 
-async def test_a_live_history_is_a_history_like_any_other() -> None:
+def test_a_live_history_is_a_history_like_any_other() -> None:
     """I12: it survives being saved, and two stores tell the same story of it."""
     history = live(3).history
     assert history == load(save(history))
-    await same_story(history, memory_store(), memory_store())
+    asyncio.run(same_story(history, memory_store(), memory_store()))
 
 
 def test_a_broken_live_history_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
