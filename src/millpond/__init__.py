@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         HookEvent,
         Leftover,
         Permit,
-        Rejection,
+        PermitRejection,
         Stats,
     )
     from millpond.core.adaptive import adaptive
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from millpond.core.gate import RejectReason
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
+    from millpond.core.rejection import Rejection
     from millpond.core.spec import (
         bounded,
         fail_fast,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
     from millpond.pool.pool import Pool
-    from millpond.pool.rejection import Rejected
+    from millpond.pool.rejection import SubmitRejection
     from millpond.pool.run import Run, RunReport
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
@@ -101,13 +102,13 @@ __all__ = [
     "Options",
     "Outcome",
     "Permit",
+    "PermitRejection",
     "Pool",
     "PoolClosed",
     "PoolFull",
     "Rate",
     "Reason",
     "RejectReason",
-    "Rejected",
     "Rejection",
     "Retry",
     "RetryLater",
@@ -120,6 +121,7 @@ __all__ = [
     "Stats",
     "Status",
     "Stuck",
+    "SubmitRejection",
     "SyncContext",
     "SyncHandle",
     "SyncMillpond",
@@ -151,7 +153,7 @@ _HOME = {
             "HookEvent",
             "Leftover",
             "Permit",
-            "Rejection",
+            "PermitRejection",
             "Stats",
         ),
         "millpond.core.adaptive": ("adaptive",),
@@ -183,6 +185,7 @@ _HOME = {
         "millpond.core.gate": ("RejectReason",),
         "millpond.core.lifecycle": ("Status",),
         "millpond.core.rate": ("Rate",),
+        "millpond.core.rejection": ("Rejection",),
         "millpond.core.spec": (
             "bounded",
             "fail_fast",
@@ -199,7 +202,7 @@ _HOME = {
         "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),
         "millpond.pool.pool": ("Pool",),
-        "millpond.pool.rejection": ("Rejected",),
+        "millpond.pool.rejection": ("SubmitRejection",),
         "millpond.pool.run": ("Run", "RunReport"),
         "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
         "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),

@@ -2,15 +2,17 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Millpond, MillpondError, Retry, adaptive, fifo
+from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, adaptive, fifo
 from millpond.core.errors import BadPayload, DuplicateName, NotSupported, PayloadTooLarge
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -83,6 +85,46 @@ async def test_an_argument_that_is_too_large_is_refused() -> None:
         with pytest.raises(PayloadTooLarge):
             await shop.order.submit(1, "x" * (2 << 20))
         assert 0 == await shop.pool.size()
+
+
+async def test_max_payload_bounds_arguments_and_results() -> None:
+    """An argument beyond it is refused; a result beyond it ends the task as bad_result."""
+    mp = Millpond(max_payload=100)
+    pool = mp.pool("work", retry=Retry.never())
+
+    @pool.task
+    async def repeat(text: str, times: int) -> str:
+        return text * times
+
+    async with mp:
+        with pytest.raises(PayloadTooLarge) as caught:
+            await repeat.submit("x" * 100, 1)
+        assert 100 == caught.value.limit
+        assert "x" * 98 == await (await repeat.submit("x", 98))
+        with pytest.raises(TaskFailed, match="the limit is 100") as failed:
+            await (await repeat.submit("x", 99))
+        assert "bad_result" == failed.value.reason
+    for impossible in (0, -1, 1.5, 64 << 20):
+        with pytest.raises(ConfigError, match="max_payload"):
+            Millpond(max_payload=impossible)  # type: ignore[arg-type]
+
+
+async def test_imports_are_imported_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, since declaring does no I/O; one module alone must be in a list."""
+    (tmp_path / "more_tasks_of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    mp = Millpond(imports=["more_tasks_of_mine"])
+    assert "more_tasks_of_mine" not in sys.modules
+    async with mp:
+        assert "more_tasks_of_mine" == sys.modules.pop("more_tasks_of_mine").__name__
+    lost = Millpond(imports=["no_such_module_of_mine"])
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_of_mine"):
+        await lost.__aenter__()
+    assert not lost.is_open
+    with pytest.raises(ConfigError, match="must be a list of modules"):
+        Millpond(imports="more_tasks_of_mine")
 
 
 async def test_an_argument_that_would_not_survive_is_refused() -> None:

@@ -20,8 +20,8 @@ from millpond import (
     Context,
     Millpond,
     Pool,
-    Rejected,
     Status,
+    SubmitRejection,
     SyncContext,
     SyncHandle,
     TaskFailed,
@@ -547,7 +547,7 @@ def test_refusals_come_as_values_with_a_handle_for_threads(mp: Millpond) -> None
         tiny.sync.pause()
         assert tiny.sync.try_submit(lambda: 1)
         refused = tiny.sync.try_submit(lambda: 2)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, SubmitRejection)
         assert not refused
         assert isinstance(refused.handle, SyncHandle)
         with pytest.raises(TaskRejected):

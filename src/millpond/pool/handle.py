@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from millpond.core import check
+from millpond.core.admit import Reason, reason_of
 from millpond.core.check import Seconds
 from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
@@ -132,10 +133,10 @@ class Handle(Generic[R_co]):
         return self._admission is not None and self._admission.duplicate
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why it ended as it did, where that was not its handler's doing."""
         known = self._end or self._record or self._admission
-        return None if known is None else known.reason
+        return None if known is None else reason_of(known.reason)
 
     @property
     def pool(self) -> str:
@@ -148,7 +149,7 @@ class Handle(Generic[R_co]):
         return self._pool.id
 
     @property
-    def rejection_reason(self) -> str | None:
+    def rejection_reason(self) -> Reason | None:
         """Why it was dropped, if it was."""
         return self.reason if self.status is Status.REJECTED else None
 
@@ -264,7 +265,7 @@ class Handle(Generic[R_co]):
             task_id=self.id,
             pool=self.pool,
             attempts=end.attempt,
-            reason=end.reason,
+            reason=reason_of(end.reason),
             **fields,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import time
 from collections.abc import (
@@ -42,6 +43,7 @@ from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import Handle
 from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
+from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
@@ -78,6 +80,9 @@ T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
 
+MOST_PAYLOAD = 32 << 20
+"""As much as may be set: what is sent to a process has room for it and its envelope."""
+
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 
@@ -96,6 +101,7 @@ class Millpond:
         keep: Keep | None = None,
         lease: Seconds = 30.0,
         resources: Resources | None = None,
+        max_payload: int = LARGEST,
     ) -> None:
         if url is not None:
             raise NotSupported(
@@ -103,10 +109,13 @@ class Millpond:
                 feature="store",
             )
         self.url = url
-        self.imports = tuple(imports)
+        if isinstance(imports, str):
+            raise ConfigError("imports", imports, "must be a list of modules")
+        self.imports = tuple(check.text("imports", module) for module in imports)
         self._work = work
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
+        self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
         self._resources = resources
         self._pools: dict[str, Pool] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
@@ -130,6 +139,8 @@ class Millpond:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
         refuse_while_main_loads("opens a Millpond")
+        for module in self.imports:
+            importlib.import_module(module)
         if self.make_store is not None:
             store = self.make_store()
             shared = getattr(store, "shared", True) if self.shared is None else self.shared

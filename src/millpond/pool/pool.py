@@ -17,7 +17,7 @@ from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.outcome import Outcome
-from millpond.pool.rejection import Rejected, rejection
+from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
@@ -319,36 +319,34 @@ class Pool:
     @overload
     async def try_submit(
         self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: Callable[[], T], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
-    async def try_submit(self, work: Any, /, **options: Unpack[Options]) -> Handle[Any] | Rejected:
+    ) -> Handle[T] | SubmitRejection: ...
+    async def try_submit(
+        self, work: Any, /, **options: Unpack[Options]
+    ) -> Handle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
         batch, handles, closures = await self.prepared([work], checked(options))
         answer = await self.sent(batch, closures, 0.0)
         if answer.refusal is not None:
-            return rejection(answer.refusal)
+            return rejection(answer.refusal, self.spec.backpressure)
         await self._admitted(handles, answer)
         first = handles[0]
-        return (
-            first
-            if first.status != "rejected"
-            else Rejected(
-                reason=first.reason or "",
-                pool=self.name,
-                policy=first.rejection_policy,
-                handle=first,
-            )
+        reason = first.rejection_reason
+        if reason is None:
+            return first
+        return SubmitRejection(
+            reason=reason, pool=self.name, policy=first.rejection_policy, handle=first
         )
 
     async def _submit(

@@ -138,6 +138,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
             context_types=(Context, SyncContext),
             outcome_types=(Failed,),
             batch=batch is not None,
+            largest=mp.max_payload,
         )
         self._key = _checked_key(self.signature, key)
         self._where = _where(fn, executor)
@@ -208,7 +209,10 @@ class TaskFunction(Generic[P, R_co, F_co]):
     def callback_signature(self) -> Signature:
         """What it takes as an on_complete callback: everything after the outcome."""
         return Signature(
-            _without_outcome(self.fn), name=self.name, context_types=(Context, SyncContext)
+            _without_outcome(self.fn),
+            name=self.name,
+            context_types=(Context, SyncContext),
+            largest=self.mp.max_payload,
         )
 
     # As a worker sees it

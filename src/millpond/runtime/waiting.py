@@ -91,6 +91,10 @@ class Waiting:
             for listener in list(self._everything.values()):
                 listener(task, end)
 
+    def is_awaited(self, task: int) -> bool:
+        """Return whether somebody in this process waits for a task."""
+        return task in self._tasks
+
     def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
         """Hear of every end from now on, under a key; None = no longer."""
         if listener is None:
