@@ -35,7 +35,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
         assert [] == started
 
 
-@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79")
+@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79", "CX-T84", "CX-03")
 async def test_a_running_task_is_told_and_may_still_complete() -> None:
     """Cancelling is asking: the handler sees ctx.cancelled, and what it returns counts."""
     mp = Millpond()
@@ -170,7 +170,7 @@ async def test_an_unknown_id_is_said_to_be_unknown() -> None:
         assert ["unknown"] == await mp.status([4711])
 
 
-@pytest.mark.rows("CX-24", "CX-T10", "CX-T11", "CX-T14")
+@pytest.mark.rows("CX-24", "CX-T10", "CX-T11")
 async def test_status_tells_every_place_apart() -> None:
     """Queued, running, each end, expired and unknown are different answers."""
     mp = Millpond(keep=Keep(completed=10.0))
@@ -206,6 +206,7 @@ async def test_status_tells_every_place_apart() -> None:
         assert not await old.cancel()
 
 
+@pytest.mark.rows("CX-03")
 async def test_interrupt_cancels_the_handler() -> None:
     """mode="interrupt" raises CancelledError inside; the task ends cancelled, its slot is free."""
     mp = Millpond()

@@ -73,6 +73,7 @@ async def test_a_handle_tells_what_was_submitted() -> None:
         assert repr(handle) == f"<handle {handle.id} of pool 'fields': queued>"
 
 
+@pytest.mark.rows("DE-21")
 async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
     """The first that waits sees 1, itself; what runs does not count; a batch counts up."""
     mp = Millpond()

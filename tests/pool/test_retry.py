@@ -914,7 +914,7 @@ class Flaky(Cable):
         return maybe
 
 
-@pytest.mark.rows("DE-T25", "DE-22")
+@pytest.mark.rows("DE-T25")
 @pytest.mark.parametrize("verb", ["settle", "lease"])
 async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_none(
     verb: str,
