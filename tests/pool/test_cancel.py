@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import Context, Handle, Keep, Millpond, Retry, TaskCancelled, TaskFailed
+from millpond import Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
 from millpond.core.errors import UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -250,11 +251,7 @@ async def test_an_interrupt_is_heard_whenever_it_comes(after: int) -> None:
             assert await handle.cancel("interrupt")
             await handle.wait(timeout=10)
             assert "cancelled" == handle.status
-            assert "next" == await asyncio.wait_for(_result(await job.submit("next")), 10)
-
-
-async def _result(handle: Handle[str]) -> str:
-    return await handle
+            assert "next" == await asyncio.wait_for(result_of(await job.submit("next")), 10)
 
 
 async def test_a_handler_that_swallows_the_interrupt_may_complete() -> None:
@@ -292,7 +289,7 @@ async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
     async with mp:
         handle = await job.submit()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(_result(handle), 1)
+            await asyncio.wait_for(result_of(handle), 1)
         with pytest.raises(TimeoutError):
             await handle.wait(timeout=1)
         assert "done" == await handle

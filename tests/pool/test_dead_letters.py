@@ -6,6 +6,7 @@ import json
 import msgspec
 import pytest
 from tests.pool.fleet import Fleet
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -22,11 +23,6 @@ from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.rows("DE-12", "DE-T12")

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -21,11 +22,6 @@ from millpond import (
 from millpond.errors import BadPayload, ConfigError, UnknownTask
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 class AtWork:

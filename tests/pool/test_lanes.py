@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -27,11 +28,6 @@ from millpond import (
 from millpond.errors import BatchTooLarge, ConfigConflict, ConfigError, PoolFull, TaskFailed
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 class Trace:

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -20,11 +21,6 @@ from millpond.core.control import Bury
 from millpond.errors import ConfigError, NotOpen, RunStopped
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 # Named runs

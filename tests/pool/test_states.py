@@ -2,14 +2,13 @@
 
 import asyncio
 from itertools import pairwise
-from typing import Any
 
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import Watched, any_pace, memory, rounds  # noqa: F401 - a fixture
 
 from millpond import (
     Context,
-    Handle,
     Millpond,
     Pool,
     Retry,
@@ -19,10 +18,6 @@ from millpond import (
 )
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.store.memory import MemoryStore
-
-
-async def _result(handle: Handle[Any]) -> Any:
-    return await handle
 
 
 class Worker:
@@ -308,7 +303,7 @@ async def test_a_task_that_waits_for_its_own_full_pool_is_told() -> None:
         return "it ended"
 
     async with mp:
-        assert "told" == await asyncio.wait_for(_result(await parent.submit()), 60)
+        assert "told" == await asyncio.wait_for(result_of(await parent.submit()), 60)
         await pool.drain()
         assert 2 == (await pool.snapshot()).completed
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
 
 from millpond import (
@@ -59,10 +60,6 @@ def timers() -> int:
     """How many timers the loop has that were not cancelled."""
     scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return sum(not timer.cancelled() for timer in scheduled)
-
-
-async def _result(handle: Handle[Any]) -> Any:
-    return await handle
 
 
 # It never spins
@@ -296,7 +293,7 @@ async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Op
 
     async with mp:
         handle = await SCENES[source](mp, pool)
-        await asyncio.wait_for(_result(handle), 0.01)
+        await asyncio.wait_for(result_of(handle), 0.01)
 
 
 @pytest.mark.rows("CX-T33", "CX-T27")
@@ -410,7 +407,7 @@ async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
             await job.submit()
             await rounds(after)
             second = await job.submit()
-            assert 1 == await asyncio.wait_for(_result(second), 0.01)
+            assert 1 == await asyncio.wait_for(result_of(second), 0.01)
 
 
 @pytest.mark.rows("CX-T34", "DE-T26", "DE-19")
@@ -575,7 +572,7 @@ async def test_a_store_that_fails_loses_nothing(when: str, opened: Opened) -> No
             queue = store.failures if when == "before" else store.failures_after
             queue.append(ConnectionError("gone"))
             await asyncio.sleep(0.02)
-        assert list(range(12)) == [await asyncio.wait_for(_result(h), 60) for h in handles]
+        assert list(range(12)) == [await asyncio.wait_for(result_of(h), 60) for h in handles]
         assert sorted(runs) == list(range(12))
         snapshot = await pool.snapshot()
         assert (12, 0, 0) == (snapshot.completed, snapshot.running, snapshot.queued)
@@ -602,7 +599,7 @@ async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> No
         # The loop, and what gives back leases it may hold: both back off.
         assert 150 >= store.total - before
         store.failures.clear()
-        assert "ran" == await asyncio.wait_for(_result(handle), 6)
+        assert "ran" == await asyncio.wait_for(result_of(handle), 6)
 
 
 async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> None:  # noqa: F811
@@ -750,7 +747,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         assert 25 >= len(asked)
         assert 2 <= mp.runtime.counts.stalls <= 5
         broken = False
-        assert list(range(5)) == [await asyncio.wait_for(_result(h), 6) for h in handles]
+        assert list(range(5)) == [await asyncio.wait_for(result_of(h), 6) for h in handles]
 
 
 # The report
