@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -23,11 +24,6 @@ from millpond import (
 from millpond.errors import BadPayload, ConfigError, UnknownTask
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 class AtWork:

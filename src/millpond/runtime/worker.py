@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 MOST_AT_ONCE = 1000
-"""How many tasks one lease asks for at most."""
+"""How many tasks one lease asks for, and one settle tells of, at most."""
 
 WOKEN_AT_ONCE = 4
 """How many slots are woken for a batch of jobs, and by each job that has to wait."""
@@ -365,6 +365,8 @@ class Worker:
                     ended, ask = [], None
                     await self._disown()
                 ended, self._ended = self._ended, []
+                if len(ended) > MOST_AT_ONCE:
+                    ended, self._ended = ended[:MOST_AT_ONCE], ended[MOST_AT_ONCE:]
                 ask = None
                 if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
