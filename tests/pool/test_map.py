@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -24,11 +25,6 @@ from millpond import (
 from millpond.errors import PoolClosed, TaskCancelled
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 async def squared(n: int) -> int:

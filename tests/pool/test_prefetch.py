@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.pool.moments import rounds
 
 from millpond import (
     ConfigError,
@@ -41,18 +42,12 @@ class Bench:
         self.job = job
 
 
-async def settled() -> None:
-    """Let everything that is due now happen."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def test_claims_show_as_queued_and_do_not_count_as_running() -> None:
     """Two run, four are held ahead, all but the two wait as far as anybody can see."""
     bench = Bench(max_concurrent=2)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(10)]
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (2, 8, 4) == (snapshot.running, snapshot.queued, snapshot.claimed)
         states = [str((await handle.refresh()).status) for handle in handles]
@@ -82,9 +77,9 @@ async def test_a_pause_gives_claims_back_uncharged() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(6)]
-        await settled()
+        await rounds()
         await bench.pool.pause()
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (1, 5, 0) == (snapshot.running, snapshot.queued, snapshot.claimed)
         await asyncio.sleep(10)
@@ -100,7 +95,7 @@ async def test_a_cancelled_claim_never_starts() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(4)]
-        await settled()
+        await rounds()
         await handles[2].cancel()
         await bench.mp.wait(handles)
         with pytest.raises(TaskCancelled):
@@ -115,7 +110,7 @@ async def test_claims_count_for_the_limit_of_a_key() -> None:
     async with bench.mp:
         for n in range(12):
             await bench.job.submit(n, "acme" if n % 2 else "bolt")
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (2, 0) == (snapshot.running, snapshot.claimed)
         await bench.pool.drain()
@@ -128,12 +123,12 @@ async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
     async with bench.mp:
         for n in range(9):
             await bench.job.submit(n)
-        await settled()
+        await rounds()
         assert 2 == (await bench.pool.snapshot()).claimed
         await bench.pool.pause()
-        await settled()
+        await rounds()
         await bench.pool.resume()
-        await settled()
+        await rounds()
         assert 2 == (await bench.pool.snapshot()).claimed
         await asyncio.sleep(15)
         assert [0, 1, 2] == [n for _, n in bench.started]
@@ -145,7 +140,7 @@ async def test_closing_gives_everything_back() -> None:
     mp = bench.mp
     async with mp:
         handles = [await bench.job.submit(n) for n in range(5)]
-        await settled()
+        await rounds()
         (worker,) = mp.runtime.workers
         await mp.runtime.remove_worker(worker)
         states = [await handle.refresh() for handle in handles]

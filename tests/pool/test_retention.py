@@ -17,6 +17,7 @@ class Thing:
     """Something large that a closure returns or raises with."""
 
 
+@pytest.mark.rows("DE-T06")
 async def test_completed_and_failed_tasks_are_kept_for_their_own_time() -> None:
     """Each kind is forgotten when its time is over, within a minute, and is expired then."""
     mp = Millpond(keep=Keep(completed=100, failed=1000))

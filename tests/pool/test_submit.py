@@ -234,6 +234,7 @@ async def test_submit_many_is_one_batch_in_order() -> None:
         assert [7, 8] == [await handle for handle in each]
 
 
+@pytest.mark.rows("DE-20")
 async def test_a_batch_with_one_bad_call_stores_nothing() -> None:
     """All calls are made ready before any is sent."""
     mp = Millpond()

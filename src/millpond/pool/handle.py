@@ -182,7 +182,12 @@ class Handle(Generic[R_co]):
         if self._end is None and current_job.get() is None:
             runtime = self._pool.runtime
             waiting = runtime.waiting
-            if waiting.has_not_ended(self.id, self._era) and runtime.serves_all():
+            self._end = waiting.recalled(self.id)
+            if (
+                self._end is None
+                and waiting.has_not_ended(self.id, self._era)
+                and runtime.serves_all()
+            ):
                 # Nobody to ask and nothing to check: what is left is to wait.
                 told = runtime.loop.create_future()
                 waiting.on_end(self.id, told)
@@ -198,6 +203,8 @@ class Handle(Generic[R_co]):
 
     async def value_of(self, end: End | None) -> R_co:
         """Return the result that an end means, or raise its error; None = wait for the end."""
+        if end is not None:
+            end.must_be_one()
         self._end = end if end is not None else await self._wait_for_end()
         return self._outcome()
 
@@ -223,6 +230,10 @@ class Handle(Generic[R_co]):
     async def _wait_for_end(self) -> End:
         if self._end is None:
             runtime = self._pool.runtime
+            recalled = runtime.waiting.recalled(self.id)
+            if recalled is not None:
+                self._end = recalled
+                return recalled
             timer = runtime.unserved.watch(self.pool)
             try:
                 self._end = await end_of(runtime, self.id, self._era)
@@ -260,8 +271,10 @@ class Handle(Generic[R_co]):
 
     async def wait(self, timeout: Seconds | None = None) -> Handle[R_co]:  # noqa: ASYNC109
         """Wait for the end, whatever it is, and return this handle; TimeoutError if it is late."""
-        limit = None if timeout is None else check.seconds("timeout", timeout)
-        async with asyncio.timeout(limit):
+        if timeout is None:
+            await self._wait_for_end()
+            return self
+        async with asyncio.timeout(check.seconds("timeout", timeout)):
             await self._wait_for_end()
         return self
 

@@ -19,6 +19,8 @@ from collections.abc import (
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from millpond.core import check
 from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
@@ -53,6 +55,7 @@ from millpond.pool.task import (
     default_options,
 )
 from millpond.runtime.child import refuse_while_main_loads
+from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -138,11 +141,12 @@ class Millpond:
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)
-        shared = self.make_store is not None if self.shared is None else self.shared
         if self.make_store is not None:
             store = self.make_store()
+            shared = getattr(store, "shared", True) if self.shared is None else self.shared
         else:
             store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+            shared = False
         runtime = self._runtime = Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -155,7 +159,7 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
-                for pool in self._pools.values():
+                for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.polling.start()
                 if self._work is None or self._work:
@@ -186,7 +190,8 @@ class Millpond:
             try:
                 await runtime.close(grace)
             finally:
-                self._runtime = None
+                if self._runtime is runtime:
+                    self._runtime = None
 
     @property
     def is_open(self) -> bool:
@@ -225,6 +230,7 @@ class Millpond:
         once, is there as `ctx.resources`, and is closed when the worker has stopped.
         """
         runtime = self.runtime
+        patience = check.seconds("grace", grace)
         if concurrency is not None:
             check.whole("concurrency", concurrency, least=1)
         names = None
@@ -242,7 +248,7 @@ class Millpond:
             try:
                 yield worker
             finally:
-                await runtime.remove_worker(worker, check.seconds("grace", grace))
+                await runtime.remove_worker(worker, patience)
 
     # Pools
 
@@ -543,6 +549,9 @@ class Millpond:
             if status == "unknown":
                 raise UnknownTask(f"no task {task} is known", task_id=task)
             return status
+        told = read(facts.error)
+        if told is not None:
+            facts = msgspec.structs.replace(facts, error=str(told).encode())
         return explain(facts, runtime.clock())
 
     async def unsettled(self) -> list[TaskInfo]:

@@ -11,6 +11,7 @@ from millpond.core import check, control
 from millpond.core.check import Seconds
 from millpond.core.control import Order
 from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
@@ -267,16 +268,24 @@ class Pool:
         new, closure, decode = self._made(work, checked(options) if options else _NOTHING)
         handle: Handle[Any] = Handle(self, new, decode, runtime.waiting.era)
         limit = None if wait is None else check.seconds("wait", wait)
-        if closure is None:
+        if closure is not None:
+            runtime.closures[new.id] = closure
+        try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
-        else:
-            answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
+        except BaseException:
+            if closure is not None:
+                # Failed or cancelled: only the store knows whether it was taken before that.
+                runtime.spawn(runtime.forget_unknown((new.id,)))
+            raise
         if answer.refusal is not None:
+            runtime.closures.pop(new.id, None)
             raise refused(answer.refusal, 1)
         admission = answer.admissions[0]
         handle.admitted(admission, runtime.clock())
-        if admission.duplicate:
-            await self._look_up(handle)
+        if admission.duplicate or admission.status is Status.REJECTED:
+            runtime.closures.pop(new.id, None)
+            if admission.duplicate:
+                await self._look_up(handle)
         return handle
 
     def _made(

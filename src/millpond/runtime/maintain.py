@@ -107,6 +107,12 @@ class Maintenance:
             return runtime.clock()
         return sooner(sooner(answer.next_at, renewal), await self._prune())
 
+    async def look(self) -> None:
+        """Ask after work for everybody, and after the tasks somebody waits for."""
+        for worker in self._runtime.workers:
+            worker.look_everywhere()
+        await self._runtime.waiting.look()
+
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""
         runtime = self._runtime

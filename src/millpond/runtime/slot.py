@@ -34,7 +34,11 @@ class Slot:
         self.job: Job | None = None
         """The job it runs now."""
         self._wake: asyncio.Future[None] | None = None
-        self.task = worker.loop.create_task(self._main())
+        # Of no factory's making: an eager task would run a job in the middle of a turn. And in a
+        # context of its own: a slot outlives whoever happened to submit when it was made.
+        context = worker.runtime.context.copy()
+        self.task = asyncio.Task(self._main(), loop=worker.loop, context=context)
+        self.task.add_done_callback(self._over, context=context)
 
     def wake(self) -> None:
         """Tell an idle slot that there are jobs to take."""
@@ -47,21 +51,28 @@ class Slot:
         if self.job is job:
             self.task.cancel()
 
+    def _over(self, _task: asyncio.Task[None]) -> None:
+        """Be gone, whatever ended it: somebody else takes what it was woken for."""
+        self.worker.lost(self)
+
     async def _main(self) -> None:
         worker, ready = self.worker, self.worker.ready
+        stays = True
         while True:
-            while ready:
+            while ready and stays:
                 job = self.job = ready.popleft()
                 job.slot = self
                 value, outcome = await self._attempt(job)
                 if self.task.cancelling():
+                    # Where nobody told the job to stop, the loop may be about to end: so does this.
+                    stays = job.why is not None
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
                 # An idle slot must not keep what its last handler returned or raised.
                 del job, value, outcome
             woken = self._wake = worker.loop.create_future()
-            kept = worker.has_room_for(self)
+            kept = stays and worker.has_room_for(self)
             if worker.wants_turn():
                 # This may give it a job already.
                 await worker.turn()
@@ -73,9 +84,11 @@ class Slot:
         """Take back cancellations that belonged to the job, also one it has not felt yet."""
         while self.task.cancelling():
             self.task.uncancel()
-        # Before Python 3.13 a task that cancelled itself still has it coming.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
+            if not self.task.cancelling():
+                # Before Python 3.13 a task that cancelled itself still has it coming. And while
+                # this waits, the job may be told to stop once more.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
