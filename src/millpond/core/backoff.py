@@ -88,16 +88,51 @@ class Retry:
         return less
 
     @classmethod
-    def constant(cls, delay: Seconds, *, attempts: int = 3, jitter: float = 0.1) -> Retry:
+    def constant(
+        cls,
+        delay: Seconds,
+        *,
+        attempts: int = 3,
+        jitter: float = 0.1,
+        give_up_after: Seconds | None = None,
+        on: Kinds = (),
+        never: Kinds = (),
+    ) -> Retry:
         """Wait the same time before every attempt."""
-        return cls(attempts, delay, max_delay=delay, jitter=jitter, curve=Curve.CONSTANT)
+        return cls(
+            attempts,
+            delay,
+            max_delay=delay,
+            jitter=jitter,
+            give_up_after=give_up_after,
+            curve=Curve.CONSTANT,
+            on=on,
+            never=never,
+        )
 
     @classmethod
     def linear(
-        cls, step: Seconds, *, attempts: int = 3, max_delay: Seconds = LONGEST, jitter: float = 0.1
+        cls,
+        step: Seconds,
+        *,
+        attempts: int = 3,
+        max_delay: Seconds = LONGEST,
+        jitter: float = 0.1,
+        give_up_after: Seconds | None = None,
+        on: Kinds = (),
+        never: Kinds = (),
     ) -> Retry:
         """Wait one `step` more before each further attempt."""
-        return cls(attempts, step, max_delay=max_delay, jitter=jitter, curve=Curve.LINEAR)
+        return cls(
+            attempts,
+            step,
+            max_delay=max_delay,
+            jitter=jitter,
+            give_up_after=give_up_after,
+            curve=Curve.LINEAR,
+            on=on,
+            never=never,
+        )
 
     @classmethod
     def never(cls) -> Retry:
