@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 
 import pytest
 from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
+from millpond import ConfigError, Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
 from millpond.core.errors import UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -369,3 +370,23 @@ async def test_a_task_that_cancels_itself_inside_is_a_failure() -> None:
             await (await job.submit())
         assert (2, 2) == (runs, caught.value.attempts)
         assert "CancelledError" in caught.value.error_type
+
+
+async def test_cancel_all_takes_a_datetime() -> None:
+    """As run_at does, with a time zone; what was submitted later goes on."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+
+    @pool.task
+    async def send() -> None: ...
+
+    async with mp:
+        await pool.pause()
+        old = await send.submit()
+        await asyncio.sleep(10)
+        new = await send.submit()
+        then = datetime.fromtimestamp(asyncio.get_running_loop().time() - 5, UTC)
+        with pytest.raises(ConfigError, match="needs a time zone"):
+            await pool.cancel_all(before=then.replace(tzinfo=None))
+        assert 1 == await pool.cancel_all(before=then)
+        assert ["cancelled", "queued"] == await mp.status([old.id, new.id])
