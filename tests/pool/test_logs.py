@@ -80,3 +80,25 @@ async def test_a_callback_that_fails_is_a_warning(caplog: pytest.LogCaptureFixtu
     record = failures(caplog)[-1]
     assert logging.WARNING == record.levelno
     assert "(tell) of pool mail failed" in record.getMessage()
+
+
+async def test_closing_over_work_that_would_be_lost_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A script that forgets to drain is told; one that drains, or leaves with an error, is not."""
+    shop = Shop()
+    async with shop.mp:
+        await shop.pool.submit_many(shop.send.each(range(3)))
+    (record,) = caplog.records
+    assert logging.WARNING == record.levelno
+    assert "closed with 3 task(s) queued or running" in record.getMessage()
+    assert "pool.drain()" in record.getMessage()
+    caplog.clear()
+    async with shop.mp:
+        await shop.send.submit(1)
+        await shop.pool.drain()
+    with pytest.raises(KeyError):
+        async with shop.mp:
+            await shop.send.submit(1)
+            raise KeyError
+    assert [] == caplog.records

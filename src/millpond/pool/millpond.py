@@ -176,7 +176,28 @@ class Millpond:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._shut(0.0)
+        left = 0
+        try:
+            if kind is None:
+                # A store that cannot be asked must not keep anybody from closing.
+                with contextlib.suppress(Exception):
+                    left = await self._left_behind()
+        finally:
+            await self._shut(0.0)
+        if left:
+            log.warning(
+                "closed with %d task(s) queued or running: in memory they are gone; "
+                "`await pool.drain()` before the end of the block lets them end",
+                left,
+            )
+
+    async def _left_behind(self) -> int:
+        """Return how many tasks will be lost by closing: none where a store keeps them."""
+        runtime = self._runtime
+        if runtime is None or runtime.shared:
+            return 0
+        views = [await runtime.view.pool(name, measured=False) for name in list(runtime.declared)]
+        return sum(view.running + view.queued for view in views if view is not None)
 
     async def _shut(self, grace: float) -> None:
         runtime, stack = self._runtime, self._stack
