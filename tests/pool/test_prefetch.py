@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.pool.moments import rounds
+from tests.pool.stores import Watched, memory
 
 from millpond import (
     ConfigError,
@@ -202,3 +203,28 @@ async def test_the_audit_never_shows_more_running_than_may() -> None:
             assert running <= 3
         ended = [(await handle.refresh()).status.terminal for handle in handles]
         assert [True] * 60 == ended
+
+
+@pytest.mark.parametrize("pauses", [1, 3, 8])
+async def test_a_claim_that_began_here_is_not_begun_again_by_a_slow_answer(pauses: int) -> None:
+    """While a lease is on its way a claim may begin and end; the store may have started it, too."""
+    store = Watched(memory(), pauses=pauses)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("ahead", prefetch=3, max_concurrent=4)
+    ran: list[int] = []
+
+    @pool.task
+    async def job(n: int) -> None:
+        ran.append(n)
+        for _ in range(n % 3):
+            await asyncio.sleep(0)
+
+    async with mp:
+        for first in range(0, 300, 5):
+            await pool.submit_many(job.each(range(first, first + 5)))
+            for _ in range(first % 7):
+                await asyncio.sleep(0)
+        await pool.drain()
+        assert 0 == mp.counts.stale_settles
+    assert sorted(ran) == list(range(300))
