@@ -352,7 +352,7 @@ def narrowed(handle: Handle[int]) -> Handle[bool]:
 
 
 async def many_handles(first: Handle[int], second: Handle[int]) -> None:
-    assert_type(await mp.wait([first, second], timeout=3), list[Handle[Any]])
+    assert_type(await mp.wait([first, second], timeout=3), list[Handle[int]])
     async for one in mp.as_completed([first, second]):
         assert_type(one, Handle[int])
     assert_type(await mp.handle(3), Handle[Any])

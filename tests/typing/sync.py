@@ -75,7 +75,7 @@ def handles(handle: SyncHandle[int]) -> None:
     handle.status = "completed"  # type: ignore[misc,assignment]
     for one in mp.sync.as_completed([handle]):
         assert_type(one, SyncHandle[int])
-    assert_type(mp.sync.wait([handle], timeout=3), list[SyncHandle[Any]])
+    assert_type(mp.sync.wait([handle], timeout=3), list[SyncHandle[int]])
     assert_type(mp.sync.handle(3), SyncHandle[Any])
     assert_type(mp.sync.handle(3, of=text), SyncHandle[str])
 

@@ -40,7 +40,7 @@ from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.context import Context, SyncContext
-from millpond.pool.handle import Handle
+from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
@@ -486,10 +486,10 @@ class Millpond:
 
     async def wait(
         self,
-        handles: Iterable[Handle[Any]],
+        handles: Iterable[Handle[T]],
         *,
         timeout: Seconds | None = None,  # noqa: ASYNC109
-    ) -> list[Handle[Any]]:
+    ) -> list[Handle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
@@ -535,7 +535,7 @@ class Millpond:
         """Return where tasks are: queued, running, how they ended, expired, or unknown."""
         return list(await self.runtime.view.status(tuple(tasks)))
 
-    async def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+    async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")

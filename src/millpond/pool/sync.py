@@ -819,10 +819,10 @@ class SyncMillpond:
 
     def wait(
         self,
-        handles: Iterable[SyncHandle[Any]],
+        handles: Iterable[SyncHandle[T]],
         *,
         timeout: Seconds | None = None,
-    ) -> list[SyncHandle[Any]]:
+    ) -> list[SyncHandle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
         self._bridge.within(_limit(timeout), self._mp.wait, [one.twin for one in given])
@@ -853,7 +853,7 @@ class SyncMillpond:
         """Return where tasks are: queued, running, how they ended, expired, or unknown."""
         return self._bridge.call(self._mp.status, list(tasks))
 
-    def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         return self._bridge.call(self._mp.cancel, task, mode=mode)
 
