@@ -19,7 +19,7 @@ from millpond import (
     bounded,
     fifo,
 )
-from millpond.errors import BadPayload, ConfigError, UnknownTask
+from millpond.errors import BadPayload, ConfigError, PoolClosed, UnknownTask
 
 ONCE = Retry.never()
 
@@ -1071,3 +1071,20 @@ async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[s
         await pool.drain([item.bind()])
 
     assert ("", "") == tuple(capsys.readouterr())
+
+
+async def test_a_closed_pool_refuses_a_seed() -> None:
+    """A drain that would add work to a pool that takes none is refused, and nothing runs."""
+    mp = Millpond()
+    pool = mp.pool("items")
+    ran = []
+
+    @pool.task
+    async def item(n: int) -> None:
+        ran.append(n)
+
+    async with mp:
+        await pool.close()
+        with pytest.raises(PoolClosed):
+            await pool.drain(item.each(range(3)))
+        assert ([], 0) == (ran, (await pool.snapshot()).total)
