@@ -202,3 +202,18 @@ async def test_the_audit_never_shows_more_running_than_may() -> None:
             assert running <= 3
         ended = [(await handle.refresh()).status.terminal for handle in handles]
         assert [True] * 60 == ended
+
+
+async def test_claims_that_the_store_starts_are_started_once() -> None:
+    """A raised limit turns claims into starts: each task runs once, and none is left behind."""
+    bench = Bench(max_concurrent=1)
+    async with bench.mp:
+        handles = [await bench.job.submit(n) for n in range(12)]
+        await rounds()
+        await bench.pool.resize(3)
+        await rounds()
+        assert 3 == (await bench.pool.snapshot()).running
+        assert list(range(12)) == [await handle for handle in handles]
+        assert 0 == bench.mp.counts.stale_settles
+    assert list(range(12)) == sorted(n for _, n in bench.started)
+    assert 3 == bench.most

@@ -562,3 +562,22 @@ async def test_a_batch_task_that_is_alone_is_settled() -> None:
         handle = await work.submit(4)
         await handle.wait(timeout=60)
         assert 8 == handle.result
+
+
+@pytest.mark.parametrize("option", ["priority", "weight"])
+async def test_numbers_are_kept_to_what_every_store_can_hold(option: str) -> None:
+    """Thirty-one bits and a sign: the last that fits is taken, the next is refused by name."""
+    mp = Millpond()
+    pool = mp.pool("numbers")
+
+    @pool.task
+    async def work() -> None: ...
+
+    async with mp:
+        await pool.submit(work.bind(), **{option: 2**31 - 1})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=option):
+            await pool.submit(work.bind(), **{option: 2**31})  # type: ignore[arg-type]
+        least = -(2**31) if option == "priority" else 1
+        await pool.submit(work.bind(), **{option: least})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=option):
+            await pool.submit(work.bind(), **{option: least - 1})  # type: ignore[arg-type]
