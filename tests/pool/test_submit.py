@@ -573,11 +573,12 @@ async def test_numbers_are_kept_to_what_every_store_can_hold(option: str) -> Non
     @pool.task
     async def work() -> None: ...
 
+    least = -(2**31) if option == "priority" else 1
+    fits: list[dict[str, Any]] = [{option: least}, {option: 2**31 - 1}]
+    too_much: list[dict[str, Any]] = [{option: least - 1}, {option: 2**31}]
     async with mp:
-        await pool.submit(work.bind(), **{option: 2**31 - 1})  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=option):
-            await pool.submit(work.bind(), **{option: 2**31})  # type: ignore[arg-type]
-        least = -(2**31) if option == "priority" else 1
-        await pool.submit(work.bind(), **{option: least})  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=option):
-            await pool.submit(work.bind(), **{option: least - 1})  # type: ignore[arg-type]
+        for options in fits:
+            await (await pool.submit(work.bind(), **options))
+        for options in too_much:
+            with pytest.raises(ConfigError, match=option):
+                await pool.submit(work.bind(), **options)
