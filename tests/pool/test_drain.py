@@ -1055,6 +1055,9 @@ async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixtur
     assert "" == shown.out
     lines = shown.err.removesuffix("\n").split("\r")[1:]
     assert ["0/4", "1/4", "2/4", "3/4", "4/4"] == [line.split()[1] for line in lines]
+    bars = [line.split()[0] for line in lines]
+    assert [0, 7, 15, 22, 30] == [bar.count("█") for bar in bars]
+    assert {30} == {len(bar) for bar in bars}
     assert lines[-1].endswith("1 failed")
     assert shown.err.endswith("\n")
 
