@@ -228,3 +228,18 @@ async def test_a_claim_that_began_here_is_not_begun_again_by_a_slow_answer(pause
         await pool.drain()
         assert 0 == mp.counts.stale_settles
     assert sorted(ran) == list(range(300))
+
+
+async def test_claims_that_the_store_starts_are_started_once() -> None:
+    """A raised limit turns claims into starts: each task runs once, and none is left behind."""
+    bench = Bench(max_concurrent=1)
+    async with bench.mp:
+        handles = [await bench.job.submit(n) for n in range(12)]
+        await rounds()
+        await bench.pool.resize(3)
+        await rounds()
+        assert 3 == (await bench.pool.snapshot()).running
+        assert list(range(12)) == [await handle for handle in handles]
+        assert 0 == bench.mp.counts.stale_settles
+    assert list(range(12)) == sorted(n for _, n in bench.started)
+    assert 3 == bench.most

@@ -171,10 +171,10 @@ async def test_what_a_child_cannot_do_it_says() -> None:
         assert ["submit", "once"] == await (await tasks.not_here.submit())
 
 
-async def test_twenty_kills_in_a_row_leave_the_pool_whole() -> None:
+async def test_kills_in_a_row_leave_the_pool_whole() -> None:
     """Every slot is free again, no child is left, and work goes on."""
     async with opened() as mp:
-        for _ in range(20):
+        for _ in range(6):
             await (await tasks.leave.submit(1)).wait()
         snapshot = await tasks.pool.snapshot()
         assert (0, 0) == (snapshot.running, snapshot.queued)
