@@ -299,8 +299,9 @@ async def submit_many(batch: list[tuple[int, str]]) -> None:
         await reviews.submit_many(plain.options(key="a").each([1])), list[Handle[list[str]]]
     )
     await reviews.submit_many([3])  # type: ignore[arg-type]
-    await reviews.submit_many(plain.bind(3))  # type: ignore[arg-type]
-    await reviews.submit_many([plain.bind(3)], colour="red")  # type: ignore[call-arg]
+    await reviews.submit_many(plain.bind(3))  # type: ignore[call-overload]
+    await reviews.submit_many([plain.bind(3)], colour="red")  # type: ignore[call-overload]
+    assert_type(await reviews.submit_many([lambda: 1, lambda: 2]), list[Handle[int]])
 
 
 async def try_submit() -> None:

@@ -15,7 +15,7 @@ from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
-from millpond.pool.options import Options, checked
+from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
@@ -37,6 +37,7 @@ from millpond.runtime.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from typing import Unpack
 
     from millpond.core.run import NewRun
@@ -302,6 +303,7 @@ class Pool:
         new, closure = new_closure(self, work, options, run=run)
         return new, closure, None
 
+    @overload
     async def submit_many(
         self,
         works: Iterable[BoundCall[T]],
@@ -310,7 +312,36 @@ class Pool:
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> list[Handle[T]]:
+    ) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        works: Iterable[Callable[[], T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]: ...
+    async def submit_many(
+        self,
+        works: Iterable[Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
             self._no_connection()
@@ -580,7 +611,7 @@ class Pool:
     async def cancel_all(
         self,
         *,
-        before: float | None = None,
+        before: float | datetime | None = None,
         lane: str | int | None = None,
         key: str | None = None,
         mode: CancelMode = "cooperative",
@@ -588,9 +619,10 @@ class Pool:
         """Cancel every task submitted before a moment, waiting or running; return how many."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         unit = self._unit(lane, key)
-        answer = await self._order(control.CancelAll(self.name, before, unit))
+        limit = moment("before", before)
+        answer = await self._order(control.CancelAll(self.name, limit, unit))
         self.runtime.cancelled_all(
-            self.name, before=before, unit=unit, interrupt=mode == "interrupt"
+            self.name, before=limit, unit=unit, interrupt=mode == "interrupt"
         )
         return answer.count
 

@@ -41,6 +41,7 @@ from millpond.pool.pool import Pool
 from millpond.pool.rejection import SubmitRejection
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -467,6 +468,7 @@ class SyncPool:
         )
         return SyncHandle(self._bridge, handle)
 
+    @overload
     def submit_many(
         self,
         works: Iterable[BoundCall[T]],
@@ -475,7 +477,36 @@ class SyncPool:
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> list[SyncHandle[T]]:
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    def submit_many(
+        self,
+        works: Iterable[Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         given = list(works)
         handles = self._bridge.call(
@@ -627,7 +658,7 @@ class SyncPool:
     def cancel_all(
         self,
         *,
-        before: float | None = None,
+        before: float | datetime | None = None,
         lane: str | int | None = None,
         key: str | None = None,
         mode: CancelMode = "cooperative",
