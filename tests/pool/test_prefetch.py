@@ -17,6 +17,7 @@ from millpond import (
     fair_round_robin,
     lifo,
 )
+from millpond.store.protocol import LeaseAnswer
 
 
 class Bench:
@@ -243,3 +244,33 @@ async def test_claims_that_the_store_starts_are_started_once() -> None:
         assert 0 == bench.mp.counts.stale_settles
     assert list(range(12)) == sorted(n for _, n in bench.started)
     assert 3 == bench.most
+
+
+async def test_claims_start_while_the_store_takes_its_time() -> None:
+    """The slot that a job leaves is taken at once; no answer is waited for."""
+    bench = Bench(max_concurrent=1, prefetch=3)
+    store = Watched(memory())
+    bench.mp.make_store = lambda: store
+    async with bench.mp:
+        handles = [await bench.job.submit(n) for n in range(5)]
+        await rounds()
+        store.freeze()
+        await asyncio.sleep(10)
+        assert [0, 1, 2, 3] == [n for _, n in bench.started]
+        assert [0.0, 1.0, 2.0, 3.0] == pytest.approx([at for at, _ in bench.started], abs=0.01)
+        store.thaw()
+        assert list(range(5)) == [await handle for handle in handles]
+        assert 0 == bench.mp.counts.stale_settles
+
+
+async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
+    """What was leased is at work: it would run twice if it were still held."""
+    bench = Bench(max_concurrent=1)
+    async with bench.mp:
+        for n in range(4):
+            await bench.job.submit(n)
+        await rounds()
+        (worker,) = bench.mp.runtime.workers
+        first, *others = worker.ahead._claims["ahead"]
+        worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
+        assert [claim.fence.task for claim in others] == worker.ahead.tasks()

@@ -143,6 +143,13 @@ async def test_errors_come_over_with_their_type_and_traceback() -> None:
         assert "fine" == await (await tasks.fail.submit("fine"))
 
 
+async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
+    """RetryLater comes over with what it says: its only attempt is not spent by it."""
+    async with opened():
+        handle = await tasks.later.submit(str(tmp_path / "told"))
+        assert ("at last", 1) == (await handle, handle.attempt)
+
+
 async def test_progress_comes_over(tmp_path: Path) -> None:
     """Who watches the handle hears what the child says; a bad fraction is refused there."""
     go = tmp_path / "go"

@@ -10,7 +10,7 @@ from tests.pool.moments import clock, result_of, rounds, timers
 from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a fixture
 
 from millpond import Context, Millpond, Retry, TaskFailed, bounded, ring_buffer
-from millpond.core.control import Leave
+from millpond.core.control import Bury, Join, Leave
 from millpond.runtime.submit import OFFER_AGAIN
 
 # Losses and moments
@@ -425,3 +425,34 @@ async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
         handle = await task.submit("x")
         await asyncio.sleep(2)
         assert "completed" == (await handle.refresh()).status
+
+
+async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
+    """It tries to join again after short pauses that grow, and works on."""
+    inner = memory()
+    store = Watched(inner)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job() -> float:
+        return clock()
+
+    async with mp:
+        await rounds()
+        (worker,) = mp.runtime.workers
+        await inner.control(Bury(worker.name))
+        control, fails = store.control, 4
+
+        async def failing(order: Any, **kwargs: Any) -> Any:
+            nonlocal fails
+            if isinstance(order, Join) and fails:
+                fails -= 1
+                raise ConnectionError("away")
+            return await control(order, **kwargs)
+
+        store.control = failing  # type: ignore[method-assign]
+        before = clock()
+        assert 3 > await (await job.submit()) - before
+        assert 0 == fails
