@@ -14,6 +14,7 @@ After a fork the child has no loop: `mp.sync` raises NotOpen there, and the pare
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import (
     AsyncIterable,
@@ -28,9 +29,8 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-import msgspec
-
 from millpond.core import check
+from millpond.core.admit import Reason
 from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
 from millpond.pool.bridge import Bridge, Feed, OwnedLoop
@@ -38,7 +38,7 @@ from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
-from millpond.pool.rejection import Rejected
+from millpond.pool.rejection import SubmitRejection
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -154,12 +154,12 @@ class SyncHandle(Generic[R_co]):
         return self._handle.duplicate
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why it ended as it did."""
         return self._handle.reason
 
     @property
-    def rejection_reason(self) -> str | None:
+    def rejection_reason(self) -> Reason | None:
         """Why it was dropped, if it was."""
         return self._handle.rejection_reason
 
@@ -486,29 +486,31 @@ class SyncPool:
     @overload
     def try_submit(
         self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: Callable[[], T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
-    def try_submit(self, work: Any, /, **options: Unpack[Options]) -> SyncHandle[Any] | Rejected:
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    def try_submit(
+        self, work: Any, /, **options: Unpack[Options]
+    ) -> SyncHandle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
         submit: Any = self._pool.try_submit
         found = self._bridge.call(lambda: submit(work, **options))
         if isinstance(found, Handle):
             return SyncHandle(self._bridge, found)
-        assert isinstance(found, Rejected)  # noqa: S101 - it is one or the other
+        assert isinstance(found, SubmitRejection)  # noqa: S101 - it is one or the other
         if found.handle is None:
             return found
-        return msgspec.structs.replace(found, handle=SyncHandle(self._bridge, found.handle))
+        return dataclasses.replace(found, handle=SyncHandle(self._bridge, found.handle))
 
     @overload
     def map(
@@ -717,6 +719,9 @@ class SyncMillpond:
         """Whether it is open."""
         return self._mp.is_open
 
+    def __repr__(self) -> str:
+        return f"<sync {self._mp!r}>"
+
     @property
     def counts(self) -> Counts:
         """What this process has seen since it was opened: failing hooks, lost leases and so on."""
@@ -814,10 +819,10 @@ class SyncMillpond:
 
     def wait(
         self,
-        handles: Iterable[SyncHandle[Any]],
+        handles: Iterable[SyncHandle[T]],
         *,
         timeout: Seconds | None = None,
-    ) -> list[SyncHandle[Any]]:
+    ) -> list[SyncHandle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
         self._bridge.within(_limit(timeout), self._mp.wait, [one.twin for one in given])
@@ -848,7 +853,7 @@ class SyncMillpond:
         """Return where tasks are: queued, running, how they ended, expired, or unknown."""
         return self._bridge.call(self._mp.status, list(tasks))
 
-    def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         return self._bridge.call(self._mp.cancel, task, mode=mode)
 
