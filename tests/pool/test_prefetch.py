@@ -271,6 +271,6 @@ async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
             await bench.job.submit(n)
         await rounds()
         (worker,) = bench.mp.runtime.workers
-        first, *others = worker.ahead._claims["ahead"]
+        first, *others = worker.ahead.held["ahead"]
         worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
         assert [claim.fence.task for claim in others] == worker.ahead.tasks()
