@@ -13,6 +13,12 @@ def clock() -> float:
     return asyncio.get_running_loop().time()
 
 
+def timers() -> int:
+    """How many timers the loop has that were not cancelled."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return sum(not timer.cancelled() for timer in scheduled)
+
+
 async def rounds(count: int = 20) -> None:
     """Let the loop go round: whatever can happen without time passing has happened then."""
     for _ in range(count):

@@ -276,7 +276,7 @@ async def test_modes_are_checked_before_anything_is_done() -> None:
         for way in (
             lambda: handle.cancel("hard"),
             lambda: shop.pool.cancel_all(mode="hard"),  # type: ignore[arg-type]
-            lambda: shop.mp.cancel(handle.id, mode="hard"),
+            lambda: shop.mp.cancel(handle.id, mode="hard"),  # type: ignore[arg-type]
         ):
             with pytest.raises(ConfigError, match="mode"):
                 await way()

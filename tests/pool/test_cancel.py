@@ -372,6 +372,30 @@ async def test_a_task_that_cancels_itself_inside_is_a_failure() -> None:
         assert "CancelledError" in caught.value.error_type
 
 
+async def test_a_task_of_any_pool_can_be_cancelled_by_its_id() -> None:
+    """mp.cancel only tells a running task, and interrupts it with mode="interrupt"."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2)
+
+    @pool.task
+    async def job(ctx: Context) -> str:
+        await ctx.cancelled.wait()
+        await asyncio.sleep(5)
+        return "finished anyway"
+
+    async with mp:
+        told, stopped = await job.submit(), await job.submit()
+        await rounds()
+        assert await mp.cancel(told.id)
+        assert await mp.cancel(stopped.id, mode="interrupt")
+        assert ("completed", "cancelled") == (
+            (await told.wait()).status,
+            (await stopped.wait()).status,
+        )
+        with pytest.raises(ConfigError, match="mode"):
+            await mp.cancel(told.id, mode="gently")  # type: ignore[arg-type]
+
+
 async def test_cancel_all_takes_a_datetime() -> None:
     """As run_at does, with a time zone; what was submitted later goes on."""
     mp = Millpond()

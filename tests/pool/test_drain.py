@@ -21,7 +21,7 @@ from millpond import (
     bounded,
     fifo,
 )
-from millpond.errors import BadPayload, ConfigError, UnknownTask
+from millpond.errors import BadPayload, ConfigError, PoolClosed, UnknownTask
 
 ONCE = Retry.never()
 
@@ -1180,6 +1180,9 @@ async def test_progress_draws_a_bar_on_the_terminal(
     assert "" == shown.out
     lines = shown.err.removesuffix("\n").split("\r")[1:]
     assert ["0/4", "1/4", "2/4", "3/4", "4/4"] == [line.split()[1] for line in lines]
+    bars = [line.split()[0] for line in lines]
+    assert [0, 7, 15, 22, 30] == [bar.count("█") for bar in bars]
+    assert {30} == {len(bar) for bar in bars}
     assert lines[-1].endswith("1 failed")
     assert shown.err.endswith("\n")
 
@@ -1209,3 +1212,20 @@ async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[s
         await pool.drain([item.bind()])
 
     assert ("", "") == tuple(capsys.readouterr())
+
+
+async def test_a_closed_pool_refuses_a_seed() -> None:
+    """A drain that would add work to a pool that takes none is refused, and nothing runs."""
+    mp = Millpond()
+    pool = mp.pool("items")
+    ran = []
+
+    @pool.task
+    async def item(n: int) -> None:
+        ran.append(n)
+
+    async with mp:
+        await pool.close()
+        with pytest.raises(PoolClosed):
+            await pool.drain(item.each(range(3)))
+        assert ([], 0) == (ran, (await pool.snapshot()).total)

@@ -252,6 +252,25 @@ async def test_a_handler_that_swallows_its_timeout_is_settled_without_it(
         assert "slow" == await held
 
 
+async def test_an_error_that_the_timeout_brought_about_is_a_timeout() -> None:
+    """What a handler raises on its way out is told as what it was: it ran for too long."""
+    mp = Millpond()
+    pool = mp.pool("work", retry=Retry.never())
+
+    @pool.task(timeout=5)
+    async def job() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise ValueError("tidying up went wrong")
+
+    async with mp:
+        with pytest.raises(TaskFailed, match="longer than 5 s") as caught:
+            await (await job.submit())
+        assert "TimeoutError" == caught.value.error_type
+        assert 0 == mp.runtime.counts.stuck
+
+
 async def test_a_result_that_comes_with_the_timeout_is_not_two_ends() -> None:
     """A handler that cleans up after its timeout and returns has still run out of time."""
     mp = Millpond()

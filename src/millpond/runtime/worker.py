@@ -497,9 +497,8 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
-        known = self.jobs.get(leased.fence.task)
-        if known is not None and known.leased.fence == leased.fence:
-            # A claim of its own that it has begun while the store started it, too.
+        if self.ahead.begun and leased.fence in self.ahead.begun:
+            # A claim of its own that it began, and perhaps ended, while the store started it, too.
             return
         body = self.runtime.body_of(leased)
         if body is None:
@@ -592,6 +591,7 @@ class Worker:
         if claim is None:
             return decided
         self._start(claim)
+        self.ahead.begun.add(claim.fence)
         self.wake_slots()
         return msgspec.structs.replace(decided, successor=claim.fence)
 
@@ -700,6 +700,8 @@ class Worker:
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
+        if self.ahead.begun:
+            self.ahead.begun.difference_update(job.leased.fence for _, job, _ in ended)
         if any(answer.started):
             self._started(ended, answer)
         if ask is None or answer.lease is None:
