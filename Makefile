@@ -1,6 +1,7 @@
 # Needs Python 3.11+ and make. Everything else is installed into .venv from a hashed lock.
 PYTHON ?= python3
 ARGS   ?=
+JOBS   ?= 2
 VENV   := .venv
 BENCH  := .venv-bench
 PY     := $(VENV)/bin/python
@@ -20,7 +21,7 @@ demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 lint: venv      ## ruff, mypy --strict, import arrows
 	@$(PY) -m ruff check $(CODE)

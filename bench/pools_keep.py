@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import time
 import tracemalloc
 from collections import Counter
@@ -103,6 +104,11 @@ async def ended(found: Found) -> None:
     found.must(f"retention: memory, {count:,} ended / {FULL * ENDED:,}", grown, 1.1)
 
 
+def grown_by(case: Case) -> float:
+    """Return by how much this process grew for each."""
+    return asyncio.run(case(resident))
+
+
 def measure_memory(_plan: Plan) -> Found:
     """Measure each by what Python has allocated, and by what the process has resident."""
     found = Found()
@@ -113,7 +119,9 @@ def measure_memory(_plan: Plan) -> Found:
         "queued call": (queued_calls, None),
     }
     for name, (case, most) in cases.items():
-        grown = asyncio.run(case(resident))
+        # Each in a process that has not had any memory yet to use again.
+        with multiprocessing.get_context("spawn").Pool(1) as fresh:
+            grown = fresh.apply(grown_by, (case,))
         tracemalloc.start()
         exact = asyncio.run(case(traced))
         tracemalloc.stop()

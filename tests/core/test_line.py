@@ -104,3 +104,25 @@ def test_a_storm_of_cancellations_leaves_no_memory() -> None:
         line.remove(task)
     assert (1, stays) == (len(line), line.first())
     assert entries(line) <= 2 + _SLACK
+
+
+def test_a_storm_ahead_of_the_row_leaves_no_memory_and_no_disorder() -> None:
+    """Those of higher priority wait in a heap; what is swept out of it leaves the rest in order."""
+    order = PoolSpec(name="p", order=priority())
+    line = Line()
+    tasks = [queued(order, seq, priority=seq) for seq in range(1, 301)]
+    for task in tasks:
+        line.add(task)
+    for task in tasks[1:-1:2]:
+        line.remove(task)
+    for task in tasks[2:-1:4]:
+        line.remove(task)
+    gone = {task.seq for task in (*tasks[1:-1:2], *tasks[2:-1:4])}
+    left = [task for task in tasks if task.seq not in gone]
+    assert entries(line) <= 2 * len(left) + _SLACK
+    served = []
+    while (first := line.first()) is not None:
+        served.append(first.seq)
+        line.remove(first)
+    assert sorted((task.seq for task in left), reverse=True) == served
+    assert 0 == entries(line)

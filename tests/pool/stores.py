@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.pool.moments import rounds as rounds
 
 from millpond import Millpond
 from millpond.core.control import Order
@@ -174,9 +175,3 @@ def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Millpond, "__aenter__", enter_shared)
     return made
-
-
-async def rounds(count: int = 20) -> None:
-    """Let the loop go round: whatever can happen without time passing has happened then."""
-    for _ in range(count):
-        await asyncio.sleep(0)

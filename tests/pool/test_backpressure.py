@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+from tests.pool.moments import rounds
 
 from millpond import (
+    Bulkhead,
     Context,
     Handle,
     Millpond,
@@ -16,15 +18,18 @@ from millpond import (
     PoolFull,
     Rate,
     Reason,
-    Rejected,
+    Rejection,
+    RejectReason,
     Retry,
     RetryLater,
+    SubmitRejection,
     TaskRejected,
     bounded,
     fail_fast,
     priority,
     ring_buffer,
 )
+from millpond.core.admit import reason_of
 from millpond.core.audit import Kind, Record
 from millpond.core.errors import BatchTooLarge, PoolClosed
 from millpond.core.spec import Backpressure
@@ -57,17 +62,11 @@ class Counter:
         handles = []
         for name in ("running", *names):
             handles.append(await self.submit(name))
-            await settled()
+            await rounds()
         return handles
 
     async def records(self, kind: Kind) -> list[Record]:
         return [record async for record in self.mp.audit(self.pool) if record.kind is kind]
-
-
-async def settled() -> None:
-    """Let everything happen that can happen at this moment."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def later(work: Awaitable[T]) -> asyncio.Task[T]:
@@ -218,7 +217,7 @@ async def test_parked_submitters_are_served_first_come_first_served() -> None:
         parked = []
         for n in range(1, 11):
             parked.append(later(submitter(n)))
-            await settled()
+            await rounds()
         counter.open.set()
         await asyncio.gather(*parked)
         await counter.pool.drain()
@@ -248,11 +247,11 @@ async def test_nobody_barges_past_a_parked_submitter() -> None:
 
     async with mp:
         await work.submit("running")
-        await settled()
+        await rounds()
         came.clear()
         await work.submit("waiting")
         parked = later(work.submit("parked"))
-        await settled()
+        await rounds()
         await parked
         await asyncio.sleep(100)
     assert ["running", "waiting", "parked"] == [name for name in began if "after" not in name]
@@ -291,9 +290,9 @@ async def test_a_cancelled_submitter_leaves_the_line_and_nothing_else() -> None:
     async with counter.mp:
         await counter.fill("a")
         gone, stays = later(counter.submit("gone")), later(counter.submit("stays"))
-        await settled()
+        await rounds()
         gone.cancel()
-        await settled()
+        await rounds()
         assert 1 == (await counter.pool.snapshot()).blocked_submitters
         counter.open.set()
         assert "stays" == await (await stays)
@@ -317,12 +316,12 @@ async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> No
         await pool.pause()
         queued = await pool.submit(first)
         parked = later(pool.submit(last))
-        await settled()
+        await rounds()
         await queued.cancel()
         while (await pool.snapshot()).blocked_submitters:  # noqa: ASYNC110 - step by step
             await asyncio.sleep(0)
         parked.cancel()
-        await settled()
+        await rounds()
         assert parked.cancelled()
         await pool.resume()
         await asyncio.sleep(10)
@@ -337,14 +336,14 @@ async def test_room_made_by_a_cancel_or_purge_goes_to_who_waits() -> None:
     async with counter.mp:
         _, queued = await counter.fill("a")
         parked = later(counter.submit("b"))
-        await settled()
+        await rounds()
         await queued.cancel()
-        await settled()
+        await rounds()
         assert parked.done()
         parked = later(counter.submit("c"))
-        await settled()
+        await rounds()
         assert 1 == await counter.pool.purge()
-        await settled()
+        await rounds()
         assert parked.done()
 
 
@@ -355,7 +354,7 @@ async def test_two_parked_submitters_with_one_key_make_one_task() -> None:
         await counter.fill("a")
         one = later(counter.submit("b", idempotency_key="k"))
         two = later(counter.submit("b", idempotency_key="k"))
-        await settled()
+        await rounds()
         assert 2 == (await counter.pool.snapshot()).blocked_submitters
         counter.open.set()
         first, second = await one, await two
@@ -372,13 +371,13 @@ async def test_a_key_that_becomes_known_lets_its_submitters_out_of_the_line() ->
         await counter.pool.pause()
         queued = await counter.submit("a")
         one = later(counter.submit("b", idempotency_key="k"))
-        await settled()
+        await rounds()
         between = later(counter.submit("c"))
-        await settled()
+        await rounds()
         two = later(counter.submit("b", idempotency_key="k"))
-        await settled()
+        await rounds()
         await queued.cancel()
-        await settled()
+        await rounds()
         assert [True, False, True] == [one.done(), between.done(), two.done()]
         assert (await one).id == (await two).id
         between.cancel()
@@ -391,7 +390,7 @@ async def test_a_known_key_does_not_park() -> None:
         await counter.fill()
         known = await counter.submit("a", idempotency_key="k")
         parked = later(counter.submit("b"))
-        await settled()
+        await rounds()
         again = await asyncio.wait_for(counter.submit("a", idempotency_key="k"), 1.0)
         assert (known.id, True) == (again.id, again.duplicate)
         assert not parked.done()
@@ -405,7 +404,7 @@ async def test_a_full_key_holds_up_only_its_own_submitters() -> None:
         await counter.fill()
         await counter.submit("a1", key="a")
         parked = later(counter.submit("a2", key="a"))
-        await settled()
+        await rounds()
         await asyncio.wait_for(counter.submit("b1", key="b"), 1.0)
         await asyncio.wait_for(counter.submit("no key"), 1.0)
         await asyncio.wait_for(counter.submit("no key either"), 1.0)
@@ -420,11 +419,11 @@ async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
     async with counter.mp:
         await counter.fill("a", "b")
         batch = later(counter.pool.submit_many([counter.work.bind("c"), counter.work.bind("d")]))
-        await settled()
+        await rounds()
         single = later(counter.submit("e"))
-        await settled()
+        await rounds()
         await counter.pool.cancel((await counter.pool.tasks(status="queued"))[0].id)
-        await settled()
+        await rounds()
         assert (False, False) == (batch.done(), single.done())
         counter.open.set()
         await asyncio.gather(batch, single)
@@ -438,7 +437,7 @@ async def test_a_closed_pool_lets_go_of_who_waits() -> None:
     async with counter.mp:
         await counter.fill("a")
         parked = later(counter.submit("b"))
-        await settled()
+        await rounds()
         await counter.pool.close()
         with pytest.raises(PoolClosed):
             await asyncio.wait_for(parked, 1.0)
@@ -450,7 +449,7 @@ async def test_a_batch_that_can_never_fit_does_not_wait_in_line() -> None:
     async with counter.mp:
         await counter.fill("a", "b")
         parked = later(counter.submit("c"))
-        await settled()
+        await rounds()
         with pytest.raises(BatchTooLarge):
             await asyncio.wait_for(
                 counter.pool.submit_many(counter.work.bind(n) for n in "def"), 1.0
@@ -464,9 +463,9 @@ async def test_who_gives_up_does_not_take_the_room_of_those_before_it() -> None:
     async with counter.mp:
         await counter.fill("a", "b")
         batch = later(counter.pool.submit_many([counter.work.bind("c"), counter.work.bind("d")]))
-        await settled()
+        await rounds()
         single = later(counter.submit("e", wait=5.0))
-        await settled()
+        await rounds()
         await counter.pool.cancel((await counter.pool.tasks(status="queued"))[0].id)
         with pytest.raises(PoolFull):
             await single
@@ -690,7 +689,7 @@ async def test_fail_fast_takes_what_can_start_and_keeps_no_queue() -> None:
         with pytest.raises(NoCapacity) as caught:
             await counter.submit("c")
         assert ("MILL-002", "counter") == (caught.value.code, caught.value.pool)
-        await settled()
+        await rounds()
         assert ["a", "b"] == counter.started
         assert 0 == (await counter.pool.snapshot()).queued
         counter.open.set()
@@ -782,13 +781,15 @@ async def test_try_submit_returns_a_refusal(policy: Backpressure, reason: str) -
     async with counter.mp:
         first = await counter.pool.try_submit(counter.work.bind("running"))
         assert isinstance(first, Handle)
-        await settled()
+        await rounds()
         if policy.depth is not None:
             assert await counter.pool.try_submit(counter.work.bind("queued"))
         refused = await asyncio.wait_for(counter.pool.try_submit(counter.work.bind("more")), 1.0)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, SubmitRejection)
         assert not refused
         assert (reason, "counter") == (refused.reason, refused.pool)
+        assert isinstance(refused.reason, Reason)
+        assert str(policy.on_full) == refused.policy
 
 
 async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> None:
@@ -797,12 +798,47 @@ async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> 
     async with counter.mp:
         await counter.submit("a", idempotency_key="k")
         conflict = await counter.pool.try_submit(counter.work.bind("b"), idempotency_key="k")
-        assert isinstance(conflict, Rejected)
+        assert isinstance(conflict, SubmitRejection)
         assert "idempotency_conflict" == conflict.reason
         await counter.pool.close()
         closed = await counter.pool.try_submit(counter.work.bind("b"))
-        assert isinstance(closed, Rejected)
-        assert "closed" == closed.reason
+        assert isinstance(closed, SubmitRejection)
+        assert ("closed", None) == (closed.reason, closed.policy)
+
+
+async def test_one_pattern_takes_the_refusals_of_pools_and_bulkheads() -> None:
+    """Either is a Rejection: falsy, with a reason that is an enum."""
+    counter = Counter(None)
+    gate = Bulkhead("gate", 1, max_queue=0)
+    async with counter.mp:
+        await counter.pool.close()
+        async with gate:
+            refusals = [gate.try_acquire(), await counter.pool.try_submit(counter.work.bind("a"))]
+    reasons = []
+    for refusal in refusals:
+        match refusal:
+            case Rejection(reason=reason):
+                reasons.append(reason)
+            case _:
+                pytest.fail("both were full")
+    assert [RejectReason.CONCURRENCY_LIMIT, Reason.CLOSED] == reasons
+    assert not any(refusals)
+
+
+async def test_a_handle_tells_its_reason_as_an_enum() -> None:
+    """So do the errors it raises, and a text that only a later version knows stays a text."""
+    counter = Counter(bounded(1, on_full="drop_newest"))
+    async with counter.mp:
+        await counter.pool.pause()
+        await counter.submit("a")
+        dropped = await counter.submit("b")
+        assert dropped.reason is Reason.DROP_NEWEST
+        assert dropped.rejection_reason is Reason.DROP_NEWEST
+        with pytest.raises(TaskRejected) as caught:
+            await dropped
+        assert isinstance(caught.value.reason, Reason)
+    assert "moonshine" == reason_of("moonshine")
+    assert reason_of(None) is None
 
 
 async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
@@ -813,7 +849,7 @@ async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
         match await counter.pool.try_submit(counter.work.bind("a")):
             case Handle() as handle:
                 assert "a" == await handle
-            case Rejected():
+            case SubmitRejection():
                 pytest.fail("there was room")
 
 
@@ -830,9 +866,9 @@ async def test_try_submit_does_not_overtake_who_waits() -> None:
         first = await pool.submit(work)
         await pool.submit(work)
         parked = later(pool.submit_many([_call(mp)] * 2))
-        await settled()
+        await rounds()
         await first.cancel()
-        await settled()
+        await rounds()
         # One place is free, and the batch that waits needs two.
         assert not await pool.try_submit(work)
         assert not parked.done()
@@ -846,3 +882,27 @@ def _call(mp: Millpond) -> Any:
         async def noop() -> None: ...
 
     return mp.tasks["noop"].bind()
+
+
+@pytest.mark.parametrize(
+    "policy", [bounded(1, "drop_newest"), bounded(1, "drop_oldest"), ring_buffer(1)], ids=str
+)
+@pytest.mark.parametrize("how", ["await", "wait", "as_completed", "refresh"])
+async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
+    policy: Backpressure, how: str
+) -> None:
+    """Whether it was refused or evicted, awaiting it raises TaskRejected and nothing hangs."""
+    counter = Counter(policy)
+    async with counter.mp:
+        await counter.pool.pause()
+        both = [await counter.submit("a"), await counter.submit("b")]
+        if how == "wait":
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"].wait(), 1)
+        elif how == "as_completed":
+            async for ended in counter.mp.as_completed(both):
+                assert "rejected" == ended.status
+                break
+        elif how == "refresh":
+            await both[policy.on_full == "drop_newest"].refresh()
+        with pytest.raises(TaskRejected):
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"], 1)

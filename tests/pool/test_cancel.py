@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import Context, Handle, Keep, Millpond, Retry, TaskCancelled, TaskFailed
+from millpond import ConfigError, Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
 from millpond.core.errors import UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -35,7 +37,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
         assert [] == started
 
 
-@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79")
+@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79", "CX-T84", "CX-03")
 async def test_a_running_task_is_told_and_may_still_complete() -> None:
     """Cancelling is asking: the handler sees ctx.cancelled, and what it returns counts."""
     mp = Millpond()
@@ -170,7 +172,7 @@ async def test_an_unknown_id_is_said_to_be_unknown() -> None:
         assert ["unknown"] == await mp.status([4711])
 
 
-@pytest.mark.rows("CX-24", "CX-T10", "CX-T11", "CX-T14")
+@pytest.mark.rows("CX-24", "CX-T10", "CX-T11")
 async def test_status_tells_every_place_apart() -> None:
     """Queued, running, each end, expired and unknown are different answers."""
     mp = Millpond(keep=Keep(completed=10.0))
@@ -206,6 +208,7 @@ async def test_status_tells_every_place_apart() -> None:
         assert not await old.cancel()
 
 
+@pytest.mark.rows("CX-03")
 async def test_interrupt_cancels_the_handler() -> None:
     """mode="interrupt" raises CancelledError inside; the task ends cancelled, its slot is free."""
     mp = Millpond()
@@ -249,11 +252,7 @@ async def test_an_interrupt_is_heard_whenever_it_comes(after: int) -> None:
             assert await handle.cancel("interrupt")
             await handle.wait(timeout=10)
             assert "cancelled" == handle.status
-            assert "next" == await asyncio.wait_for(_result(await job.submit("next")), 10)
-
-
-async def _result(handle: Handle[str]) -> str:
-    return await handle
+            assert "next" == await asyncio.wait_for(result_of(await job.submit("next")), 10)
 
 
 async def test_a_handler_that_swallows_the_interrupt_may_complete() -> None:
@@ -291,7 +290,7 @@ async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
     async with mp:
         handle = await job.submit()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(_result(handle), 1)
+            await asyncio.wait_for(result_of(handle), 1)
         with pytest.raises(TimeoutError):
             await handle.wait(timeout=1)
         assert "done" == await handle
@@ -371,3 +370,47 @@ async def test_a_task_that_cancels_itself_inside_is_a_failure() -> None:
             await (await job.submit())
         assert (2, 2) == (runs, caught.value.attempts)
         assert "CancelledError" in caught.value.error_type
+
+
+async def test_a_task_of_any_pool_can_be_cancelled_by_its_id() -> None:
+    """mp.cancel only tells a running task, and interrupts it with mode="interrupt"."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2)
+
+    @pool.task
+    async def job(ctx: Context) -> str:
+        await ctx.cancelled.wait()
+        await asyncio.sleep(5)
+        return "finished anyway"
+
+    async with mp:
+        told, stopped = await job.submit(), await job.submit()
+        await rounds()
+        assert await mp.cancel(told.id)
+        assert await mp.cancel(stopped.id, mode="interrupt")
+        assert ("completed", "cancelled") == (
+            (await told.wait()).status,
+            (await stopped.wait()).status,
+        )
+        with pytest.raises(ConfigError, match="mode"):
+            await mp.cancel(told.id, mode="gently")  # type: ignore[arg-type]
+
+
+async def test_cancel_all_takes_a_datetime() -> None:
+    """As run_at does, with a time zone; what was submitted later goes on."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+
+    @pool.task
+    async def send() -> None: ...
+
+    async with mp:
+        await pool.pause()
+        old = await send.submit()
+        await asyncio.sleep(10)
+        new = await send.submit()
+        then = datetime.fromtimestamp(asyncio.get_running_loop().time() - 5, UTC)
+        with pytest.raises(ConfigError, match="needs a time zone"):
+            await pool.cancel_all(before=then.replace(tzinfo=None))
+        assert 1 == await pool.cancel_all(before=then)
+        assert ["cancelled", "queued"] == await mp.status([old.id, new.id])

@@ -559,3 +559,24 @@ async def test_each_worker_has_its_own_resources() -> None:
     async with mp, one, two:
         handles = [await job.submit(), await job.submit()]
         assert [1, 2] == sorted([await handle for handle in handles])
+
+
+async def test_a_follow_up_that_may_be_too_late_expires_in_time() -> None:
+    """Nobody has to ask for it: what ctx.submit stored expires at its moment."""
+    mp = Millpond()
+    pool, later = mp.pool("work"), mp.pool("later")
+
+    @later.task
+    async def follow() -> None: ...
+
+    @pool.task
+    async def job(ctx: Context) -> int:
+        return (await ctx.submit(follow.bind().options(expires_in=5), pool=later)).id
+
+    async with mp:
+        await later.pause()
+        follower = await (await job.submit())
+        await asyncio.sleep(4)
+        assert ["queued"] == await mp.status([follower])
+        await asyncio.sleep(1.1)
+        assert ["failed"] == await mp.status([follower])

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.pool.moments import result_of
 
 from millpond import Context, Handle, Millpond, Retry, TaskFailed, WouldDeadlock
 from millpond.core.errors import MillpondError
@@ -215,11 +216,7 @@ async def test_three_handlers_in_a_circle() -> None:
         handles["a"] = await work.submit("a", "b", 1.0)
         handles["b"] = await work.submit("b", "c", 2.0)
         handles["c"] = await work.submit("c", None, 3.0)
-        assert "a after b after c refused" == await asyncio.wait_for(_result(handles["a"]), 60)
-
-
-async def _result(handle: Handle[str]) -> str:
-    return await handle
+        assert "a after b after c refused" == await asyncio.wait_for(result_of(handles["a"]), 60)
 
 
 async def test_a_circle_through_a_key() -> None:
@@ -287,7 +284,7 @@ async def test_a_circle_through_two_pools() -> None:
         return await (await middle.submit())
 
     async with mp:
-        assert "refused in left" == await asyncio.wait_for(_result(await first.submit()), 60)
+        assert "refused in left" == await asyncio.wait_for(result_of(await first.submit()), 60)
 
 
 async def test_another_pool_with_room_is_no_circle() -> None:

@@ -1,9 +1,11 @@
 """Drain: a seed and everything it grows into, run to its end and no further."""
 
 import asyncio
+import sys
 from collections import Counter
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -19,14 +21,9 @@ from millpond import (
     bounded,
     fifo,
 )
-from millpond.errors import BadPayload, ConfigError, UnknownTask
+from millpond.errors import BadPayload, ConfigError, PoolClosed, UnknownTask
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 class AtWork:
@@ -1160,8 +1157,11 @@ async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> N
 # Its bar
 
 
-async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_progress_draws_a_bar_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """progress=True shows ended/total on stderr while the run goes on, and ends the line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
 
@@ -1180,8 +1180,24 @@ async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixtur
     assert "" == shown.out
     lines = shown.err.removesuffix("\n").split("\r")[1:]
     assert ["0/4", "1/4", "2/4", "3/4", "4/4"] == [line.split()[1] for line in lines]
+    bars = [line.split()[0] for line in lines]
+    assert [0, 7, 15, 22, 30] == [bar.count("█") for bar in bars]
+    assert {30} == {len(bar) for bar in bars}
     assert lines[-1].endswith("1 failed")
     assert shown.err.endswith("\n")
+
+
+async def test_progress_in_a_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where stderr is no terminal, as under cron, only the last state of the bar is written."""
+    mp = Millpond()
+    pool = mp.pool("items")
+
+    @pool.task
+    async def item(n: int) -> None: ...
+
+    async with mp:
+        await pool.drain(item.each(range(4)), progress=True)
+    assert f"{'█' * 30} 4/4\n" == capsys.readouterr().err
 
 
 async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -1196,3 +1212,20 @@ async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[s
         await pool.drain([item.bind()])
 
     assert ("", "") == tuple(capsys.readouterr())
+
+
+async def test_a_closed_pool_refuses_a_seed() -> None:
+    """A drain that would add work to a pool that takes none is refused, and nothing runs."""
+    mp = Millpond()
+    pool = mp.pool("items")
+    ran = []
+
+    @pool.task
+    async def item(n: int) -> None:
+        ran.append(n)
+
+    async with mp:
+        await pool.close()
+        with pytest.raises(PoolClosed):
+            await pool.drain(item.each(range(3)))
+        assert ([], 0) == (ran, (await pool.snapshot()).total)

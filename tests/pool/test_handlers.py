@@ -14,12 +14,12 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import (
     Context,
     GiveUp,
-    Handle,
     Millpond,
     Pool,
     Retry,
@@ -130,7 +130,7 @@ async def test_no_handler_can_break_the_pool(deed: str) -> None:
         with pytest.raises(TaskFailed) as caught:
             await (await bad.submit())
         assert kind in caught.value.error_type
-        assert "fine" == await asyncio.wait_for(_result(await good.submit()), 5)
+        assert "fine" == await asyncio.wait_for(result_of(await good.submit()), 5)
         snapshot = await pool.snapshot()
         assert (1, 1, 0, 0) == (
             snapshot.completed,
@@ -138,10 +138,6 @@ async def test_no_handler_can_break_the_pool(deed: str) -> None:
             snapshot.running,
             snapshot.queued,
         )
-
-
-async def _result(handle: Handle[Any]) -> Any:
-    return await handle
 
 
 @pytest.mark.rows("CX-19")
@@ -251,9 +247,28 @@ async def test_a_handler_that_swallows_its_timeout_is_settled_without_it(
         )
         go.set()
         await rounds()
-        assert "quick" == await asyncio.wait_for(_result(waiting), 1)
+        assert "quick" == await asyncio.wait_for(result_of(waiting), 1)
         assert 1 == mp.runtime.counts.stuck
         assert "slow" == await held
+
+
+async def test_an_error_that_the_timeout_brought_about_is_a_timeout() -> None:
+    """What a handler raises on its way out is told as what it was: it ran for too long."""
+    mp = Millpond()
+    pool = mp.pool("work", retry=Retry.never())
+
+    @pool.task(timeout=5)
+    async def job() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise ValueError("tidying up went wrong")
+
+    async with mp:
+        with pytest.raises(TaskFailed, match="longer than 5 s") as caught:
+            await (await job.submit())
+        assert "TimeoutError" == caught.value.error_type
+        assert 0 == mp.runtime.counts.stuck
 
 
 async def test_a_result_that_comes_with_the_timeout_is_not_two_ends() -> None:
@@ -407,7 +422,7 @@ async def test_backoff_holds_no_slot() -> None:
     async with mp:
         failing = await job.submit(True)
         await rounds()
-        assert "ran" == await asyncio.wait_for(_result(await job.submit(False)), 1)
+        assert "ran" == await asyncio.wait_for(result_of(await job.submit(False)), 1)
         assert "queued" == (await failing.refresh()).status
 
 

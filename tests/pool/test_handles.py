@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.pool.moments import result_of, rounds
 
 from millpond import (
     Context,
     GiveUp,
-    Handle,
     Keep,
     Millpond,
     Retry,
@@ -25,16 +25,6 @@ from millpond import (
 )
 from millpond.core.errors import NotOpen, UnknownTask
 from millpond.core.spec import Order
-
-
-async def settled() -> None:
-    """Let everything happen that can happen at this moment."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def result_of(handle: Handle[Any]) -> Any:
-    return await handle
 
 
 async def test_a_handle_tells_what_was_submitted() -> None:
@@ -73,6 +63,7 @@ async def test_a_handle_tells_what_was_submitted() -> None:
         assert repr(handle) == f"<handle {handle.id} of pool 'fields': queued>"
 
 
+@pytest.mark.rows("DE-21")
 async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
     """The first that waits sees 1, itself; what runs does not count; a batch counts up."""
     mp = Millpond()
@@ -84,7 +75,7 @@ async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
 
     async with mp:
         await work.submit()
-        await settled()
+        await rounds()
         assert [1, 2] == [(await work.submit()).queue_depth, (await work.submit()).queue_depth]
         many = await pool.submit_many([work.bind(), work.bind()])
         assert [3, 4] == [handle.queue_depth for handle in many]
@@ -450,7 +441,7 @@ async def test_status_tells_every_state_apart() -> None:
         completed, failed = await pool.submit(fine), await pool.submit(bad)
         await mp.wait([completed, failed])
         running = await pool.submit(slow)
-        await settled()
+        await rounds()
         cancelled, queued = await pool.submit(fine), await pool.submit(fine)
         scheduled = await pool.submit(fine, delay=500)
         await cancelled.cancel()
@@ -530,7 +521,7 @@ async def test_closing_tells_everybody_who_waits() -> None:
 
     await mp.__aenter__()
     running = await work.submit()
-    await settled()
+    await rounds()
     queued = await work.submit()
     waiters = [
         asyncio.create_task(one)

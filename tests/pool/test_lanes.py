@@ -1,11 +1,13 @@
 """Lanes: each strictly first in, first out, one at a time, whatever the others do."""
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -26,11 +28,6 @@ from millpond import (
 from millpond.errors import BatchTooLarge, ConfigConflict, ConfigError, PoolFull, TaskFailed
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 class Trace:
@@ -197,6 +194,38 @@ async def test_submit_tells_lane_sequence_and_position() -> None:
         await pool.drain()
         again = await send.submit("a")
         assert (7, 0) == (again.sequence, again.position)
+
+
+@pytest.mark.rows("DE-03")
+async def test_a_long_lane_costs_no_more_for_each_task_than_a_short_one() -> None:
+    """Submit, claim and settle call as many functions behind a thousand tasks as behind ten."""
+
+    async def calls_per_task(count: int) -> float:
+        mp = Millpond()
+        pool = mp.pool("webhooks", lanes=1)
+        calls = 0
+
+        @pool.task
+        async def send(n: int) -> None: ...
+
+        def called(_: Any, event: str, __: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        async with mp:
+            await pool.pause()
+            sys.setprofile(called)
+            try:
+                for n in range(count):
+                    await send.submit(n)
+                await pool.resume()
+                await pool.drain()
+            finally:
+                sys.setprofile(None)
+            assert count == (await pool.snapshot()).completed
+        return calls / count
+
+    assert await calls_per_task(1000) < 1.2 * await calls_per_task(100)
 
 
 @pytest.mark.rows("DE-T20", "DE-03")

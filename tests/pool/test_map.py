@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
     Millpond,
     Pool,
     Retry,
+    RetryLater,
     TaskFailed,
     bounded,
     fail_fast,
@@ -24,11 +26,6 @@ from millpond import (
 from millpond.errors import PoolClosed, TaskCancelled
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 async def squared(n: int) -> int:
@@ -390,7 +387,7 @@ async def test_a_source_that_pauses_while_items_end_out_of_order_is_only_waited_
 
 
 async def _list(
-    pool: Pool, work: Callable[..., object], source: AsyncIterator[int]
+    pool: Pool, work: Callable[..., object], source: AsyncIterator[int] | Iterable[int]
 ) -> list[object]:
     return await pool.map(work, source)
 
@@ -601,3 +598,65 @@ async def test_fire_and_forget_takes_one_call_per_item() -> None:
     async with mp:
         handles = await pool.submit_many(work.each(range(10)))
         assert [-n for n in range(10)] == [await handle for handle in handles]
+
+
+async def test_an_item_that_fails_is_tried_again_in_its_own_time() -> None:
+    """Its retry waits its backoff beside the others, and its result comes in its own place."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2, retry=Retry.constant(30, attempts=3, jitter=0))
+    runs: dict[int, list[float]] = {}
+
+    async def work(n: int) -> int:
+        times = runs.setdefault(n, [])
+        times.append(clock())
+        if n == 1 and len(times) < 3:
+            raise OSError("down")
+        return n
+
+    async with mp:
+        assert list(range(6)) == await pool.map(work, range(6))
+    assert [0.0, 30.0, 60.0] == pytest.approx(runs.pop(1), abs=0.01)
+    assert all([pytest.approx(0.0, abs=0.01)] == times for times in runs.values())
+
+
+@pytest.mark.parametrize(("spend", "fails"), [(False, False), (True, True)])
+async def test_an_item_may_ask_to_be_tried_later(*, spend: bool, fails: bool) -> None:
+    """RetryLater waits as long as it says, and costs an attempt only if it says so."""
+    mp = Millpond()
+    pool = mp.pool("items", retry=ONCE)
+    starts: list[float] = []
+
+    async def work(_: int) -> str:
+        starts.append(clock())
+        if len(starts) == 1:
+            raise RetryLater(7, spend=spend)
+        return "done"
+
+    async with mp:
+        if fails:
+            with pytest.raises(TaskFailed):
+                await pool.map(work, [1])
+        else:
+            assert ["done"] == await pool.map(work, [1])
+    assert [0.0, 7.0][: 1 if fails else 2] == pytest.approx(starts, abs=0.01)
+
+
+async def test_cancelling_all_of_a_pool_stops_the_map_over_it() -> None:
+    """Whoever maps hears of the cancel; the items that were under way are stopped."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2)
+    ended: list[int] = []
+
+    async def work(n: int) -> int:
+        await asyncio.sleep(10)
+        ended.append(n)
+        return n
+
+    async with mp:
+        mapping = asyncio.create_task(_list(pool, work, range(10)))
+        await asyncio.sleep(5)
+        await pool.cancel_all(mode="interrupt")
+        with pytest.raises(TaskCancelled):
+            await mapping
+        await asyncio.sleep(100)
+        assert ([], 0) == (ended, await pool.size())

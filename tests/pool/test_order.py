@@ -82,7 +82,7 @@ async def test_priority_is_the_default_and_starts_the_highest_first_and_equals_i
         assert ["e", "b", "d", "a", "f", "c"] == await desk.ran()
 
 
-@pytest.mark.rows("HN-03")
+@pytest.mark.rows("HN-03", "DE-23")
 async def test_fifo_ignores_priority_and_records_it() -> None:
     """fifo() starts in order of submission, and each task still shows the priority it was given."""
     desk = Desk(fifo())

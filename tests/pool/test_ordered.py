@@ -5,16 +5,12 @@ from collections import Counter, defaultdict
 
 import pytest
 from tests.pool.fleet import Fleet
+from tests.pool.moments import clock
 
 from millpond import Context, Empty, Millpond, Retry, fair_round_robin
 from millpond.errors import ConfigConflict, ConfigError
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.rows("DE-T21")

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from tests.pool.moments import rounds
+from tests.pool.stores import Watched, memory
 
 from millpond import (
     ConfigError,
@@ -15,6 +17,7 @@ from millpond import (
     fair_round_robin,
     lifo,
 )
+from millpond.store.protocol import LeaseAnswer
 
 
 class Bench:
@@ -41,18 +44,12 @@ class Bench:
         self.job = job
 
 
-async def settled() -> None:
-    """Let everything that is due now happen."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def test_claims_show_as_queued_and_do_not_count_as_running() -> None:
     """Two run, four are held ahead, all but the two wait as far as anybody can see."""
     bench = Bench(max_concurrent=2)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(10)]
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (2, 8, 4) == (snapshot.running, snapshot.queued, snapshot.claimed)
         states = [str((await handle.refresh()).status) for handle in handles]
@@ -82,9 +79,9 @@ async def test_a_pause_gives_claims_back_uncharged() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(6)]
-        await settled()
+        await rounds()
         await bench.pool.pause()
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (1, 5, 0) == (snapshot.running, snapshot.queued, snapshot.claimed)
         await asyncio.sleep(10)
@@ -100,7 +97,7 @@ async def test_a_cancelled_claim_never_starts() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(4)]
-        await settled()
+        await rounds()
         await handles[2].cancel()
         await bench.mp.wait(handles)
         with pytest.raises(TaskCancelled):
@@ -115,7 +112,7 @@ async def test_claims_count_for_the_limit_of_a_key() -> None:
     async with bench.mp:
         for n in range(12):
             await bench.job.submit(n, "acme" if n % 2 else "bolt")
-        await settled()
+        await rounds()
         snapshot = await bench.pool.snapshot()
         assert (2, 0) == (snapshot.running, snapshot.claimed)
         await bench.pool.drain()
@@ -128,12 +125,12 @@ async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
     async with bench.mp:
         for n in range(9):
             await bench.job.submit(n)
-        await settled()
+        await rounds()
         assert 2 == (await bench.pool.snapshot()).claimed
         await bench.pool.pause()
-        await settled()
+        await rounds()
         await bench.pool.resume()
-        await settled()
+        await rounds()
         assert 2 == (await bench.pool.snapshot()).claimed
         await asyncio.sleep(15)
         assert [0, 1, 2] == [n for _, n in bench.started]
@@ -145,7 +142,7 @@ async def test_closing_gives_everything_back() -> None:
     mp = bench.mp
     async with mp:
         handles = [await bench.job.submit(n) for n in range(5)]
-        await settled()
+        await rounds()
         (worker,) = mp.runtime.workers
         await mp.runtime.remove_worker(worker)
         states = [await handle.refresh() for handle in handles]
@@ -207,3 +204,73 @@ async def test_the_audit_never_shows_more_running_than_may() -> None:
             assert running <= 3
         ended = [(await handle.refresh()).status.terminal for handle in handles]
         assert [True] * 60 == ended
+
+
+@pytest.mark.parametrize("pauses", [1, 3, 8])
+async def test_a_claim_that_began_here_is_not_begun_again_by_a_slow_answer(pauses: int) -> None:
+    """While a lease is on its way a claim may begin and end; the store may have started it, too."""
+    store = Watched(memory(), pauses=pauses)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("ahead", prefetch=3, max_concurrent=4)
+    ran: list[int] = []
+
+    @pool.task
+    async def job(n: int) -> None:
+        ran.append(n)
+        for _ in range(n % 3):
+            await asyncio.sleep(0)
+
+    async with mp:
+        for first in range(0, 300, 5):
+            await pool.submit_many(job.each(range(first, first + 5)))
+            for _ in range(first % 7):
+                await asyncio.sleep(0)
+        await pool.drain()
+        assert 0 == mp.counts.stale_settles
+    assert sorted(ran) == list(range(300))
+
+
+async def test_claims_that_the_store_starts_are_started_once() -> None:
+    """A raised limit turns claims into starts: each task runs once, and none is left behind."""
+    bench = Bench(max_concurrent=1)
+    async with bench.mp:
+        handles = [await bench.job.submit(n) for n in range(12)]
+        await rounds()
+        await bench.pool.resize(3)
+        await rounds()
+        assert 3 == (await bench.pool.snapshot()).running
+        assert list(range(12)) == [await handle for handle in handles]
+        assert 0 == bench.mp.counts.stale_settles
+    assert list(range(12)) == sorted(n for _, n in bench.started)
+    assert 3 == bench.most
+
+
+async def test_claims_start_while_the_store_takes_its_time() -> None:
+    """The slot that a job leaves is taken at once; no answer is waited for."""
+    bench = Bench(max_concurrent=1, prefetch=3)
+    store = Watched(memory())
+    bench.mp.make_store = lambda: store
+    async with bench.mp:
+        handles = [await bench.job.submit(n) for n in range(5)]
+        await rounds()
+        store.freeze()
+        await asyncio.sleep(10)
+        assert [0, 1, 2, 3] == [n for _, n in bench.started]
+        assert [0.0, 1.0, 2.0, 3.0] == pytest.approx([at for at, _ in bench.started], abs=0.01)
+        store.thaw()
+        assert list(range(5)) == [await handle for handle in handles]
+        assert 0 == bench.mp.counts.stale_settles
+
+
+async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
+    """What was leased is at work: it would run twice if it were still held."""
+    bench = Bench(max_concurrent=1)
+    async with bench.mp:
+        for n in range(4):
+            await bench.job.submit(n)
+        await rounds()
+        (worker,) = bench.mp.runtime.workers
+        first, *others = worker.ahead.held["ahead"]
+        worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
+        assert [claim.fence.task for claim in others] == worker.ahead.tasks()

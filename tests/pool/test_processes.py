@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.pool import process_tasks as tasks
 
+import millpond
 from millpond import Handle, Millpond, TaskCancelled, TaskFailed
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(60)]
@@ -140,6 +143,13 @@ async def test_errors_come_over_with_their_type_and_traceback() -> None:
         assert "fine" == await (await tasks.fail.submit("fine"))
 
 
+async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
+    """RetryLater comes over with what it says: its only attempt is not spent by it."""
+    async with opened():
+        handle = await tasks.later.submit(str(tmp_path / "told"))
+        assert ("at last", 1) == (await handle, handle.attempt)
+
+
 async def test_progress_comes_over(tmp_path: Path) -> None:
     """Who watches the handle hears what the child says; a bad fraction is refused there."""
     go = tmp_path / "go"
@@ -168,13 +178,50 @@ async def test_what_a_child_cannot_do_it_says() -> None:
         assert ["submit", "once"] == await (await tasks.not_here.submit())
 
 
-async def test_twenty_kills_in_a_row_leave_the_pool_whole() -> None:
+async def test_kills_in_a_row_leave_the_pool_whole() -> None:
     """Every slot is free again, no child is left, and work goes on."""
     async with opened() as mp:
-        for _ in range(20):
+        for _ in range(6):
             await (await tasks.leave.submit(1)).wait()
         snapshot = await tasks.pool.snapshot()
         assert (0, 0) == (snapshot.running, snapshot.queued)
         handles = [await tasks.in_a_loop.submit(n) for n in range(4)]
         assert [0, 2, 4, 6] == [await handle for handle in handles]
         assert 0 == mp.runtime.counts.stale_settles
+
+
+UNGUARDED = """
+import asyncio
+from millpond import Millpond, Retry
+
+mp = Millpond()
+work = mp.pool("work", retry=Retry.never())
+
+@work.task(executor="process")
+def double(number: int) -> int:
+    return 2 * number
+
+async def main() -> None:
+    async with mp:
+        print("opened", flush=True)
+        print(await (await double.submit(1)))
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
+    """The child that imports it may not open a Millpond, and the task fails saying what to do."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    source = Path(millpond.__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        text=True,
+        timeout=60,
+    )
+    assert "opened\n" == ended.stdout
+    assert "this script opens a Millpond while a child of it imports it" in ended.stderr

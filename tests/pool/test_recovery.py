@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-from typing import Any
 
 import msgspec
 import pytest
+from tests.pool.moments import result_of
 from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
 
 from millpond import (
     Context,
     GiveUp,
-    Handle,
     Keep,
     Millpond,
     Observed,
@@ -57,10 +56,6 @@ class Process:
         return [str(happened.kind) for happened in self.told]
 
 
-async def _result(handle: Handle[Any]) -> Any:
-    return await handle
-
-
 @pytest.mark.rows("TRAP-1", "CX-16", "CX-T22", "CX-T82", "CX-T110", "DP-10")
 async def test_a_late_settle_is_refused_counted_and_reported() -> None:
     """A frozen worker loses its lease; another runs the task; the late result changes nothing."""
@@ -82,7 +77,7 @@ async def test_a_late_settle_is_refused_counted_and_reported() -> None:
             assert 1 == (await quick.pool.snapshot()).stale_settles
             assert "running" == (await handle.refresh()).status
             quick.go.set()
-            assert "quick" == await asyncio.wait_for(_result(handle), 30)
+            assert "quick" == await asyncio.wait_for(result_of(handle), 30)
             assert 2 == handle.attempt
 
 
@@ -123,7 +118,7 @@ async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
         assert 1 == one.mp.runtime.counts.leases_lost
         assert [(1, 1), (1, 2)] == one.ran
         one.go.set()
-        assert "one" == await asyncio.wait_for(_result(handle), 30)
+        assert "one" == await asyncio.wait_for(result_of(handle), 30)
         assert "one" == await (await one.job.submit(2))
 
 
@@ -159,7 +154,7 @@ async def test_a_handler_that_ignores_a_lost_lease_cannot_hurt_its_successor() -
         await rounds()
         assert (1, 1) == (mp.runtime.counts.stale_settles, len(worker.jobs))
         gates[1].set()
-        assert "run 1" == await asyncio.wait_for(_result(handle), 5)
+        assert "run 1" == await asyncio.wait_for(result_of(handle), 5)
 
 
 async def test_a_worker_that_cannot_renew_stops_before_another_can_start() -> None:
@@ -197,7 +192,7 @@ async def test_a_renewed_lease_is_left_alone() -> None:
         assert 32 >= one.store.verbs["renew"]
         one.go.set()
         two.go.set()
-        await asyncio.wait_for(_result(handle), 30)
+        await asyncio.wait_for(result_of(handle), 30)
         assert 1 == handle.attempt
 
 
@@ -238,7 +233,7 @@ async def test_a_task_that_kills_its_worker_again_and_again_ends_failed() -> Non
         await asyncio.sleep(11)
         assert [(1, 1), (1, 2), (1, 3)] == one.ran
         with pytest.raises(TaskFailed) as caught:
-            await asyncio.wait_for(_result(handle), 30)
+            await asyncio.wait_for(result_of(handle), 30)
         assert ("lease_lost", 3) == (caught.value.reason, caught.value.attempts)
 
 
@@ -297,7 +292,7 @@ async def test_a_stopping_worker_gives_back_what_it_has_not_finished() -> None:
         assert 2 == one.interrupted
         assert 2 == len(one.ran)
         there = [await two.mp.handle(h.id) for h in (*handles, waiting)]
-        assert ["two"] * 3 == [await asyncio.wait_for(_result(h), 30) for h in there]
+        assert ["two"] * 3 == [await asyncio.wait_for(result_of(h), 30) for h in there]
         assert [1, 1, 1] == [h.attempt for h in there]
 
 
@@ -399,7 +394,7 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
         assert 1 == (await old.get_pool("work").snapshot()).parked
         async with new:
             handle = await new.handle(43, of=fresh)
-            assert "here" == await asyncio.wait_for(_result(handle), 10)
+            assert "here" == await asyncio.wait_for(result_of(handle), 10)
             assert 1 == handle.attempt
 
 
@@ -539,3 +534,26 @@ async def test_a_running_task_is_left_in_peace(any_pace: Opened) -> None:  # noq
         assert (before, 1) == (after, runs)
         go.set()
         await handle
+
+
+async def test_a_worker_that_comes_after_the_last_has_gone_renews_too() -> None:
+    """Between two workers a process may have none for long; the next one's leases are kept."""
+    store = memory()
+    mp = Millpond(work=False, lease=6.0)
+    mp.make_store = lambda: Watched(store)
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    async with mp:
+        async with mp.worker():
+            assert "done" == await (await job.submit(1))
+        await asyncio.sleep(100)
+        async with mp.worker():
+            handle = await job.submit(60)
+            assert "done" == await handle
+            assert 1 == handle.attempt
+        assert 0 == mp.counts.leases_lost

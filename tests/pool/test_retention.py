@@ -7,7 +7,7 @@ import weakref
 import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Keep, Millpond, Outcome, Retry, TaskFailed
+from millpond import ConfigError, Keep, Millpond, Outcome, Retry, TaskCancelled, TaskFailed
 from millpond.core.errors import IdempotencyConflict, UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -17,6 +17,7 @@ class Thing:
     """Something large that a closure returns or raises with."""
 
 
+@pytest.mark.rows("DE-T06")
 async def test_completed_and_failed_tasks_are_kept_for_their_own_time() -> None:
     """Each kind is forgotten when its time is over, within a minute, and is expired then."""
     mp = Millpond(keep=Keep(completed=100, failed=1000))
@@ -244,3 +245,25 @@ async def test_a_bad_time_to_keep_is_refused_by_name(option: str) -> None:
     for bad in (-1, float("nan"), "soon"):
         with pytest.raises(ConfigError, match=option):
             Keep(**{option: bad})  # type: ignore[arg-type]
+
+
+async def test_of_a_forgotten_task_its_key_still_tells_how_it_ended() -> None:
+    """The handle of a duplicate has the status, and awaiting it says so again."""
+    mp = Millpond(keep=Keep(completed=10, failed=10, keys=5000))
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job(number: int) -> int:
+        return number
+
+    async with mp:
+        await pool.pause()
+        first = await job.options(idempotency_key="k").submit(1)
+        await pool.purge()
+        await pool.resume()
+        await asyncio.sleep(200)
+        assert ["expired"] == await mp.status([first.id])
+        again = await job.options(idempotency_key="k").submit(1)
+        assert (first.id, "cancelled") == (again.id, again.status)
+        with pytest.raises(TaskCancelled):
+            await again

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.pool.fleet import Cable, Fleet
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -21,11 +22,6 @@ from millpond import (
 from millpond.errors import ConfigError, StoreError
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 async def starts_of(retry: Retry, *, fail: int = 100) -> list[float]:
@@ -914,7 +910,7 @@ class Flaky(Cable):
         return maybe
 
 
-@pytest.mark.rows("DE-T25", "DE-22")
+@pytest.mark.rows("DE-T25")
 @pytest.mark.parametrize("verb", ["settle", "lease"])
 async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_none(
     verb: str,

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.pool.moments import clock
 
 from millpond import (
     Context,
@@ -20,11 +21,6 @@ from millpond.core.control import Bury
 from millpond.errors import ConfigError, NotOpen, RunStopped
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 # Named runs
@@ -226,7 +222,7 @@ async def test_the_name_of_a_run_is_forgotten_with_its_keys() -> None:
 # After a crash
 
 
-@pytest.mark.rows("DP-19", "DP-20", "DE-T17", "DE-T06")
+@pytest.mark.rows("DP-19", "DP-20", "DE-T17")
 @pytest.mark.parametrize("found_dead", [True, False])
 async def test_a_run_goes_on_after_a_crash_with_what_is_left(*, found_dead: bool) -> None:
     """The next process takes up what waits and what ran, counters and attempts as they were."""

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from tests.pool.moments import rounds
 
 from millpond import (
     Context,
@@ -19,12 +20,6 @@ from millpond import (
 )
 from millpond.core.errors import ConfigError
 from millpond.core.spec import PoolSpec
-
-
-async def settled() -> None:
-    """Let everything happen that can happen at this moment."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_size_is_what_runs_and_what_waits() -> None:
@@ -64,7 +59,7 @@ async def test_a_snapshot_counts_by_status() -> None:
     async with mp:
         await mp.wait([await pool.submit(good), await pool.submit(bad), await pool.submit(good)])
         await pool.submit(slow)
-        await settled()
+        await rounds()
         await (await pool.submit(good)).cancel()
         for _ in range(3):
             await pool.submit(good)
@@ -144,7 +139,7 @@ async def test_a_snapshot_says_what_the_loop_is_at() -> None:
         await asyncio.sleep(10)
 
     async def state() -> str:
-        await settled()
+        await rounds()
         return (await pool.snapshot()).state
 
     async with mp:
@@ -246,9 +241,9 @@ async def test_unsettled_lists_what_would_keep_a_clean_shutdown_waiting() -> Non
         assert [] == await mp.unsettled()
         done = await work.options(on_complete=notify.bind()).submit(1.0)
         await done
-        await settled()
+        await rounds()
         running = await two.submit(work.bind(100.0))
-        await settled()
+        await rounds()
         queued = await two.submit(work.bind(1.0))
         scheduled = await two.submit(work.bind(1.0), delay=50)
         listed = {task.id: (task.function, task.status) for task in await mp.unsettled()}
@@ -292,12 +287,12 @@ async def test_why_says_what_a_task_waits_for() -> None:
         running = await pool.submit(work.bind(), key="acme")
         waiting = await pool.submit(work.bind(), key="acme")
         later = await pool.submit(work.bind(), delay=30)
-        await settled()
+        await rounds()
         assert "running on worker" in await mp.why(running.id)
         assert "key acme at 1/1" in await mp.why(waiting.id)
         assert "scheduled for 30 s from now" in await mp.why(later.id)
         await rated.submit(work.bind())
-        await settled()
+        await rounds()
         held = await rated.submit(work.bind())
         assert "rate refills in 60 s" in await mp.why(held.id)
         await pool.pause()
@@ -318,7 +313,7 @@ async def test_blocked_submitters_are_counted() -> None:
         await pool.pause()
         await work.submit()
         parked = [asyncio.create_task(work.submit()) for _ in range(3)]
-        await settled()
+        await rounds()
         assert 3 == (await pool.snapshot()).blocked_submitters
         await pool.resume()
         await asyncio.gather(*parked)

@@ -3,15 +3,11 @@
 import asyncio
 
 import pytest
+from tests.pool.moments import clock
 
 from millpond import Context, Millpond, Outcome, Retry, RunFailed, RunOverBudget, Stuck, bounded
 
 ONCE = Retry.never()
-
-
-def clock() -> float:
-    """Return the time of the running loop."""
-    return asyncio.get_running_loop().time()
 
 
 async def test_a_stream_yields_each_outcome_once_as_it_comes() -> None:

@@ -234,6 +234,7 @@ async def test_submit_many_is_one_batch_in_order() -> None:
         assert [7, 8] == [await handle for handle in each]
 
 
+@pytest.mark.rows("DE-20")
 async def test_a_batch_with_one_bad_call_stores_nothing() -> None:
     """All calls are made ready before any is sent."""
     mp = Millpond()
@@ -561,3 +562,23 @@ async def test_a_batch_task_that_is_alone_is_settled() -> None:
         handle = await work.submit(4)
         await handle.wait(timeout=60)
         assert 8 == handle.result
+
+
+@pytest.mark.parametrize("option", ["priority", "weight"])
+async def test_numbers_are_kept_to_what_every_store_can_hold(option: str) -> None:
+    """Thirty-one bits and a sign: the last that fits is taken, the next is refused by name."""
+    mp = Millpond()
+    pool = mp.pool("numbers")
+
+    @pool.task
+    async def work() -> None: ...
+
+    least = -(2**31) if option == "priority" else 1
+    fits: list[dict[str, Any]] = [{option: least}, {option: 2**31 - 1}]
+    too_much: list[dict[str, Any]] = [{option: least - 1}, {option: 2**31}]
+    async with mp:
+        for options in fits:
+            await (await pool.submit(work.bind(), **options))
+        for options in too_much:
+            with pytest.raises(ConfigError, match=option):
+                await pool.submit(work.bind(), **options)

@@ -20,8 +20,9 @@ from millpond import (
     Context,
     Millpond,
     Pool,
-    Rejected,
+    Retry,
     Status,
+    SubmitRejection,
     SyncContext,
     SyncHandle,
     TaskFailed,
@@ -29,7 +30,7 @@ from millpond import (
     WouldDeadlock,
     bounded,
 )
-from millpond.errors import AlreadyOpen, NotOpen
+from millpond.errors import AlreadyOpen, NotOpen, NotSupported, PoolClosed
 from millpond.pool import bridge
 
 SOON = 5.0
@@ -547,7 +548,7 @@ def test_refusals_come_as_values_with_a_handle_for_threads(mp: Millpond) -> None
         tiny.sync.pause()
         assert tiny.sync.try_submit(lambda: 1)
         refused = tiny.sync.try_submit(lambda: 2)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, SubmitRejection)
         assert not refused
         assert isinstance(refused.handle, SyncHandle)
         with pytest.raises(TaskRejected):
@@ -761,3 +762,65 @@ def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
         with pytest.raises(KeyboardInterrupt), sync.worker(resources=resources):
             raise KeyboardInterrupt
         assert (3, 0) == (len(set(tasks)), len(mp.runtime.workers))
+
+
+def test_whatever_a_pool_tells_its_twin_tells(mp: Millpond) -> None:
+    """Names, settings, lanes, tasks and counts are those of the pool itself."""
+    pool = mp.pool("lanes", lanes=2, retry=Retry.constant(3))
+    task = pool.task(key="to", name="send")(_sent)
+    twin = pool.sync
+    with mp.sync as sync:
+        assert repr(pool) in repr(twin)
+        for name in ("name", "id", "spec", "scope", "scope_id", "retry", "created_at"):
+            assert getattr(pool, name) == getattr(twin, name), name
+        assert [pool.name] == [one.name for one in sync.pools()]
+        assert pool.name == sync.get_pool("lanes").name
+        assert mp.counts is sync.counts
+        assert mp.tasks == sync.tasks
+        twin.pause()
+        handles = [twin.submit(task.bind(to), submitted_by="me") for to in ("a", "b", "a")]
+        inner = handles[2].twin
+        for name in (
+            "pool_id",
+            "lane",
+            "sequence",
+            "position",
+            "queue_depth",
+            "submitted_at",
+            "submitted_by",
+            "duplicate",
+            "reason",
+            "rejection_reason",
+            "rejection_policy",
+        ):
+            assert getattr(inner, name) == getattr(handles[2], name), name
+        assert (handles[0].lane, "me") == (handles[2].lane, handles[2].submitted_by)
+        assert handles[2].sequence > handles[0].sequence
+        assert 3 == sum(lane.pending for lane in twin.lanes())
+        assert twin.cancel(handles[0].id)
+        assert sync.cancel(handles[1].id)
+        assert 1 == twin.cancel_all()
+        assert ["cancelled"] * 3 == sync.status([handle.id for handle in handles])
+        assert 3 == len(twin.tasks(status="cancelled"))
+        twin.resume()
+        twin.close()
+        with pytest.raises(PoolClosed):
+            twin.submit(task.bind("a"))
+
+
+async def _sent(to: str) -> None: ...
+
+
+def test_what_is_observed_through_the_twin_is_the_same(mp: Millpond, pool: Pool) -> None:
+    """Observers, and the end of a scope, go through to the Millpond."""
+    seen: list[str] = []
+    with mp.sync as sync:
+        stop = sync.observe(lambda happened: seen.append(str(happened.kind)))
+        assert 1 == pool.sync.submit(lambda: 1).get(timeout=SOON)
+        stop()
+        told = len(seen)
+        assert told > 0
+        assert 2 == pool.sync.submit(lambda: 2).get(timeout=SOON)
+        assert told == len(seen)
+        with pytest.raises(NotSupported):
+            sync.end_scope("tenant", "acme")

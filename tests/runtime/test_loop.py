@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.pool.moments import result_of, timers
 from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
 
 from millpond import (
@@ -29,6 +32,8 @@ from millpond import (
 from millpond.core.control import Prune
 from millpond.runtime.poll import POLL_FLOOR
 from millpond.runtime.watchdog import PATIENCE
+from millpond.runtime.worker import MOST_AT_ONCE
+from millpond.store.protocol import RecoverAnswer, Store
 
 HOUR = 3600.0
 
@@ -49,16 +54,6 @@ def every_kind(mp: Millpond) -> list[Pool]:
         mp.pool("stopped", max_concurrent=0),
         mp.pool("wide", max_concurrent=500),
     ]
-
-
-def timers() -> int:
-    """How many timers the loop has that were not cancelled."""
-    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return sum(not timer.cancelled() for timer in scheduled)
-
-
-async def _result(handle: Handle[Any]) -> Any:
-    return await handle
 
 
 # It never spins
@@ -127,6 +122,7 @@ async def test_what_is_kept_costs_a_look_a_minute(opened: Opened) -> None:  # no
         assert {"one"} == pruned
 
 
+@pytest.mark.rows("CX-T61")
 @pytest.mark.parametrize(
     "kind", ["paused", "nought", "saturated", "scheduled", "capped", "paused key", "held lane"]
 )
@@ -279,7 +275,7 @@ SCENES: dict[str, Scene] = {
 }
 
 
-@pytest.mark.rows("CX-22", "CX-T24", "CX-T27", "CX-T28", "CX-T35", "CX-06", "CX-T61")
+@pytest.mark.rows("CX-22", "CX-T24", "CX-T28", "CX-T35", "CX-06", "CX-T61")
 @pytest.mark.parametrize("source", SCENES)
 async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Opened) -> None:  # noqa: F811
     """What makes a task ready starts it then and there, not at the next look."""
@@ -291,10 +287,10 @@ async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Op
 
     async with mp:
         handle = await SCENES[source](mp, pool)
-        await asyncio.wait_for(_result(handle), 0.01)
+        await asyncio.wait_for(result_of(handle), 0.01)
 
 
-@pytest.mark.rows("CX-T33")
+@pytest.mark.rows("CX-T33", "CX-T27")
 async def test_an_earlier_wake_replaces_a_later_one(any_pace: Opened) -> None:  # noqa: F811
     """The loop that sleeps for a far moment wakes for a nearer one, and again for the far one."""
     mp = Millpond()
@@ -307,9 +303,9 @@ async def test_an_earlier_wake_replaces_a_later_one(any_pace: Opened) -> None:  
         starts.append((name, round(loop.time())))
 
     async with mp:
-        handles = [await job.options(delay=d).submit(f"in {d}") for d in (100, 10, 50)]
+        handles = [await job.options(delay=d).submit(f"in {d}") for d in (100, 10, 0, 50)]
         await mp.wait(handles)
-    assert [("in 10", 10), ("in 50", 50), ("in 100", 100)] == starts
+    assert [("in 0", 0), ("in 10", 10), ("in 50", 50), ("in 100", 100)] == starts
 
 
 @pytest.mark.rows("CX-T29", "CX-06")
@@ -359,7 +355,7 @@ async def test_ten_wakeups_at_once_are_one_turn() -> None:
         assert 2 >= store.verbs["lease"] - before
 
 
-@pytest.mark.rows("CX-10", "CX-T117", "CX-T118", "CX-T121", "CX-12")
+@pytest.mark.rows("CX-10", "CX-T117", "CX-T118")
 async def test_what_ends_together_is_settled_together_and_the_next_leased(opened: Opened) -> None:  # noqa: F811
     """One verb settles what has ended, in order, and leases what may start; none is empty."""
     mp = Millpond()
@@ -405,10 +401,10 @@ async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
             await job.submit()
             await rounds(after)
             second = await job.submit()
-            assert 1 == await asyncio.wait_for(_result(second), 0.01)
+            assert 1 == await asyncio.wait_for(result_of(second), 0.01)
 
 
-@pytest.mark.rows("CX-T34")
+@pytest.mark.rows("CX-T34", "DE-T26", "DE-19")
 async def test_wakeups_are_hints_and_none_is_needed() -> None:
     """A shared store whose answers never tell of other pools' work still has it all done."""
     store = memory()
@@ -432,6 +428,118 @@ async def test_wakeups_are_hints_and_none_is_needed() -> None:
         handles = await ours.submit_many(task.each(range(10)))
         await asyncio.sleep(2 * POLL_FLOOR)
         assert 10 * ["completed"] == [(await handle.refresh()).status for handle in handles]
+
+
+class Recovering(Watched):
+    """A store that knows when it was asked to recover."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.recovered_at: list[float] = []
+
+    async def recover(
+        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+    ) -> RecoverAnswer:
+        self.recovered_at.append(asyncio.get_running_loop().time())
+        return await super().recover(limit=limit, now=now, entropy=entropy)
+
+
+@pytest.mark.rows("CX-T55", "CX-T62", "CX-06")
+async def test_recovery_comes_when_a_lease_expires_and_wakes_a_saturated_pool() -> None:
+    """Its schedule goes on by itself, and is brought forward to the moment a lease runs out."""
+    shared = memory()
+    stores = [Recovering(shared), Recovering(shared)]
+    loop = asyncio.get_running_loop()
+    starts: list[tuple[int, float]] = []
+
+    def process(number: int) -> Millpond:
+        mp = Millpond(lease=30.0)
+        mp.make_store = lambda: stores[number]
+        pool = mp.pool("work", max_concurrent=1, retry=Retry.constant(0.0))
+
+        @pool.task
+        async def job() -> None:
+            starts.append((number, loop.time()))
+            await asyncio.sleep(1000)
+
+        return mp
+
+    dead, alive = process(0), process(1)
+    async with dead:
+        await dead.tasks["job"].submit()
+        await rounds()
+        stores[0].freeze()
+        await asyncio.sleep(0.4)  # so that no poll falls on the moment the lease runs out
+        async with alive:
+            await asyncio.sleep(300)
+        stores[0].thaw()
+    assert [0, 1] == [who for who, _ in starts]
+    assert [0.0, 30.0] == pytest.approx([at for _, at in starts], abs=0.05)
+    asked = stores[1].recovered_at
+    assert any(at == pytest.approx(30.0, abs=0.05) for at in asked)
+    assert 11 >= max(later - earlier for earlier, later in pairwise(asked))
+    assert 300 / 10 + 300 / 60 + 5 >= len(asked)
+
+
+@pytest.mark.rows("CX-12")
+async def test_leases_and_settles_are_bounded_batches(opened: Opened) -> None:  # noqa: F811
+    """However many may start and end at once, one verb is about a thousand of them at most."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=5000)
+    go = asyncio.Event()
+
+    @pool.task
+    async def job() -> None:
+        await go.wait()
+
+    async with mp:
+        handles = await pool.submit_many(job.bind() for _ in range(2500))
+        await rounds()
+        assert 2500 == (await pool.snapshot()).running
+        asks = [what for verb, what in opened.last.log if verb == "lease"]
+        assert all(MOST_AT_ONCE >= ask.want for ask in asks)
+        go.set()
+        await mp.wait(handles)
+        settles = [
+            ended for verb, what in opened.last.log if verb == "settle" for ended in what[:1]
+        ]
+        assert all(MOST_AT_ONCE >= len(ended) for ended in settles)
+        assert 2500 == sum(len(ended) for ended in settles)
+        assert 2500 == (await pool.snapshot()).completed
+
+
+@pytest.mark.rows("CX-T121")
+async def test_the_slots_of_one_worker_are_its_own() -> None:
+    """Workers of one and of three slots run that many each, whatever the other one does."""
+    mp = Millpond(work=False)
+    pool = mp.pool("work", max_concurrent=10)
+    at_work: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @pool.task
+    async def job(ctx: Context) -> None:
+        at_work[ctx.resources] += 1
+        most[ctx.resources] = max(most[ctx.resources], at_work[ctx.resources])
+        await asyncio.sleep(1)
+        at_work[ctx.resources] -= 1
+
+    @asynccontextmanager
+    async def small() -> AsyncIterator[str]:
+        yield "small"
+
+    @asynccontextmanager
+    async def large() -> AsyncIterator[str]:
+        yield "large"
+
+    async with (
+        mp,
+        mp.worker(concurrency=1, resources=small),
+        mp.worker(concurrency=3, resources=large),
+    ):
+        await pool.submit_many(job.bind() for _ in range(40))
+        await pool.drain()
+        assert 10 == pytest.approx(asyncio.get_running_loop().time(), abs=0.01)
+    assert {"small": 1, "large": 3} == dict(most)
 
 
 # What stores do to it
@@ -458,7 +566,7 @@ async def test_a_store_that_fails_loses_nothing(when: str, opened: Opened) -> No
             queue = store.failures if when == "before" else store.failures_after
             queue.append(ConnectionError("gone"))
             await asyncio.sleep(0.02)
-        assert list(range(12)) == [await asyncio.wait_for(_result(h), 60) for h in handles]
+        assert list(range(12)) == [await asyncio.wait_for(result_of(h), 60) for h in handles]
         assert sorted(runs) == list(range(12))
         snapshot = await pool.snapshot()
         assert (12, 0, 0) == (snapshot.completed, snapshot.running, snapshot.queued)
@@ -485,7 +593,7 @@ async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> No
         # The loop, and what gives back leases it may hold: both back off.
         assert 150 >= store.total - before
         store.failures.clear()
-        assert "ran" == await asyncio.wait_for(_result(handle), 6)
+        assert "ran" == await asyncio.wait_for(result_of(handle), 6)
 
 
 async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> None:  # noqa: F811
@@ -536,7 +644,7 @@ async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened)
 # The watchdog
 
 
-@pytest.mark.rows("CX-23", "TRAP-4", "CX-T112")
+@pytest.mark.rows("CX-23", "TRAP-4")
 async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -571,6 +679,36 @@ async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
         assert before == mp.runtime.counts.stalls
 
 
+@pytest.mark.rows("CX-T112")
+async def test_a_watchdog_started_twice_is_one_and_stops_with_its_worker() -> None:
+    """Asking twice arms one timer; closing the Millpond leaves none."""
+    mp = Millpond()
+    store = Watched(memory())
+    mp.make_store = lambda: store
+    mp.pool("work")
+    seen: list[Observed] = []
+    mp.observe(seen.append)
+    async with mp:
+        await rounds()
+        (worker,) = mp.runtime.workers
+        worker.watchdog.stop()
+        before = timers()
+        worker.watchdog.watch()
+        worker.watchdog.watch()
+        assert (True, before + 1) == (worker.watchdog.watching, timers())
+        store.freeze()
+        worker.look_everywhere()
+        worker.watchdog.watch()
+        await asyncio.sleep(PATIENCE + 1)
+        assert ["stalled"] == [
+            str(happened.kind) for happened in seen if happened.kind == "stalled"
+        ]
+        store.thaw()
+        await rounds()
+        worker.watchdog.watch()
+    assert (False, 0) == (worker.watchdog.watching, timers())
+
+
 @pytest.mark.rows("CX-23", "TRAP-4")
 async def test_a_loop_that_breaks_starts_again_with_backoff(
     opened: Opened,  # noqa: F811
@@ -603,7 +741,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         assert 25 >= len(asked)
         assert 2 <= mp.runtime.counts.stalls <= 5
         broken = False
-        assert list(range(5)) == [await asyncio.wait_for(_result(h), 6) for h in handles]
+        assert list(range(5)) == [await asyncio.wait_for(result_of(h), 6) for h in handles]
 
 
 # The report

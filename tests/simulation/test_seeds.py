@@ -16,6 +16,7 @@ from millpond.testing.simulation import (
     simulate,
     simulate_on,
 )
+from millpond.testing.world import FAULTS
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
 
@@ -78,6 +79,12 @@ def test_shrinking_keeps_the_promise_broken(monkeypatch: pytest.MonkeyPatch) -> 
     shortest = shrink(broken.value.history)
     assert broken.value.cause.invariant == breaks(shortest)
     assert len(shortest) <= 10 < len(broken.value.history)
+
+
+@pytest.mark.rows("DE-22")
+def test_few_histories_hold_every_named_fault() -> None:
+    """Each kind of trouble falls on some seed, and no promise is broken by any of it."""
+    assert set(FAULTS) == {fault for seed in range(40) for fault in simulate(seed).faults}
 
 
 def test_few_histories_take_most_arrows() -> None:

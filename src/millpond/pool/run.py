@@ -353,6 +353,9 @@ class Run:
         self.report: RunReport | None = None
         """What it came to, once the block is left."""
 
+    def __repr__(self) -> str:
+        return f"<run {self._name!r} of pool {self._pool.name!r}>"
+
     @property
     def finished_before(self) -> bool:
         """Whether a run of this name had ended already; it takes no more tasks."""
@@ -534,11 +537,12 @@ class Stream:
 
 
 class _Bar:
-    """A line on the terminal that shows how far a run has come."""
+    """A line on the terminal that shows how far a run has come; in a log, only the last one."""
 
     def __init__(self, runtime: Runtime, run: int) -> None:
         self._runtime = runtime
         self._run = run
+        self._live = sys.stderr.isatty()
         self._last = ""
 
     def draw(self, view: RunView) -> None:
@@ -552,11 +556,12 @@ class _Bar:
             line += f"  {failed} failed"
         if line != self._last:
             self._last = line
-            sys.stderr.write(f"\r{line}")
-            sys.stderr.flush()
+            if self._live:
+                sys.stderr.write(f"\r{line}")
+                sys.stderr.flush()
 
     def done(self) -> None:
         """End the line."""
         if self._last:
-            sys.stderr.write("\n")
+            sys.stderr.write("\n" if self._live else f"{self._last}\n")
             sys.stderr.flush()

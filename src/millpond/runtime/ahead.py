@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
+    from millpond.core.task import Fence
     from millpond.runtime.worker import Worker
     from millpond.store.protocol import LeaseAnswer
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 class Ahead:
     """The claims of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_worker", "held")
+    __slots__ = ("_worker", "begun", "held")
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.held: dict[str, deque[Leased]] = {}
         """Claims by pool; a pool of which none is held is not in it."""
+        self.begun: set[Fence] = set()
+        """Claims that were started here and whose end is not answered yet."""
 
     def room(self, pool: str) -> int:
         """Return how many claims more may be held of a pool."""

@@ -18,6 +18,7 @@ from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.end import End
+from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
@@ -264,8 +265,33 @@ class Runtime:
             self.maintenance.keep(pool)
         if self.report.timer is None:
             self.report.begin()
+        if status is Status.FAILED:
+            self._failed(leased, end)
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
+
+    def _failed(self, leased: Leased, end: End) -> None:
+        """Log a task that failed for good; a callback as a warning, since nobody can await it.
+
+        The traceback is left out where somebody hears of it anyway.
+        """
+        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
+        is_heard = (
+            leased.run is not None
+            or leased.pool in self.hooks.on_dead_letter
+            or self.waiting.is_awaited(task)
+        )
+        log.log(
+            logging.WARNING if leased.pool.endswith(CALLBACKS) else logging.INFO,
+            "task %d (%s) of pool %s failed after %d attempt(s): %s",
+            task,
+            leased.call.function,
+            pool,
+            end.attempt,
+            read(end.error) or end.reason,
+            exc_info=None if is_heard else end.cause,
+            extra={"pool": pool, "task": task},
+        )
 
     def followed(self, decided: Settlement, job: Job, stored: tuple[Admission, ...]) -> None:
         """One of our own settlements stored what its handler submitted, or found it known."""

@@ -16,7 +16,7 @@ from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
-from millpond.runtime.error import describe
+from millpond.runtime.error import describe, from_the_handler_on
 from millpond.runtime.job import Closure, Job, Where, Why
 from millpond.runtime.outcome import BadResult, Encoded, Unreadable, raised
 
@@ -106,9 +106,12 @@ class Slot:
                 started = context.run(body.invoke, job)  # type: ignore[union-attr]
                 value = await stepped(as_coroutine(started), context, worker)
             if job.why is Why.TIMEOUT:
-                return None, timed_out(job)
+                return timed_out(job)
             return value, succeeded(job, value)
         except asyncio.CancelledError as error:
+            told = from_the_handler_on(error)
+            if job.why is Why.TIMEOUT:
+                return timed_out(job, error if told else None)
             return error, _interrupted(job, error)
         except BadResult as error:
             return error, Raised(describe(error), final=True, reason="bad_result")
@@ -119,8 +122,9 @@ class Slot:
             # SystemExit in a handler must not end us; Ctrl-C must, and only ever comes to the loop.
             if isinstance(error, KeyboardInterrupt) and body.where is Where.LOOP:
                 raise
+            from_the_handler_on(error)
             if job.why is Why.TIMEOUT:
-                return error, timed_out(job)
+                return timed_out(job, error)
             return error, raised(error, job)
 
 
@@ -185,16 +189,21 @@ def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handl
         return Raised(describe(error), final=True, reason="bad_result")
 
 
-def timed_out(job: Job) -> Outcome:
-    """Return the outcome of an attempt that ran for too long."""
+def timed_out(job: Job, stopped: BaseException | None = None) -> tuple[TimeoutError, Outcome]:
+    """Return the error of an attempt that ran for too long, and its outcome.
+
+    What it was stopped with is the cause, and so tells where the handler was.
+    """
     seconds = job.leased.timeout or 0.0
-    return raised(TimeoutError(f"the attempt ran for longer than {seconds:g} s"), job)
+    error = TimeoutError(f"the attempt ran for longer than {seconds:g} s")
+    error.__cause__ = stopped
+    return error, raised(error, job)
 
 
 def _interrupted(job: Job, error: asyncio.CancelledError) -> Outcome:
     match job.why:
         case Why.TIMEOUT:
-            return timed_out(job)
+            return timed_out(job)[1]
         case Why.CANCEL:
             return Stopped()
         case Why.STOP | Why.LEASE_LOST:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 MOST_AT_ONCE = 1000
-"""How many tasks one lease asks for at most."""
+"""How many tasks one lease asks for, and one settle tells of, at most."""
 
 WOKEN_AT_ONCE = 4
 """How many slots are woken for a batch of jobs, and by each job that has to wait."""
@@ -139,6 +139,10 @@ class Worker:
         self._driver.add_done_callback(self._driven)
         for pool in runtime.declared:
             self.watch(pool)
+
+    def __repr__(self) -> str:
+        pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
 
     @property
     def at_it(self) -> bool:
@@ -357,12 +361,14 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful and self.may_lease:
+                if self._doubtful and not self._ended and self.may_lease:
                     ended, ask = [], None
                     await self._disown()
                 ended, self._ended = self._ended, []
+                if len(ended) > MOST_AT_ONCE:
+                    ended, self._ended = ended[:MOST_AT_ONCE], ended[MOST_AT_ONCE:]
                 ask = None
-                if self._due and self.may_lease:
+                if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
                 if ended:
                     answer = await store.settle([one[0] for one in ended], then=ask)
@@ -452,7 +458,9 @@ class Worker:
     async def _disown(self) -> None:
         """Give back what the store thinks it holds and never reached it.
 
-        Part of a turn, so no lease is on its way at the same time: what is held is known.
+        Part of a turn, so no lease is on its way at the same time; and after all that ended was
+        settled, for the lost verb may have settled a task and leased it again. So what is held is
+        known, and told by its task.
         """
         answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
@@ -497,9 +505,8 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
-        known = self.jobs.get(leased.fence.task)
-        if known is not None and known.leased.fence == leased.fence:
-            # A claim of its own that it has begun while the store started it, too.
+        if self.ahead.begun and leased.fence in self.ahead.begun:
+            # A claim of its own that it began, and perhaps ended, while the store started it, too.
             return
         body = self.runtime.body_of(leased)
         if body is None:
@@ -592,6 +599,7 @@ class Worker:
         if claim is None:
             return decided
         self._start(claim)
+        self.ahead.begun.add(claim.fence)
         self.wake_slots()
         return msgspec.structs.replace(decided, successor=claim.fence)
 
@@ -700,6 +708,8 @@ class Worker:
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
+        if self.ahead.begun:
+            self.ahead.begun.difference_update(job.leased.fence for _, job, _ in ended)
         if any(answer.started):
             self._started(ended, answer)
         if ask is None or answer.lease is None:
@@ -734,7 +744,7 @@ class Worker:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 
     def _overran(self, job: Job) -> None:
-        self._settle_without(job, timed_out(job))
+        self._settle_without(job, timed_out(job)[1])
 
     async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a handler in a thread or a process."""

@@ -249,6 +249,7 @@ class EndingsConformance(StoreSuite):
 
     # When recovery is worth calling
 
+    @mark.rows("CX-T62")
     @scenario
     async def test_recovery_says_when_time_gives_it_something_to_do(self, lab: Lab) -> None:
         """The next lease or task to expire, or the day a parked task has waited; else never."""

@@ -72,7 +72,7 @@ class RecoverConformance(StoreSuite):
         await lab.recover()
         assert Status.CANCELLED == await lab.status(task)
 
-    @mark.rows("CX-T70")
+    @mark.rows("CX-T70", "CX-T111")
     @scenario
     async def test_recovery_leaves_the_living_alone(self, lab: Lab) -> None:
         """Tasks that wait, and tasks of workers whose lease holds, are not touched."""
@@ -241,6 +241,7 @@ class RecoverConformance(StoreSuite):
         assert 0 == (await lab.control(orders.Leave("w3"))).count
         assert 3 == (await lab.pool()).queued
 
+    @mark.rows("CX-T111", "CX-12")
     @scenario
     async def test_the_leases_of_one_worker_are_lost_in_pages(self, lab: Lab) -> None:
         """A limit bounds what is moved also within one worker, and `more` is exact."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @contextmanager
 def handlers_outlive_their_lease() -> Iterator[None]:
     """A worker that cannot renew lets its handlers go on."""
-    with patch.object(Worker, "_cannot_renew", lambda _: None):
+    with patch.object(Worker, "_unsafe", lambda _: None):
         yield
 
 
@@ -43,10 +43,10 @@ def settlements_lost_with_their_answer() -> Iterator[None]:
 def leases_lost_with_their_answer() -> Iterator[None]:
     """What was leased by a verb whose answer was lost is not given back."""
 
-    async def disown(worker: Worker) -> None:
+    async def forget(worker: Worker) -> None:
         worker._doubtful = False
 
-    with patch.object(Worker, "_disown", disown):
+    with patch.object(Worker, "_disown", forget):
         yield
 
 

@@ -139,8 +139,8 @@ class LiveWorld:
         """Live through the trouble and what comes after it."""
         for _ in range(1 if self.solo else self.dice.randint(2, 4)):
             self.another()
-        actors = [Operator(self), Chaos(self), Crowd(self)]
-        acting = [self.loop.create_task(actor.live()) for actor in actors]
+        actors = (Operator(self).live(), Chaos(self).live(), Crowd(self).live())
+        acting = [self.loop.create_task(one) for one in actors]
         await asyncio.sleep(TROUBLE)
         self.calm = True
         await asyncio.gather(*acting)

@@ -1,0 +1,458 @@
+"""Trouble around the loop: stores that fail at odd moments, deaf handlers, many losses at once."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from tests.pool.fleet import Fleet
+from tests.pool.moments import clock, result_of, rounds, timers
+from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a fixture
+
+from millpond import Context, Millpond, Retry, TaskFailed, bounded, ring_buffer
+from millpond.core.control import Bury, Join, Leave
+from millpond.runtime.submit import OFFER_AGAIN
+
+# Losses and moments
+
+
+async def test_more_lost_leases_than_one_pass_takes_are_recovered_at_once() -> None:
+    """Recovery goes on while there is more to do: thousands come back in the same moment."""
+    fleet = Fleet()
+    starts: list[tuple[str, float]] = []
+
+    def process(name: str) -> Millpond:
+        mp = fleet.millpond()
+        pool = mp.pool("work", max_concurrent=5000, retry=Retry.constant(0.0))
+
+        @pool.task
+        async def job(number: int) -> None:
+            starts.append((name, clock()))
+            if name == "dead":
+                await asyncio.sleep(1000)
+
+        return mp
+
+    dead, alive = process("dead"), process("alive")
+    await dead.__aenter__()
+    await dead.get_pool("work").submit_many(dead.tasks["job"].each(range(2300)))
+    await rounds()
+    assert 2300 == len(starts)
+    await fleet.crash(dead, found_dead=False)
+    async with alive:
+        await alive.get_pool("work").drain()
+    again = [at for name, at in starts if name == "alive"]
+    assert 2300 == len(again)
+    assert max(again) - min(again) < 0.1
+
+
+async def test_the_moments_of_several_pools_are_all_kept(opened: Opened) -> None:  # noqa: F811
+    """Waking for one pool forgets nothing of the others: each starts when it is due."""
+    mp = Millpond()
+    starts: dict[str, float] = {}
+    async with mp:
+        for number in range(1, 6):
+            pool = mp.pool(f"pool-{number}")
+
+            async def job(name: str = pool.name) -> None:
+                starts[name] = clock()
+
+            await pool.submit(job, delay=10 * number)
+        await asyncio.sleep(100)
+    assert {f"pool-{n}": pytest.approx(10.0 * n, abs=0.01) for n in range(1, 6)} == starts
+
+
+async def test_a_closed_millpond_leaves_no_timer(opened: Opened) -> None:  # noqa: F811
+    """Reports, watchdogs, guards and due moments are all called off."""
+    mp = Millpond()
+    pool = mp.pool("work", retry=Retry.constant(100.0))
+
+    @pool.task(timeout=50)
+    async def job(number: int) -> None:
+        if number:
+            raise OSError
+
+    async with mp:
+        await (await job.submit(0))
+        await job.submit(1)
+        await job.options(delay=500).submit(0)
+        await asyncio.sleep(1)
+        assert timers() > 0
+    assert 0 == timers()
+
+
+# Submitting
+
+
+async def test_room_that_could_not_be_offered_is_offered_again(
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The store fails as a parked submitter is let in: it goes on waiting and gets in soon."""
+    mp = Millpond()
+    pool = mp.pool("work", backpressure=bounded(1))
+
+    @pool.task
+    async def job() -> str:
+        return "ran"
+
+    async with mp:
+        await pool.pause()
+        first = await job.submit()
+        parked = asyncio.create_task(job.submit())
+        await rounds()
+        store = opened.last.inner
+        submit, fails = store.submit, 2
+
+        async def failing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal fails
+            fails -= 1
+            if fails >= 0:
+                raise ConnectionError("away")
+            return await submit(*args, **kwargs)
+
+        monkeypatch.setattr(store, "submit", failing)
+        await first.cancel()
+        await rounds()
+        assert not parked.done()
+        assert any("offered again" in record.message for record in caplog.records)
+        before = clock()
+        second = await parked
+        assert 2 * OFFER_AGAIN == pytest.approx(clock() - before, abs=0.01)
+        await pool.resume()
+        assert "ran" == await second
+
+
+async def test_submits_that_were_sent_together_all_hear_of_the_failure() -> None:
+    """A verb that carries several submits and fails is told to each; the next one works."""
+    store = Watched(memory(), pauses=2)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job() -> str:
+        return "ran"
+
+    async with mp:
+        await rounds()
+        submits = [asyncio.create_task(job.submit()) for _ in range(4)]
+        await asyncio.sleep(0)
+        submit, calls = store.submit, 0
+
+        async def second_fails(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise ConnectionError("away")
+            return await submit(*args, **kwargs)
+
+        store.submit = second_fails  # type: ignore[method-assign]
+        answers = await asyncio.gather(*submits, return_exceptions=True)
+        failed = [answer for answer in answers if isinstance(answer, ConnectionError)]
+        assert 3 == len(failed)
+        assert "ran" == await (await job.submit())
+
+
+async def test_who_waits_for_the_pool_then_waits_for_the_key_where_that_is_full() -> None:
+    """Room in the pool that another process takes for the same key leaves the key in the way."""
+    fleet = Fleet()
+    one, two = fleet.millpond(work=False), fleet.millpond(work=False)
+    mine, theirs = (
+        mp.pool("work", backpressure=bounded(2, per_key=1), max_concurrent=1) for mp in (one, two)
+    )
+    job = mine.task(key="key", name="job")(_nothing)
+    again = theirs.task(key="key", name="job")(_nothing)
+    async with one, two:
+        full = [await job.submit(key) for key in "ab"]
+        waits = asyncio.create_task(job.submit("c"))
+        behind = asyncio.create_task(job.submit("d"))
+        await rounds()
+        for handle in full:
+            await two.cancel(handle.id)
+        barged = await again.submit("c")
+        await asyncio.sleep(5)
+        assert (False, True) == (waits.done(), behind.done())
+        await two.cancel(barged.id)
+        await asyncio.sleep(2)
+        assert "c" == (await waits).key
+        assert 0 == (await mine.snapshot()).blocked_submitters
+
+
+async def _nothing(key: str) -> None: ...
+
+
+async def test_a_bound_that_comes_later_knows_the_oldest_of_what_waits() -> None:
+    """Tasks that came before the pool dropped anything are dropped in the order they came."""
+    fleet = Fleet()
+    old, new = fleet.millpond(work=False), fleet.millpond(work=False)
+    before = old.pool("work")
+    after = new.pool("work", backpressure=ring_buffer(3))
+    job = before.task(name="job")(_nothing)
+    later = after.task(name="job")(_nothing)
+    async with old:
+        handles = [await job.submit(key) for key in "abc"]
+        async with new:
+            await later.submit("d")
+            await later.submit("e")
+            assert ["rejected", "rejected", "queued"] == await new.status([h.id for h in handles])
+
+
+# Waiting
+
+
+async def test_one_who_gives_up_waiting_leaves_the_others_waiting(opened: Opened) -> None:  # noqa: F811
+    """Of several who wait for one task each is told, whoever of them went away before."""
+    mp = Millpond()
+    pool = mp.pool("work")
+
+    async def work() -> str:
+        await asyncio.sleep(10)
+        return "ran"
+
+    async with mp:
+        handle = await pool.submit(work)
+        waiting = [asyncio.create_task(result_of(handle)) for _ in range(4)]
+        await rounds()
+        waiting[1].cancel()
+        waiting[3].cancel()
+        await rounds()
+        assert (2, {handle.id}) == (
+            len(mp.runtime.waiting._tasks[handle.id]),
+            set(mp.runtime.waiting._tasks),
+        )
+        assert ["ran", "ran"] == [await waiting[0], await waiting[2]]
+        assert {} == mp.runtime.waiting._tasks
+
+
+async def test_what_is_remembered_of_ends_is_bounded(
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past the bound the store is asked: every handle still tells how its task ended."""
+    monkeypatch.setattr("millpond.runtime.waiting.RECENT_KEPT", 5)
+    monkeypatch.setattr("millpond.runtime.waiting.CAUSES_KEPT", 3)
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=20, retry=Retry.never())
+
+    @pool.task
+    async def job(number: int) -> int:
+        if number % 2:
+            raise OSError(number)
+        return number
+
+    async with mp:
+        handles = [await job.submit(n) for n in range(20)]
+        await asyncio.sleep(1)
+        waiting = mp.runtime.waiting
+        assert 5 >= len(waiting._recent)
+        assert {handle.id for handle in handles[15::2]} == set(waiting._causes)
+        for number, handle in enumerate(handles):
+            if number % 2:
+                with pytest.raises(TaskFailed, match=str(number)) as caught:
+                    await handle
+                assert (number >= 15) == isinstance(caught.value.__cause__, OSError)
+            else:
+                assert number == await handle
+
+
+async def test_progress_is_seen_from_another_process() -> None:
+    """Who watches where the task does not run sees what is told, and that it is over."""
+    fleet = Fleet()
+    here, there = fleet.millpond(work=False), fleet.millpond()
+    mine, theirs = here.pool("work"), there.pool("work")
+
+    async def job(ctx: Context) -> None:
+        for quarter in range(1, 4):
+            await ctx.progress(quarter / 4)
+            await asyncio.sleep(10)
+
+    task = mine.task(name="job")(job)
+    theirs.task(name="job")(job)
+    async with here, there:
+        handle = await task.submit()
+        seen = [(told, round(clock())) async for told in handle.progress()]
+    assert [0.25, 0.5, 0.75] == [fraction for (fraction, _), _ in seen]
+    assert 35 >= clock()
+
+
+# Handlers that do not listen, workers that cannot say goodbye
+
+
+async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Opened) -> None:  # noqa: F811
+    """Its task is given back uncharged after a moment, and its late end changes nothing."""
+    mp = Millpond()
+    pool = mp.pool("work")
+    go = asyncio.Event()
+
+    @pool.task
+    async def deaf() -> None:
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with mp:
+        handle = await deaf.submit()
+        await rounds()
+        (worker,) = mp.runtime.workers
+        before = clock()
+        await mp.runtime.remove_worker(worker)
+        assert 2 > clock() - before
+        await handle.refresh()
+        assert ("queued", 0) == (handle.status, handle.attempt)
+        assert 1 == mp.runtime.counts.stuck
+        go.set()
+        await rounds()
+        assert "queued" == (await handle.refresh()).status
+        assert 0 == mp.runtime.counts.stale_settles
+
+
+async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  # noqa: F811
+    """Of two that ran out of time and went on, the end of one makes room for one."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2, retry=Retry.never())
+    go = [asyncio.Event(), asyncio.Event()]
+    ran: list[int] = []
+
+    @pool.task(timeout=1)
+    async def deaf(number: int) -> None:
+        while not go[number].is_set():
+            try:
+                await go[number].wait()
+            except asyncio.CancelledError:
+                continue
+
+    @pool.task
+    async def job(number: int) -> None:
+        ran.append(number)
+        await asyncio.sleep(10)
+
+    async with mp:
+        stuck = [await deaf.submit(n) for n in range(2)]
+        await mp.wait(stuck)
+        assert 2 == mp.runtime.counts.stuck
+        await pool.submit_many(job.each(range(4)))
+        await asyncio.sleep(60)
+        assert [] == ran
+        go[0].set()
+        await asyncio.sleep(5)
+        assert [0] == ran
+        await asyncio.sleep(10)
+        assert [0, 1] == ran
+        go[1].set()
+        await asyncio.sleep(1)
+        assert [0, 1, 2] == ran
+        await pool.drain()
+
+
+async def test_a_handler_that_waits_for_the_loss_of_its_lease_hears_of_it() -> None:
+    """ctx.lease_lost is set for who has looked at it before, as for who looks late."""
+    store = Watched(memory())
+    mp = Millpond(lease=30.0)
+    mp.make_store = lambda: store
+    pool = mp.pool("work")
+    heard: list[bool] = []
+
+    @pool.task
+    async def job(ctx: Context) -> None:
+        lost = ctx.lease_lost
+        heard.append(lost.is_set())
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            heard.append(lost.is_set())
+
+    async with mp:
+        await job.submit()
+        await rounds()
+        store.freeze()
+        await asyncio.sleep(29)
+        assert [False, True] == heard
+        store.thaw()
+
+
+async def test_a_worker_that_cannot_take_its_leave_goes_all_the_same(
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A store that is away when the last word is said is logged, and closing ends."""
+    mp = Millpond()
+    mp.pool("work")
+    async with mp:
+        await rounds()
+        store = opened.last
+        control = store.control
+
+        async def away(order: Any, **kwargs: Any) -> Any:
+            if isinstance(order, Leave):
+                raise ConnectionError("away")
+            return await control(order, **kwargs)
+
+        monkeypatch.setattr(store, "control", away)
+    assert any("could not take its leave" in record.message for record in caplog.records)
+
+
+async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An hour of failing looks is one warning; then what others submitted is found again."""
+    store = memory()
+    here, there = Millpond(work=False), Millpond()
+    for mp in (here, there):
+        mp.make_store = lambda: Watched(store)
+    mine, theirs = here.pool("work"), there.pool("work")
+    task = mine.task(name="job")(_nothing)
+    theirs.task(name="job")(_nothing)
+    async with here, there:
+        await rounds()
+        due, away = store.view.due, True
+
+        async def failing(*args: Any, **kwargs: Any) -> Any:
+            if away:
+                raise ConnectionError("away")
+            return await due(*args, **kwargs)
+
+        monkeypatch.setattr(store.view, "due", failing)
+        with caplog.at_level(logging.WARNING, "millpond.poll"):
+            await asyncio.sleep(3600)
+            told = [r for r in caplog.records if "cannot be looked at" in r.message]
+            assert 1 == len(told)
+        away = False
+        handle = await task.submit("x")
+        await asyncio.sleep(2)
+        assert "completed" == (await handle.refresh()).status
+
+
+async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
+    """It tries to join again after short pauses that grow, and works on."""
+    inner = memory()
+    store = Watched(inner)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job() -> float:
+        return clock()
+
+    async with mp:
+        await rounds()
+        (worker,) = mp.runtime.workers
+        await inner.control(Bury(worker.name))
+        control, fails = store.control, 4
+
+        async def failing(order: Any, **kwargs: Any) -> Any:
+            nonlocal fails
+            if isinstance(order, Join) and fails:
+                fails -= 1
+                raise ConnectionError("away")
+            return await control(order, **kwargs)
+
+        store.control = failing  # type: ignore[method-assign]
+        before = clock()
+        assert 3 > await (await job.submit()) - before
+        assert 0 == fails
