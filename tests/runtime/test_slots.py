@@ -308,6 +308,27 @@ async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_g
         assert ("cancelled", []) == (handle.status, begun)
 
 
+async def test_a_batch_that_lost_its_first_waits_as_long_for_the_next() -> None:
+    """What is left of the first one's time is not the next one's."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=5)
+    called: list[tuple[float, list[int]]] = []
+
+    @pool.batch_task(size=5, linger=1.0)
+    async def work(items: list[int]) -> list[int]:
+        called.append((asyncio.get_running_loop().time(), items))
+        return items
+
+    async with mp:
+        begun = asyncio.get_running_loop().time()
+        first = await work.submit(1)
+        await asyncio.sleep(0.4)
+        await first.cancel()
+        await asyncio.sleep(0.1)
+        await soon(await work.submit(2))
+        assert [(pytest.approx(begun + 1.5), [2])] == called
+
+
 async def test_waiters_that_give_up_are_forgotten() -> None:
     """However many waited for one task, nothing stays of them."""
     mp = Millpond(work=False)

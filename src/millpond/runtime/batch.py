@@ -52,6 +52,9 @@ class Batches:
         name = job.leased.call.function
         if job in self._gathering.get(name, ()):
             self._gathering[name].remove(job)
+            if not self._gathering[name]:
+                # The next to come is the first again, and waits its own time.
+                self._timers.pop(name).cancel()
             self._end(job, None, Interrupted())
             return
         if not interrupt:
