@@ -179,11 +179,6 @@ class Waiting:
         for callback in self._runs.pop(run, ()):
             callback()
 
-    @property
-    def runs(self) -> list[int]:
-        """The runs somebody waits for."""
-        return list(self._runs)
-
     def close(self, error: BaseException) -> None:
         """Nothing more will end here: tell everybody so."""
         waiting, self._tasks = self._tasks, {}
