@@ -1,6 +1,7 @@
 # Needs Python 3.11+ and make. Everything else is installed into .venv from a hashed lock.
 PYTHON ?= python3
 ARGS   ?=
+JOBS   ?= 2
 VENV   := .venv
 BENCH  := .venv-bench
 PY     := $(VENV)/bin/python
@@ -20,7 +21,7 @@ demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 lint: venv      ## ruff, mypy --strict, import arrows
 	@$(PY) -m ruff check $(CODE)
@@ -32,8 +33,13 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-bench: $(BENCH)/ready  ## measure the bulkhead beside its peers
-	@$(BENCH)/bin/python bench/bulkhead.py $(ARGS)
+BENCHES := bulkhead store pools
+
+bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sync
+	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
+
+bench-%: $(BENCH)/ready
+	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
 spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
 	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done

@@ -8,8 +8,9 @@ submit  on a Millpond without a worker, so that the submit is all that happens
 whole   submit and wait for the result, with a worker: two calls, so two hops
 
 All three ways run interleaved, in a new order every round; figures are medians over the rounds, in
-microseconds per call. The result is (sync - hop) / async, the median of the ratio within one
-round: `--check` wants at most 2.0.
+microseconds per call. The result is (sync - hop) / async: the median of the ratio within one
+round, and the ratio of the best rounds, to which a busy machine adds least. `--check` wants the
+latter to be at most 2.0.
 """
 
 from __future__ import annotations
@@ -122,9 +123,11 @@ def measure(
         (sync - hops * hop) / plain
         for plain, hop, sync in zip(found["async"], found["hop"], found["sync"], strict=True)
     ]
-    ratio = statistics.median(ratios)
+    ratio = (min(found["sync"]) - hops * min(found["hop"])) / min(found["async"])
     figures = "  ".join(f"{statistics.median(found[n]) * 1e6:8.1f}" for n in found)
-    print(f"{here.__name__:14}{figures}    {hops}    {ratio:6.2f}")
+    print(
+        f"{here.__name__:14}{figures}    {hops}    {statistics.median(ratios):6.2f}  {ratio:6.2f}"
+    )
     return ratio
 
 
@@ -134,7 +137,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--check", action="store_true", help=f"fail above {MOST}")
     given = parser.parse_args()
-    print("µs per call       async       hop      sync  hops  (sync - hops x hop) / async")
+    print("µs per call       async       hop      sync  hops  ratio: median, best")
     with pool.millpond.sync:
         one = measure(pool, submit_async, submit_sync, hops=1, rounds=given.rounds)
     with served.millpond.sync:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from millpond.core.quantiles import Quantiles
 from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
-from millpond.pool.rejection import Rejected
+from millpond.pool.rejection import SubmitRejection
 from millpond.pool.run import RunReport
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
 from millpond.runtime.error import ErrorInfo
@@ -25,7 +25,7 @@ seconds.
 
 VALUES: dict[type, str] = {
     Handle: "`submit` and its kin",
-    Rejected: "`try_submit`, where a handle is not",
+    SubmitRejection: "`try_submit`, where a handle is not",
     Outcome: "`stream`, and the first argument of an `on_complete` callback",
     RunReport: "`drain`, `Run.report`, `Stream.report`",
     Snapshot: "`pool.snapshot()`",

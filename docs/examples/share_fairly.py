@@ -69,6 +69,7 @@ async def main() -> None:
         second = await paced.submit(call.bind("acme"))
         await first
         print(await mp.why(second.id))
+        await second.cancel()
 
 
 asyncio.run(main())

@@ -4,23 +4,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
+
     from millpond.bulkhead import (
         Bulkhead,
         Capacity,
         HookEvent,
         Leftover,
         Permit,
-        Rejection,
+        PermitRejection,
         Stats,
     )
     from millpond.core.adaptive import adaptive
     from millpond.core.admit import Reason
     from millpond.core.backoff import Retry
     from millpond.core.errors import (
+        AlreadyOpen,
+        BadPayload,
+        BatchTooLarge,
         BulkheadRejected,
+        ConfigConflict,
         ConfigError,
+        IdempotencyConflict,
         MillpondError,
         NoCapacity,
+        NotOpen,
+        NotSupported,
+        PoolClosed,
         PoolFull,
         RunFailed,
         RunOverBudget,
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from millpond.core.gate import RejectReason
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
+    from millpond.core.rejection import Rejection
     from millpond.core.spec import (
         bounded,
         fail_fast,
@@ -47,53 +58,70 @@ if TYPE_CHECKING:
     from millpond.pool.context import Context, SyncContext
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
+    from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
     from millpond.pool.pool import Pool
-    from millpond.pool.rejection import Rejected
-    from millpond.pool.run import RunReport
+    from millpond.pool.rejection import SubmitRejection
+    from millpond.pool.run import Run, RunReport
+    from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.batch import Failed
+    from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.retention import Keep
 
 __all__ = [
+    "AlreadyOpen",
+    "BadPayload",
+    "BatchTooLarge",
     "BoundCall",
     "Bulkhead",
     "BulkheadRejected",
     "Capacity",
+    "ConfigConflict",
     "ConfigError",
     "Context",
     "DeadLetter",
     "Empty",
+    "ErrorInfo",
     "Failed",
     "GiveUp",
     "Handle",
     "HookEvent",
+    "IdempotencyConflict",
     "Keep",
+    "LaneStatus",
     "Leftover",
     "Millpond",
     "MillpondError",
     "NoCapacity",
+    "NotOpen",
+    "NotSupported",
     "Observed",
+    "Options",
     "Outcome",
     "Permit",
+    "PermitRejection",
     "Pool",
+    "PoolClosed",
     "PoolFull",
     "Rate",
     "Reason",
     "RejectReason",
-    "Rejected",
     "Rejection",
     "Retry",
     "RetryLater",
+    "Run",
     "RunFailed",
     "RunOverBudget",
     "RunReport",
+    "Snapshot",
     "StaleRevision",
     "Stats",
     "Status",
     "Stuck",
+    "SubmitRejection",
     "SyncContext",
     "SyncHandle",
     "SyncMillpond",
@@ -101,6 +129,7 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "TaskFunction",
+    "TaskInfo",
     "TaskRejected",
     "WouldDeadlock",
     "adaptive",
@@ -124,17 +153,25 @@ _HOME = {
             "HookEvent",
             "Leftover",
             "Permit",
-            "Rejection",
+            "PermitRejection",
             "Stats",
         ),
         "millpond.core.adaptive": ("adaptive",),
         "millpond.core.admit": ("Reason",),
         "millpond.core.backoff": ("Retry",),
         "millpond.core.errors": (
+            "AlreadyOpen",
+            "BadPayload",
+            "BatchTooLarge",
             "BulkheadRejected",
+            "ConfigConflict",
             "ConfigError",
+            "IdempotencyConflict",
             "MillpondError",
             "NoCapacity",
+            "NotOpen",
+            "NotSupported",
+            "PoolClosed",
             "PoolFull",
             "RunFailed",
             "RunOverBudget",
@@ -148,6 +185,7 @@ _HOME = {
         "millpond.core.gate": ("RejectReason",),
         "millpond.core.lifecycle": ("Status",),
         "millpond.core.rate": ("Rate",),
+        "millpond.core.rejection": ("Rejection",),
         "millpond.core.spec": (
             "bounded",
             "fail_fast",
@@ -161,13 +199,16 @@ _HOME = {
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.handle": ("Handle",),
         "millpond.pool.millpond": ("Millpond",),
+        "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),
         "millpond.pool.pool": ("Pool",),
-        "millpond.pool.rejection": ("Rejected",),
-        "millpond.pool.run": ("RunReport",),
+        "millpond.pool.rejection": ("SubmitRejection",),
+        "millpond.pool.run": ("Run", "RunReport"),
+        "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
         "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.runtime.batch": ("Failed",),
+        "millpond.runtime.error": ("ErrorInfo",),
         "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),
         "millpond.runtime.retention": ("Keep",),
     }.items()
@@ -177,6 +218,8 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -186,4 +229,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *__all__]

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from millpond import Bulkhead, BulkheadRejected, Permit, Rejection, RejectReason
+from millpond import Bulkhead, BulkheadRejected, Permit, PermitRejection, RejectReason
 
 
-def admitted(answer: Permit | Rejection) -> Permit:
+def admitted(answer: Permit | PermitRejection) -> Permit:
     """The permit, where a refusal would be the bug."""
     assert isinstance(answer, Permit), answer
     return answer
@@ -19,7 +19,7 @@ async def test_admits_up_to_the_limit_and_no_further() -> None:
     llm = Bulkhead("llm", 3)
     permits = [admitted(await llm.acquire()) for _ in range(3)]
     refused = await llm.acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert RejectReason.CONCURRENCY_LIMIT == refused.reason
     assert 3 == llm.stats().in_flight
     for permit in permits:
@@ -44,7 +44,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
     waiting = [asyncio.create_task(llm.acquire()) for _ in range(2)]
     await asyncio.sleep(0)
     refused = await llm.acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert RejectReason.QUEUE_LIMIT == refused.reason
     assert 2 == llm.stats().pending
     permit.release()
@@ -73,7 +73,7 @@ async def test_try_acquire_never_queues() -> None:
     llm = Bulkhead("llm", 1, max_queue=5)
     permit = admitted(llm.try_acquire())
     refused = llm.try_acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert RejectReason.CONCURRENCY_LIMIT == refused.reason
     assert 0 == llm.stats().pending
     permit.release()
@@ -125,7 +125,7 @@ async def test_a_rejection_tells_how_full_it_was() -> None:
     llm = Bulkhead("llm", 2, max_weight=100)
     with admitted(llm.try_acquire(weight=70)):
         refused = llm.try_acquire(weight=40)
-        assert isinstance(refused, Rejection)
+        assert isinstance(refused, PermitRejection)
         assert ("llm", RejectReason.WEIGHT_LIMIT, 40) == (
             refused.bulkhead,
             refused.reason,
@@ -149,7 +149,7 @@ async def test_the_error_says_what_the_value_says() -> None:
             async with llm:
                 pass
         refused = llm.try_acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert ("MILL-004", "llm", refused.reason, refused.capacity) == (
         caught.value.code,
         caught.value.bulkhead,

@@ -9,7 +9,7 @@ from millpond import (
     ConfigError,
     HookEvent,
     Permit,
-    Rejection,
+    PermitRejection,
     RejectReason,
     StaleRevision,
     adaptive,
@@ -45,7 +45,7 @@ async def test_a_shorter_queue_keeps_those_it_has_accepted() -> None:
     await asyncio.sleep(0)
     llm.resize(max_queue=1)
     refused = await llm.acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert (RejectReason.QUEUE_LIMIT, 3) == (refused.reason, refused.capacity.pending)
     permit.release()
     for task in tasks:
@@ -64,7 +64,7 @@ async def test_zero_is_a_switch_for_newcomers_and_keeps_the_queue() -> None:
     llm.resize(max_concurrent=0)
     permit.release()
     refused = await llm.acquire()
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert RejectReason.CONCURRENCY_LIMIT == refused.reason
     assert (0, 1) == (llm.stats().in_flight, llm.stats().pending)
     llm.resize(max_concurrent=1)
@@ -85,7 +85,7 @@ async def test_a_waiter_too_heavy_for_a_lowered_weight_is_refused() -> None:
     await asyncio.sleep(0)
     llm.resize(max_weight=50)
     refused = await heavy
-    assert isinstance(refused, Rejection)
+    assert isinstance(refused, PermitRejection)
     assert RejectReason.WEIGHT_LIMIT == refused.reason
     permit.release()
     answer = await light

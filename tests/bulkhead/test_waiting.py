@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from millpond import Bulkhead, Permit, Rejection, RejectReason
+from millpond import Bulkhead, Permit, PermitRejection, RejectReason
 
 
 def full(max_queue: int = 10, max_concurrent: int = 1) -> tuple[Bulkhead, list[Permit]]:
@@ -18,14 +18,14 @@ def full(max_queue: int = 10, max_concurrent: int = 1) -> tuple[Bulkhead, list[P
     return llm, [permit for permit in permits if permit]
 
 
-def let_go(answer: Permit | Rejection) -> bool:
+def let_go(answer: Permit | PermitRejection) -> bool:
     """Whether it was admitted; if so, it leaves at once."""
     if answer:
         answer.release()
     return bool(answer)
 
 
-def reason(answer: Permit | Rejection) -> RejectReason | None:
+def reason(answer: Permit | PermitRejection) -> RejectReason | None:
     return None if answer else answer.reason
 
 

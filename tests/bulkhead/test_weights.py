@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millpond import Bulkhead, ConfigError, Permit, Rejection, RejectReason
+from millpond import Bulkhead, ConfigError, Permit, PermitRejection, RejectReason
 
 
 def taken(llm: Bulkhead, weight: int = 1) -> Permit:
@@ -18,7 +18,7 @@ async def test_a_weight_that_can_never_fit_is_refused_at_once() -> None:
     """Above `max_weight` there is nothing to wait for."""
     llm = Bulkhead("llm", 10, max_queue=10, max_weight=100)
     for answer in (llm.try_acquire(weight=101), await llm.acquire(weight=101, timeout=60)):
-        assert isinstance(answer, Rejection)
+        assert isinstance(answer, PermitRejection)
         assert RejectReason.WEIGHT_LIMIT == answer.reason
     assert (0, 0) == (llm.stats().weight_in_flight, llm.stats().pending)
 
@@ -139,12 +139,12 @@ async def test_would_admit_gives_the_answer_and_takes_nothing() -> None:
     assert llm.would_admit(weight=10) is True
     with taken(llm, 8):
         refused = llm.would_admit(weight=5)
-        assert isinstance(refused, Rejection)
+        assert isinstance(refused, PermitRejection)
         assert RejectReason.WEIGHT_LIMIT == refused.reason
         assert llm.would_admit(weight=2) is True
         with taken(llm):
             refused = llm.would_admit()
-            assert isinstance(refused, Rejection)
+            assert isinstance(refused, PermitRejection)
             assert RejectReason.CONCURRENCY_LIMIT == refused.reason
     assert (2, 0) == (llm.stats().admitted, llm.stats().rejected)
 

@@ -33,6 +33,15 @@ def test_the_other_curves() -> None:
     linear = Retry.linear(10.0, max_delay=25.0, jitter=0.0)
     assert [7, 7, 7] == [delay(constant, n, jitter=0.5) for n in (1, 2, 3)]
     assert [10, 20, 25] == [delay(linear, n, jitter=0.5) for n in (1, 2, 3)]
+    for picky in (
+        Retry.constant(1, on=OSError, never=TimeoutError, give_up_after=9),
+        Retry.linear(1, on=OSError, never=TimeoutError, give_up_after=9),
+    ):
+        assert (("OSError",), ("TimeoutError",), 9.0) == (
+            picky.on,
+            picky.never_on,
+            picky.give_up_after,
+        )
     assert 1 == Retry.never().attempts
 
 
@@ -63,6 +72,8 @@ REFUSED: list[tuple[str, Callable[[], Retry]]] = [
     ("retry.attempts=0", lambda: Retry(attempts=0)),
     ("retry.attempts=True", lambda: Retry(attempts=True)),
     ("retry.initial=-1", lambda: Retry(initial=-1)),
+    ("retry.initial=300 would be cut to max_delay=60", lambda: Retry(initial=300)),
+    ("retry.initial=90 would be cut to max_delay=60", lambda: Retry.linear(90)),
     ("retry.factor=0.5", lambda: Retry(factor=0.5)),
     ("retry.max_delay=inf", lambda: Retry(max_delay=float("inf"))),
     ("retry.jitter=1.5", lambda: Retry(jitter=1.5)),

@@ -1,5 +1,6 @@
 """The package root shows what it lists, and lists what it shows."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -25,3 +26,16 @@ def test_importing_the_root_imports_nothing_else_of_ours() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert "[]" == answer.stdout.strip()
+
+
+def test_the_front_door_shows_only_what_is_for_users() -> None:
+    """`dir(millpond)` is the public names and the version, which is that of the package."""
+    assert {"__version__", *millpond.__all__} == {*dir(millpond)}
+    assert importlib.metadata.version("millpond") == millpond.__version__
+
+
+def test_what_the_api_gives_can_be_named_in_annotations() -> None:
+    """Snapshots, tasks, lanes, runs and options are at the root, like the pools they come from."""
+    assert {"ErrorInfo", "LaneStatus", "Options", "Run", "Snapshot", "TaskInfo"} <= {
+        *millpond.__all__
+    }

@@ -9,6 +9,7 @@ import pytest
 from tests.pool.moments import rounds
 
 from millpond import (
+    Bulkhead,
     Context,
     Handle,
     Millpond,
@@ -17,15 +18,18 @@ from millpond import (
     PoolFull,
     Rate,
     Reason,
-    Rejected,
+    Rejection,
+    RejectReason,
     Retry,
     RetryLater,
+    SubmitRejection,
     TaskRejected,
     bounded,
     fail_fast,
     priority,
     ring_buffer,
 )
+from millpond.core.admit import reason_of
 from millpond.core.audit import Kind, Record
 from millpond.core.errors import BatchTooLarge, PoolClosed
 from millpond.core.spec import Backpressure
@@ -781,9 +785,11 @@ async def test_try_submit_returns_a_refusal(policy: Backpressure, reason: str) -
         if policy.depth is not None:
             assert await counter.pool.try_submit(counter.work.bind("queued"))
         refused = await asyncio.wait_for(counter.pool.try_submit(counter.work.bind("more")), 1.0)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, SubmitRejection)
         assert not refused
         assert (reason, "counter") == (refused.reason, refused.pool)
+        assert isinstance(refused.reason, Reason)
+        assert str(policy.on_full) == refused.policy
 
 
 async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> None:
@@ -792,12 +798,47 @@ async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> 
     async with counter.mp:
         await counter.submit("a", idempotency_key="k")
         conflict = await counter.pool.try_submit(counter.work.bind("b"), idempotency_key="k")
-        assert isinstance(conflict, Rejected)
+        assert isinstance(conflict, SubmitRejection)
         assert "idempotency_conflict" == conflict.reason
         await counter.pool.close()
         closed = await counter.pool.try_submit(counter.work.bind("b"))
-        assert isinstance(closed, Rejected)
-        assert "closed" == closed.reason
+        assert isinstance(closed, SubmitRejection)
+        assert ("closed", None) == (closed.reason, closed.policy)
+
+
+async def test_one_pattern_takes_the_refusals_of_pools_and_bulkheads() -> None:
+    """Either is a Rejection: falsy, with a reason that is an enum."""
+    counter = Counter(None)
+    gate = Bulkhead("gate", 1, max_queue=0)
+    async with counter.mp:
+        await counter.pool.close()
+        async with gate:
+            refusals = [gate.try_acquire(), await counter.pool.try_submit(counter.work.bind("a"))]
+    reasons = []
+    for refusal in refusals:
+        match refusal:
+            case Rejection(reason=reason):
+                reasons.append(reason)
+            case _:
+                pytest.fail("both were full")
+    assert [RejectReason.CONCURRENCY_LIMIT, Reason.CLOSED] == reasons
+    assert not any(refusals)
+
+
+async def test_a_handle_tells_its_reason_as_an_enum() -> None:
+    """So do the errors it raises, and a text that only a later version knows stays a text."""
+    counter = Counter(bounded(1, on_full="drop_newest"))
+    async with counter.mp:
+        await counter.pool.pause()
+        await counter.submit("a")
+        dropped = await counter.submit("b")
+        assert dropped.reason is Reason.DROP_NEWEST
+        assert dropped.rejection_reason is Reason.DROP_NEWEST
+        with pytest.raises(TaskRejected) as caught:
+            await dropped
+        assert isinstance(caught.value.reason, Reason)
+    assert "moonshine" == reason_of("moonshine")
+    assert reason_of(None) is None
 
 
 async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
@@ -808,7 +849,7 @@ async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
         match await counter.pool.try_submit(counter.work.bind("a")):
             case Handle() as handle:
                 assert "a" == await handle
-            case Rejected():
+            case SubmitRejection():
                 pytest.fail("there was room")
 
 
@@ -841,3 +882,27 @@ def _call(mp: Millpond) -> Any:
         async def noop() -> None: ...
 
     return mp.tasks["noop"].bind()
+
+
+@pytest.mark.parametrize(
+    "policy", [bounded(1, "drop_newest"), bounded(1, "drop_oldest"), ring_buffer(1)], ids=str
+)
+@pytest.mark.parametrize("how", ["await", "wait", "as_completed", "refresh"])
+async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
+    policy: Backpressure, how: str
+) -> None:
+    """Whether it was refused or evicted, awaiting it raises TaskRejected and nothing hangs."""
+    counter = Counter(policy)
+    async with counter.mp:
+        await counter.pool.pause()
+        both = [await counter.submit("a"), await counter.submit("b")]
+        if how == "wait":
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"].wait(), 1)
+        elif how == "as_completed":
+            async for ended in counter.mp.as_completed(both):
+                assert "rejected" == ended.status
+                break
+        elif how == "refresh":
+            await both[policy.on_full == "drop_newest"].refresh()
+        with pytest.raises(TaskRejected):
+            await asyncio.wait_for(both[policy.on_full == "drop_newest"], 1)

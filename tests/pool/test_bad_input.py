@@ -1,15 +1,18 @@
 """Bad input: refused where it is given, by name, and nothing is stored."""
 
 import asyncio
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Millpond, MillpondError, Retry
+from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, adaptive, fifo
 from millpond.core.errors import BadPayload, DuplicateName, NotSupported, PayloadTooLarge
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -82,6 +85,46 @@ async def test_an_argument_that_is_too_large_is_refused() -> None:
         with pytest.raises(PayloadTooLarge):
             await shop.order.submit(1, "x" * (2 << 20))
         assert 0 == await shop.pool.size()
+
+
+async def test_max_payload_bounds_arguments_and_results() -> None:
+    """An argument beyond it is refused; a result beyond it ends the task as bad_result."""
+    mp = Millpond(max_payload=100)
+    pool = mp.pool("work", retry=Retry.never())
+
+    @pool.task
+    async def repeat(text: str, times: int) -> str:
+        return text * times
+
+    async with mp:
+        with pytest.raises(PayloadTooLarge) as caught:
+            await repeat.submit("x" * 100, 1)
+        assert 100 == caught.value.limit
+        assert "x" * 98 == await (await repeat.submit("x", 98))
+        with pytest.raises(TaskFailed, match="the limit is 100") as failed:
+            await (await repeat.submit("x", 99))
+        assert "bad_result" == failed.value.reason
+    for impossible in (0, -1, 1.5, 64 << 20):
+        with pytest.raises(ConfigError, match="max_payload"):
+            Millpond(max_payload=impossible)  # type: ignore[arg-type]
+
+
+async def test_imports_are_imported_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, since declaring does no I/O; one module alone must be in a list."""
+    (tmp_path / "more_tasks_of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    mp = Millpond(imports=["more_tasks_of_mine"])
+    assert "more_tasks_of_mine" not in sys.modules
+    async with mp:
+        assert "more_tasks_of_mine" == sys.modules.pop("more_tasks_of_mine").__name__
+    lost = Millpond(imports=["no_such_module_of_mine"])
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_of_mine"):
+        await lost.__aenter__()
+    assert not lost.is_open
+    with pytest.raises(ConfigError, match="must be a list of modules"):
+        Millpond(imports="more_tasks_of_mine")
 
 
 async def test_an_argument_that_would_not_survive_is_refused() -> None:
@@ -233,7 +276,7 @@ async def test_modes_are_checked_before_anything_is_done() -> None:
         for way in (
             lambda: handle.cancel("hard"),
             lambda: shop.pool.cancel_all(mode="hard"),  # type: ignore[arg-type]
-            lambda: shop.mp.cancel(handle.id, mode="hard"),
+            lambda: shop.mp.cancel(handle.id, mode="hard"),  # type: ignore[arg-type]
         ):
             with pytest.raises(ConfigError, match="mode"):
                 await way()
@@ -250,3 +293,78 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
         shop.mp.pool("other", scope="tenant", scope_id="acme")
     with pytest.raises(ConfigError, match="attempts"):
         Retry(attempts=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "mistake", "advice"),
+    [
+        ("queue", fifo, "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
+        ("queue", "fifo", "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
+        ("backpressure", 100, "must be bounded(...), fail_fast() or ring_buffer(...)"),
+        ("rate", 5, "must be a Rate, such as Rate(100, per=60), or a list of them"),
+        ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),
+        ("max_concurrent", adaptive(1, 50), "the max_concurrent of a pool is a number"),
+    ],
+)
+async def test_a_likely_mistake_is_answered_with_what_to_write(
+    option: str, mistake: Any, advice: str
+) -> None:
+    """The message of a bad pool option says how a good one is written."""
+    with pytest.raises(MillpondError, match=re.escape(advice)):
+        Millpond().pool("work", **{option: mistake})
+
+
+async def test_what_could_never_run_is_not_registered() -> None:
+    """A generator, a lambda without a name, and a local function for a process."""
+    shop = Shop()
+
+    def numbers() -> Any:
+        yield 1
+
+    async def pages() -> Any:
+        yield 1
+
+    for yields in (numbers, pages):
+        with pytest.raises(ConfigError, match="yields, and a task returns"):
+            shop.pool.task(yields)
+    with pytest.raises(ConfigError, match="must be given for <function"):
+        shop.pool.task(lambda: 1)
+    with pytest.raises(ConfigError, match="needs a function at the top of a module"):
+        shop.pool.task(executor="process")(local)
+    assert ["order"] == list(shop.mp.tasks)
+
+
+def made() -> Callable[[], int]:
+    def inner() -> int:
+        return 1
+
+    return inner
+
+
+local = made()
+
+
+@pytest.mark.parametrize(
+    ("work", "needed"),
+    [(lambda x: x, "x"), (lambda *, word: word, "word"), (lambda x, y=1: (x, y), "x")],
+)
+async def test_a_function_that_needs_arguments_is_refused_at_submit(work: Any, needed: str) -> None:
+    """It could only fail later, once for each attempt; defaults and *args are no reason."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(TypeError, match=f"needs {needed!r}"):
+            await shop.pool.submit(work)
+        assert 0 == await shop.pool.size()
+        await shop.pool.pause()
+        await shop.pool.submit(lambda x=1, *y, **z: (x, y, z))
+        assert 1 == await shop.pool.size()
+
+
+async def test_a_run_is_seeded_with_a_list() -> None:
+    """One call alone is a TypeError that shows the list it must be in."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(TypeError, match=re.escape("a list of calls: [order(1)]")):
+            await shop.pool.drain(shop.order.bind(1))
+        with pytest.raises(TypeError, match="a list of calls"):
+            shop.pool.stream(shop.order.bind(1))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 
 import pytest
 from tests.pool.moments import result_of
@@ -392,4 +393,24 @@ async def test_a_task_of_any_pool_can_be_cancelled_by_its_id() -> None:
             (await stopped.wait()).status,
         )
         with pytest.raises(ConfigError, match="mode"):
-            await mp.cancel(told.id, mode="gently")
+            await mp.cancel(told.id, mode="gently")  # type: ignore[arg-type]
+
+
+async def test_cancel_all_takes_a_datetime() -> None:
+    """As run_at does, with a time zone; what was submitted later goes on."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+
+    @pool.task
+    async def send() -> None: ...
+
+    async with mp:
+        await pool.pause()
+        old = await send.submit()
+        await asyncio.sleep(10)
+        new = await send.submit()
+        then = datetime.fromtimestamp(asyncio.get_running_loop().time() - 5, UTC)
+        with pytest.raises(ConfigError, match="needs a time zone"):
+            await pool.cancel_all(before=then.replace(tzinfo=None))
+        assert 1 == await pool.cancel_all(before=then)
+        assert ["cancelled", "queued"] == await mp.status([old.id, new.id])

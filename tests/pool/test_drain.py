@@ -1,6 +1,7 @@
 """Drain: a seed and everything it grows into, run to its end and no further."""
 
 import asyncio
+import sys
 from collections import Counter
 
 import pytest
@@ -15,6 +16,7 @@ from millpond import (
     RunFailed,
     RunOverBudget,
     RunReport,
+    SyncContext,
     TaskCancelled,
     bounded,
     fifo,
@@ -374,6 +376,126 @@ async def test_a_follow_up_without_a_pool_of_its_own_goes_where_it_was_made() ->
         await pool.drain([loose.bind(2)])
 
     assert ["items"] * 3 == where
+
+
+@pytest.mark.real_loop
+@pytest.mark.rows("DP-T8")
+async def test_follow_ups_from_a_thread_belong_to_the_run_too() -> None:
+    """A def handler's SyncContext submits as part of its outcome, like any other."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=3)
+    seen: list[str] = []
+
+    @pool.task
+    def item(ctx: SyncContext, name: str) -> None:
+        seen.append(name)
+        if len(name) < 3:
+            ctx.submit(item.bind(name + "a"))
+            ctx.submit_many([item.bind(name + "b")])
+
+    async with mp:
+        report = await pool.drain([item.bind("x")])
+
+    assert ["x", "xa", "xaa", "xab", "xb", "xba", "xbb"] == sorted(seen)
+    assert 7 == report.completed
+
+
+async def test_follow_ups_of_a_callback_belong_to_the_run() -> None:
+    """What an on_complete callback submits through its ctx is drained with the run."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2)
+    seen = []
+
+    @pool.task
+    async def item(n: int) -> int:
+        seen.append(n)
+        await asyncio.sleep(1)
+        return n
+
+    @mp.task
+    async def more(ctx: Context, outcome: Outcome) -> None:
+        await asyncio.sleep(10)
+        await ctx.submit(item.bind(outcome.result + 1), pool=pool)
+
+    async with mp:
+        told_of = more.bind()
+        start = clock()
+        report = await pool.drain([item.bind(1).options(on_complete=told_of)])
+        assert clock() - start == pytest.approx(12, abs=1e-2)
+
+    assert [1, 2] == seen
+    assert 2 == report.total == report.completed
+
+
+async def test_the_handle_of_a_follow_up_that_was_known_leads_to_its_task() -> None:
+    """Under a known key ctx.submit stores nothing new; its handle gives the known task's result."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2)
+    made: list[Handle[str]] = []
+
+    @pool.task
+    async def parent(ctx: Context) -> None:
+        made.append(await ctx.submit(child.bind(), idempotency_key="one"))
+
+    @pool.task
+    async def child() -> str:
+        await asyncio.sleep(5)
+        return "the only one"
+
+    async with mp:
+        await (await parent.submit())
+        await (await parent.submit())
+        first, second = made
+        assert "the only one" == await first
+        assert "the only one" == await second
+        assert first.id == second.id
+        assert (False, True) == (first.duplicate, second.duplicate)
+        assert 3 == (await pool.snapshot()).completed
+
+
+async def test_a_follow_up_may_go_to_a_pool_that_was_made_meanwhile() -> None:
+    """A pool declared by a handler is made known before anything is to be stored in it."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2)
+    seen = []
+
+    @pool.task
+    async def parent(ctx: Context) -> None:
+        await ctx.submit(child.bind(), pool=mp.pool("late"))
+
+    @mp.task
+    async def child(ctx: Context) -> None:
+        seen.append(ctx.pool)
+
+    async with mp:
+        report = await pool.drain([parent.bind()])
+
+    assert ["late"] == seen
+    assert 2 == report.completed
+
+
+@pytest.mark.rows("DP-22")
+async def test_follow_ups_submitted_together_are_all_noted_or_none() -> None:
+    """One call that cannot be refuses the whole batch, also for a handler that goes on."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=2)
+    seen = []
+
+    @pool.task
+    async def parent(ctx: Context) -> None:
+        with pytest.raises(BadPayload):
+            await ctx.submit_many([child.bind(1), child.bind("two")])  # type: ignore[arg-type]
+        await ctx.submit(child.bind(3))
+
+    @pool.task
+    async def child(n: int) -> None:
+        seen.append(n)
+
+    async with mp:
+        report = await pool.drain([parent.bind()])
+
+    assert [3] == seen
+    assert 2 == report.total
 
 
 @pytest.mark.rows("DP-05", "DP-22")
@@ -1035,8 +1157,11 @@ async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> N
 # Its bar
 
 
-async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_progress_draws_a_bar_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """progress=True shows ended/total on stderr while the run goes on, and ends the line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
 
@@ -1060,6 +1185,19 @@ async def test_progress_draws_a_bar_on_the_terminal(capsys: pytest.CaptureFixtur
     assert {30} == {len(bar) for bar in bars}
     assert lines[-1].endswith("1 failed")
     assert shown.err.endswith("\n")
+
+
+async def test_progress_in_a_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where stderr is no terminal, as under cron, only the last state of the bar is written."""
+    mp = Millpond()
+    pool = mp.pool("items")
+
+    @pool.task
+    async def item(n: int) -> None: ...
+
+    async with mp:
+        await pool.drain(item.each(range(4)), progress=True)
+    assert f"{'█' * 30} 4/4\n" == capsys.readouterr().err
 
 
 async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,31 @@ async def test_the_audit_never_shows_more_running_than_may() -> None:
         assert [True] * 60 == ended
 
 
+@pytest.mark.parametrize("pauses", [1, 3, 8])
+async def test_a_claim_that_began_here_is_not_begun_again_by_a_slow_answer(pauses: int) -> None:
+    """While a lease is on its way a claim may begin and end; the store may have started it, too."""
+    store = Watched(memory(), pauses=pauses)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("ahead", prefetch=3, max_concurrent=4)
+    ran: list[int] = []
+
+    @pool.task
+    async def job(n: int) -> None:
+        ran.append(n)
+        for _ in range(n % 3):
+            await asyncio.sleep(0)
+
+    async with mp:
+        for first in range(0, 300, 5):
+            await pool.submit_many(job.each(range(first, first + 5)))
+            for _ in range(first % 7):
+                await asyncio.sleep(0)
+        await pool.drain()
+        assert 0 == mp.counts.stale_settles
+    assert sorted(ran) == list(range(300))
+
+
 async def test_claims_that_the_store_starts_are_started_once() -> None:
     """A raised limit turns claims into starts: each task runs once, and none is left behind."""
     bench = Bench(max_concurrent=1)
@@ -246,6 +271,6 @@ async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
             await bench.job.submit(n)
         await rounds()
         (worker,) = bench.mp.runtime.workers
-        first, *others = worker.ahead._claims["ahead"]
+        first, *others = worker.ahead.held["ahead"]
         worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
         assert [claim.fence.task for claim in others] == worker.ahead.tasks()

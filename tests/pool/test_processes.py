@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.pool import process_tasks as tasks
 
+import millpond
 from millpond import Handle, Millpond, TaskCancelled, TaskFailed
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(60)]
@@ -185,3 +188,40 @@ async def test_kills_in_a_row_leave_the_pool_whole() -> None:
         handles = [await tasks.in_a_loop.submit(n) for n in range(4)]
         assert [0, 2, 4, 6] == [await handle for handle in handles]
         assert 0 == mp.runtime.counts.stale_settles
+
+
+UNGUARDED = """
+import asyncio
+from millpond import Millpond, Retry
+
+mp = Millpond()
+work = mp.pool("work", retry=Retry.never())
+
+@work.task(executor="process")
+def double(number: int) -> int:
+    return 2 * number
+
+async def main() -> None:
+    async with mp:
+        print("opened", flush=True)
+        print(await (await double.submit(1)))
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
+    """The child that imports it may not open a Millpond, and the task fails saying what to do."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    source = Path(millpond.__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        text=True,
+        timeout=60,
+    )
+    assert "opened\n" == ended.stdout
+    assert "this script opens a Millpond while a child of it imports it" in ended.stderr

@@ -534,3 +534,26 @@ async def test_a_running_task_is_left_in_peace(any_pace: Opened) -> None:  # noq
         assert (before, 1) == (after, runs)
         go.set()
         await handle
+
+
+async def test_a_worker_that_comes_after_the_last_has_gone_renews_too() -> None:
+    """Between two workers a process may have none for long; the next one's leases are kept."""
+    store = memory()
+    mp = Millpond(work=False, lease=6.0)
+    mp.make_store = lambda: Watched(store)
+    pool = mp.pool("work")
+
+    @pool.task
+    async def job(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    async with mp:
+        async with mp.worker():
+            assert "done" == await (await job.submit(1))
+        await asyncio.sleep(100)
+        async with mp.worker():
+            handle = await job.submit(60)
+            assert "done" == await handle
+            assert 1 == handle.attempt
+        assert 0 == mp.counts.leases_lost

@@ -266,3 +266,15 @@ def test_an_object_tells_what_it_is() -> None:
     assert "<pool session::shown>" == repr(pool)
     assert "<task work>" == repr(work)
     assert "work(1, colour='blue')" == repr(work.bind(1, colour="blue"))
+
+
+async def test_things_say_what_they_are() -> None:
+    """At a prompt or in a log a Millpond, its twin, a worker and a run are told apart."""
+    mp = Millpond(work=False)
+    assert "<millpond in memory, closed: no pools>" == repr(mp)
+    pool = mp.pool("mail")
+    async with mp, mp.worker(pools=["mail"]) as worker:
+        assert "<millpond in memory, open: mail>" == repr(mp)
+        assert "<sync <millpond in memory, open: mail>>" == repr(mp.sync)
+        assert f"<worker {worker.name} of mail: 0 running>" == repr(worker)
+        assert "<run 'nightly' of pool 'mail'>" == repr(pool.run("nightly"))

@@ -20,9 +20,9 @@ from millpond import (
     Context,
     Millpond,
     Pool,
-    Rejected,
     Retry,
     Status,
+    SubmitRejection,
     SyncContext,
     SyncHandle,
     TaskFailed,
@@ -332,7 +332,8 @@ def test_ctrl_c_while_a_full_pool_is_waited_for_leaves_the_line(mp: Millpond) ->
             full.sync.submit(lambda: 2)
         assert 0 == full.sync.snapshot().blocked_submitters
         full.sync.resume()
-        assert 1 == full.sync.drain(timeout=SOON).completed
+        full.sync.drain(timeout=SOON)
+        assert 1 == full.sync.snapshot().completed
 
 
 @pytest.mark.real_loop
@@ -547,7 +548,7 @@ def test_refusals_come_as_values_with_a_handle_for_threads(mp: Millpond) -> None
         tiny.sync.pause()
         assert tiny.sync.try_submit(lambda: 1)
         refused = tiny.sync.try_submit(lambda: 2)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, SubmitRejection)
         assert not refused
         assert isinstance(refused.handle, SyncHandle)
         with pytest.raises(TaskRejected):

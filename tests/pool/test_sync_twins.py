@@ -52,7 +52,7 @@ DUNDERS = {
 NOT_PROMISED: dict[type, set[str]] = {
     # What our own modules ask of each other, the way over, and settings that ask no store.
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared"}
-    | {"url", "imports", "keep", "lease"},
+    | {"url", "imports", "keep", "lease", "max_payload"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "sync", "attempts"},
     Handle: {"admitted", "forgotten", "read", "value_of"},

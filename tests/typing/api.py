@@ -13,10 +13,12 @@ from millpond import (
     Leftover,
     Millpond,
     Permit,
-    Rejected,
+    PermitRejection,
+    Reason,
     Rejection,
     RejectReason,
     Stats,
+    SubmitRejection,
     adaptive,
 )
 
@@ -34,7 +36,7 @@ def try_acquire() -> None:
         permit.settle(3)
         permit.release(failed=True)
     else:
-        assert_type(permit, Rejection)
+        assert_type(permit, PermitRejection)
         assert_type(permit.reason, RejectReason)
         assert_type(permit.capacity, Capacity)
 
@@ -70,7 +72,7 @@ async def contexts() -> None:
 
 async def reports() -> None:
     assert_type(llm.stats(), Stats)
-    assert_type(llm.would_admit(weight=3), Literal[True] | Rejection)
+    assert_type(llm.would_admit(weight=3), Literal[True] | PermitRejection)
     assert_type(await llm.drain(timeout=3), Leftover)
     assert_type(llm.resize(max_concurrent=3, revision=7), int)
     llm.stats().in_flight = 3  # type: ignore[misc]
@@ -99,5 +101,5 @@ async def try_submit() -> None:
         assert_type(answer, Handle[list[str]])
         assert_type(await answer, list[str])
     else:
-        assert_type(answer, Rejected)
-        assert_type(answer.reason, str)
+        assert_type(answer, SubmitRejection)
+        assert_type(answer.reason, Reason)

@@ -16,11 +16,13 @@ from millpond import (
     Outcome,
     Pool,
     Rate,
-    Rejected,
+    Reason,
+    Rejection,
     Retry,
     RetryLater,
     RunReport,
     Status,
+    SubmitRejection,
     SyncContext,
     TaskFailed,
     TaskFunction,
@@ -297,21 +299,22 @@ async def submit_many(batch: list[tuple[int, str]]) -> None:
         await reviews.submit_many(plain.options(key="a").each([1])), list[Handle[list[str]]]
     )
     await reviews.submit_many([3])  # type: ignore[arg-type]
-    await reviews.submit_many(plain.bind(3))  # type: ignore[arg-type]
-    await reviews.submit_many([plain.bind(3)], colour="red")  # type: ignore[call-arg]
+    await reviews.submit_many(plain.bind(3))  # type: ignore[call-overload]
+    await reviews.submit_many([plain.bind(3)], colour="red")  # type: ignore[call-overload]
+    assert_type(await reviews.submit_many([lambda: 1, lambda: 2]), list[Handle[int]])
 
 
 async def try_submit() -> None:
     answer = await reviews.try_submit(review.bind(1984, "acme"), priority=3)
-    assert_type(answer, Handle[Report] | Rejected)
+    assert_type(answer, Handle[Report] | SubmitRejection)
     if answer:
         assert_type(answer, Handle[Report])
     else:
-        assert_type(answer, Rejected)
+        assert_type(answer, SubmitRejection)
         assert_type(answer.depth, int | None)
     match await reviews.try_submit(work):
-        case Rejected(reason=reason):
-            assert_type(reason, str)
+        case Rejection(reason=reason):
+            assert_type(reason, Reason)
         case handle:
             assert_type(handle, Handle[bytes])
 
@@ -328,7 +331,7 @@ async def handles(handle: Handle[Report]) -> None:
     assert_type(handle.status, Status)
     assert_type(handle.id, int)
     assert_type(handle.position, int | None)
-    assert_type(handle.rejection_reason, str | None)
+    assert_type(handle.rejection_reason, Reason | None)
     assert_type(handle.duplicate, bool)
     assert_type(await handle.cancel(mode="interrupt"), bool)
     assert_type(handle.progress(), AsyncIterator[tuple[float, str]])
@@ -350,7 +353,7 @@ def narrowed(handle: Handle[int]) -> Handle[bool]:
 
 
 async def many_handles(first: Handle[int], second: Handle[int]) -> None:
-    assert_type(await mp.wait([first, second], timeout=3), list[Handle[Any]])
+    assert_type(await mp.wait([first, second], timeout=3), list[Handle[int]])
     async for one in mp.as_completed([first, second]):
         assert_type(one, Handle[int])
     assert_type(await mp.handle(3), Handle[Any])

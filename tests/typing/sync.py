@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, assert_type
 
-from millpond import Context, Millpond, Rejected, RunReport, SyncHandle, SyncMillpond, SyncPool
+from millpond import (
+    Context,
+    Millpond,
+    RunReport,
+    SubmitRejection,
+    SyncHandle,
+    SyncMillpond,
+    SyncPool,
+)
 from millpond.pool.outcome import Outcome
 from millpond.pool.sync import SyncMapped, SyncRun, SyncStream
 from millpond.runtime.worker import Worker
@@ -48,7 +56,7 @@ def submit() -> None:
     assert_type(pool.sync.submit(answer), SyncHandle[bytes])
     assert_type(pool.sync.submit(lambda: 3.0), SyncHandle[float])
     assert_type(pool.sync.submit_many(double.each([1, 2])), list[SyncHandle[int]])
-    assert_type(pool.sync.try_submit(double.bind(3)), SyncHandle[int] | Rejected)
+    assert_type(pool.sync.try_submit(double.bind(3)), SyncHandle[int] | SubmitRejection)
     double.sync.submit("3")  # type: ignore[arg-type]
     text.sync.submit(3, colour="red")  # type: ignore[call-arg]
     pool.sync.submit(double.bind(3), colour="red")  # type: ignore[call-overload]
@@ -67,7 +75,7 @@ def handles(handle: SyncHandle[int]) -> None:
     handle.status = "completed"  # type: ignore[misc,assignment]
     for one in mp.sync.as_completed([handle]):
         assert_type(one, SyncHandle[int])
-    assert_type(mp.sync.wait([handle], timeout=3), list[SyncHandle[Any]])
+    assert_type(mp.sync.wait([handle], timeout=3), list[SyncHandle[int]])
     assert_type(mp.sync.handle(3), SyncHandle[Any])
     assert_type(mp.sync.handle(3, of=text), SyncHandle[str])
 

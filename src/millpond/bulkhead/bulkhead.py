@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, TypeVarTuple
 
 from millpond.bulkhead.door import Door
 from millpond.bulkhead.permit import Permit, is_failure, issue
-from millpond.bulkhead.reports import Rejection, as_error
+from millpond.bulkhead.reports import PermitRejection, as_error
 from millpond.bulkhead.stay import Stay
 from millpond.bulkhead.waiters import (
     LoopWaiter,
@@ -93,7 +93,7 @@ class Bulkhead:
         """The name it was given."""
         return self._door.name
 
-    def try_acquire(self, weight: int = 1) -> Permit | Rejection:
+    def try_acquire(self, weight: int = 1) -> Permit | PermitRejection:
         """Return a permit or a rejection at once; never waits, never queues."""
         if weight != 1:
             check.whole("weight", weight, least=1)
@@ -136,7 +136,7 @@ class Bulkhead:
         timeout: float | timedelta | None = None,  # noqa: ASYNC109 - bounds the wait, not the work
         signal: asyncio.Event | None = None,
         weight: int = 1,
-    ) -> Permit | Rejection:
+    ) -> Permit | PermitRejection:
         """Return a permit, waiting in order if the queue has a place, or a rejection.
 
         `timeout` bounds the wait. `signal` aborts it, and is looked at first: once set, even a
@@ -307,7 +307,7 @@ class Bulkhead:
         if door.alert:
             door.tidy()
 
-    def would_admit(self, *, weight: int = 1) -> Literal[True] | Rejection:
+    def would_admit(self, *, weight: int = 1) -> Literal[True] | PermitRejection:
         """Say what `try_acquire` would answer now; reserves and counts nothing.
 
         By the time you act on it another caller may have come first.
@@ -316,7 +316,11 @@ class Bulkhead:
         door = self._door
         with door:
             reason = door.gate.refusal(weight)
-            return True if reason is None else Rejection(reason, door.name, weight, door.capacity())
+            return (
+                True
+                if reason is None
+                else PermitRejection(reason, door.name, weight, door.capacity())
+            )
 
     def resize(
         self,
@@ -392,7 +396,7 @@ class Bulkhead:
 
     def _acquire_in_thread(
         self, weight: int, timeout: float | timedelta | None
-    ) -> Permit | Rejection:
+    ) -> Permit | PermitRejection:
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - listed in asyncio.__all__
             raise RuntimeError("blocking() on a thread that runs a loop; use `async with` there")
         check.whole("weight", weight, least=1)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from millpond.bulkhead.lock import Lock
-from millpond.bulkhead.reports import Capacity, HookEvent, Leftover, Rejection, Stats
+from millpond.bulkhead.reports import Capacity, HookEvent, Leftover, PermitRejection, Stats
 from millpond.bulkhead.waiters import Idler, seconds_of
 from millpond.core.gate import Gate, RejectReason, Turn
 
@@ -125,25 +125,25 @@ class Door:
             self.gate.withdraw(waiter, RejectReason.TIMEOUT)
         waiter.capacity = self.capacity()
 
-    def refused(self, waiter: Waiter) -> Rejection:
+    def refused(self, waiter: Waiter) -> PermitRejection:
         """The refusal that `waiter` met, as a value."""
         assert isinstance(waiter.outcome, RejectReason)  # noqa: S101 - for the type checker
         return self.rejected(waiter.outcome, waiter.weight, waiter.capacity)
 
-    def reject(self, reason: RejectReason, weight: int) -> Rejection:
+    def reject(self, reason: RejectReason, weight: int) -> PermitRejection:
         """Count a refusal that no ticket carries."""
         with self:
             self.gate.refuse(reason)
             capacity = self.capacity()
         return self.rejected(reason, weight, capacity)
 
-    def rejected(self, reason: RejectReason, weight: int, capacity: Capacity) -> Rejection:
+    def rejected(self, reason: RejectReason, weight: int, capacity: Capacity) -> PermitRejection:
         """The refusal as a value, after its hook was called."""
         if "reject" in self.hooks:
             self._call(
                 HookEvent("reject", self.name, None, weight, reason, capacity.revision, capacity)
             )
-        return Rejection(reason, self.name, weight, capacity)
+        return PermitRejection(reason, self.name, weight, capacity)
 
     def admitted(self, permit: Permit) -> None:
         """Do what an admission takes beyond the count: its hook, the start of its stopwatch."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from millpond.core.errors import BulkheadRejected
 from millpond.core.gate import RejectReason
+from millpond.core.rejection import Rejection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,16 +28,13 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """A refusal as a value: falsy, and it says why and how full the bulkhead was then."""
+class PermitRejection(Rejection):
+    """A permit that was refused: falsy, and it says why and how full the bulkhead was then."""
 
     reason: RejectReason
     bulkhead: str
     weight: int
     capacity: Capacity
-
-    def __bool__(self) -> Literal[False]:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ if TYPE_CHECKING:
     Hook = Callable[[HookEvent], object]
 
 
-def as_error(rejection: Rejection) -> BulkheadRejected:
+def as_error(rejection: PermitRejection) -> BulkheadRejected:
     """The same refusal for those who do not branch on it."""
     return BulkheadRejected(
         f"bulkhead {rejection.bulkhead!r} refused: {rejection.reason}",

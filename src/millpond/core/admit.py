@@ -49,6 +49,12 @@ class Reason(StrEnum):
     BAD_RESULT = "bad_result"
 
 
+def reason_of(stored: str | None) -> Reason | None:
+    """Return a stored reason; one that only a later version knows stays the text it is."""
+    known = Reason.__members__.values()
+    return stored if stored is None or stored not in known else Reason(stored)  # type: ignore[return-value]
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that was not taken; nothing of it was stored."""
 

@@ -17,6 +17,10 @@ Kinds: TypeAlias = type[BaseException] | str | Sequence[type[BaseException] | st
 """One exception type or several, or their names."""
 
 
+LONGEST = 60.0
+"""Seconds that a delay has at most, unless a policy says otherwise."""
+
+
 class Curve(StrEnum):
     """The shape of the delay over the attempts."""
 
@@ -50,7 +54,7 @@ class Retry:
         attempts: int = 3,
         initial: Seconds = 1.0,
         factor: float = 2.0,
-        max_delay: Seconds = 60.0,
+        max_delay: Seconds = LONGEST,
         jitter: float = 0.1,
         give_up_after: Seconds | None = None,
         curve: Curve = Curve.EXPONENTIAL,
@@ -63,6 +67,10 @@ class Retry:
         keep("initial", check.seconds("retry.initial", initial))
         keep("factor", check.number("retry.factor", factor, least=1.0))
         keep("max_delay", check.seconds("retry.max_delay", max_delay))
+        if self.initial > self.max_delay == LONGEST:
+            # Whoever gives a lower limit means it; the default would cut what was asked for.
+            reason = f"would be cut to max_delay={self.max_delay:g}: raise that too"
+            raise ConfigError("retry.initial", initial, reason)
         keep("jitter", check.number("retry.jitter", jitter))
         if self.jitter > 1:
             raise ConfigError("retry.jitter", jitter, "must be at most 1")
@@ -80,16 +88,51 @@ class Retry:
         return less
 
     @classmethod
-    def constant(cls, delay: Seconds, *, attempts: int = 3, jitter: float = 0.1) -> Retry:
+    def constant(
+        cls,
+        delay: Seconds,
+        *,
+        attempts: int = 3,
+        jitter: float = 0.1,
+        give_up_after: Seconds | None = None,
+        on: Kinds = (),
+        never: Kinds = (),
+    ) -> Retry:
         """Wait the same time before every attempt."""
-        return cls(attempts, delay, max_delay=delay, jitter=jitter, curve=Curve.CONSTANT)
+        return cls(
+            attempts,
+            delay,
+            max_delay=delay,
+            jitter=jitter,
+            give_up_after=give_up_after,
+            curve=Curve.CONSTANT,
+            on=on,
+            never=never,
+        )
 
     @classmethod
     def linear(
-        cls, step: Seconds, *, attempts: int = 3, max_delay: Seconds = 60.0, jitter: float = 0.1
+        cls,
+        step: Seconds,
+        *,
+        attempts: int = 3,
+        max_delay: Seconds = LONGEST,
+        jitter: float = 0.1,
+        give_up_after: Seconds | None = None,
+        on: Kinds = (),
+        never: Kinds = (),
     ) -> Retry:
         """Wait one `step` more before each further attempt."""
-        return cls(attempts, step, max_delay=max_delay, jitter=jitter, curve=Curve.LINEAR)
+        return cls(
+            attempts,
+            step,
+            max_delay=max_delay,
+            jitter=jitter,
+            give_up_after=give_up_after,
+            curve=Curve.LINEAR,
+            on=on,
+            never=never,
+        )
 
     @classmethod
     def never(cls) -> Retry:

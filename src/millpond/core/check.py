@@ -89,10 +89,10 @@ def seconds(option: str, value: object, *, least: float = 0.0, above: float | No
     return number(option, value, least=least, above=above)
 
 
-def instance(option: str, value: object, kind: type) -> None:
-    """Object to a value that is not a `kind`."""
+def instance(option: str, value: object, kind: type, written: str | None = None) -> None:
+    """Object to a value that is not a `kind`; `written` is how one is written."""
     if not isinstance(value, kind):
-        raise ConfigError(option, value, f"must be a {kind.__name__}")
+        raise ConfigError(option, value, f"must be {written or f'a {kind.__name__}'}")
 
 
 def function(option: str, value: Function) -> Function:

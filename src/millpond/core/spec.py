@@ -132,6 +132,11 @@ def ring_buffer(capacity: int) -> Backpressure:
     return Backpressure(on_full=OnFull.RING_BUFFER, depth=capacity)
 
 
+_ORDERS = "priority(), fifo(), lifo() or fair_round_robin(...)"
+_POLICIES = "bounded(...), fail_fast() or ring_buffer(...)"
+_RATES = "a Rate, such as Rate(100, per=60)"
+
+
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a store must know about a pool. The same value on every store."""
 
@@ -152,13 +157,13 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks is the one name that may end in what no other can have.
         check.name("name", str.removesuffix(check.text("name", self.name), CALLBACKS))
-        check.instance("queue", self.order, Order)
+        check.instance("queue", self.order, Order, _ORDERS)
         if self.backpressure is not None:
-            check.instance("backpressure", self.backpressure, Backpressure)
+            check.instance("backpressure", self.backpressure, Backpressure, _POLICIES)
         for rate in self.rates:
-            check.instance("rate", rate, Rate)
+            check.instance("rate", rate, Rate, _RATES)
         if self.rate_per_key is not None:
-            check.instance("rate_per_key", self.rate_per_key, Rate)
+            check.instance("rate_per_key", self.rate_per_key, Rate, _RATES)
             if self.rate_per_key.of != "starts":
                 raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
         check.whole("max_concurrent", self.max_concurrent, least=0)

@@ -164,9 +164,12 @@ class Context(_About):
         self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
+        from millpond.pool.follow import follow_ups, undeclared  # noqa: PLC0415 - they know us
 
-        return follow_ups(self._job, works, pool)
+        calls = list(works)
+        for target in undeclared(self._job, calls, pool):
+            await target.ready()
+        return follow_ups(self._job, calls, pool)
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""
@@ -220,7 +223,7 @@ class SyncContext(_About):
         self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow import follow_ups  # noqa: PLC0415 - pools know contexts
+        from millpond.pool.follow import follow_ups, undeclared  # noqa: PLC0415 - they know us
 
         if self._child is not None:
             raise NotSupported(
@@ -228,7 +231,10 @@ class SyncContext(_About):
                 "from a handler on the loop or in a thread",
                 feature="submit",
             )
-        return follow_ups(self._job, works, pool)
+        calls = list(works)
+        for target in undeclared(self._job, calls, pool):
+            asyncio.run_coroutine_threadsafe(target.ready(), self._job.worker.loop).result()
+        return follow_ups(self._job, calls, pool)
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""

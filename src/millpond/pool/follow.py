@@ -11,6 +11,7 @@ from millpond.pool.handle import Handle
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from millpond.core.task import NewTask
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
     from millpond.runtime.job import Job
@@ -24,6 +25,7 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
 
     if job.settled:
         raise ConfigError("ctx", job.id, "belongs to an attempt that has ended; nothing was stored")
+    made: list[NewTask] = []
     handles: list[Handle[T]] = []
     for work in works:
         if not hasattr(work, "encoded"):
@@ -35,11 +37,19 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
             {"submitted_by": f"task:{job.id}"},
             run=job.leased.run,
         )
-        if job.follow_ups is None:
-            job.follow_ups = []
-        job.follow_ups.append(new)
+        made.append(new)
         handles.append(Handle(target, new, work.function.signature.decode_result))
+    # Only now: one call that cannot be is none of them.
+    job.follow_ups = [*(job.follow_ups or ()), *made]
+    job.on_stored = [*(job.on_stored or ()), *(handle.admitted for handle in handles)]
     return handles
+
+
+def undeclared(job: Job, works: Iterable[BoundCall[Any]], pool: Pool | None) -> list[Pool]:
+    """Return the pools that follow-ups go to and that the store does not know yet."""
+    calls = [work for work in works if hasattr(work, "encoded")]
+    targets = {target.name: target for target in (pool or _pool_of(job, call) for call in calls)}
+    return [one for name, one in targets.items() if name not in job.runtime.declared]
 
 
 def _pool_of(job: Job, work: BoundCall[Any]) -> Pool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from millpond.core import check
+from millpond.core.admit import Reason, reason_of
 from millpond.core.check import Seconds
 from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
@@ -60,6 +61,10 @@ class Handle(Generic[R_co]):
         if admission.duplicate:
             self.id = admission.task
             self._era = None
+        elif admission.status is Status.REJECTED:
+            # It was never stored: nobody will tell of its end, and there is nothing to read.
+            self._end = End(Status.REJECTED)
+            self._end.reason = admission.reason
 
     def forgotten(self) -> None:
         """Only the key still stands for the task: how it ended is known, its result is not."""
@@ -126,10 +131,10 @@ class Handle(Generic[R_co]):
         return self._admission is not None and self._admission.duplicate
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why it ended as it did, where that was not its handler's doing."""
         known = self._end or self._record or self._admission
-        return None if known is None else known.reason
+        return None if known is None else reason_of(known.reason)
 
     @property
     def pool(self) -> str:
@@ -142,7 +147,7 @@ class Handle(Generic[R_co]):
         return self._pool.id
 
     @property
-    def rejection_reason(self) -> str | None:
+    def rejection_reason(self) -> Reason | None:
         """Why it was dropped, if it was."""
         return self.reason if self.status is Status.REJECTED else None
 
@@ -175,7 +180,12 @@ class Handle(Generic[R_co]):
         if self._end is None and current_job.get() is None:
             runtime = self._pool.runtime
             waiting = runtime.waiting
-            if waiting.has_not_ended(self.id, self._era) and runtime.serves_all():
+            self._end = waiting.recalled(self.id)
+            if (
+                self._end is None
+                and waiting.has_not_ended(self.id, self._era)
+                and runtime.serves_all()
+            ):
                 # Nobody to ask and nothing to check: what is left is to wait.
                 told = runtime.loop.create_future()
                 waiting.on_end(self.id, told)
@@ -191,6 +201,8 @@ class Handle(Generic[R_co]):
 
     async def value_of(self, end: End | None) -> R_co:
         """Return the result that an end means, or raise its error; None = wait for the end."""
+        if end is not None:
+            end.must_be_one()
         self._end = end if end is not None else await self._wait_for_end()
         return self._outcome()
 
@@ -215,19 +227,17 @@ class Handle(Generic[R_co]):
 
     async def _wait_for_end(self) -> End:
         if self._end is None:
-            if self.status is Status.REJECTED and not self.duplicate:
-                # It was never stored: there is nothing to wait for and nothing to read.
-                end = End(Status.REJECTED)
-                end.reason = self.reason
-            else:
-                runtime = self._pool.runtime
-                timer = runtime.unserved.watch(self.pool)
-                try:
-                    end = await end_of(runtime, self.id, self._era)
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-            self._end = end
+            runtime = self._pool.runtime
+            recalled = runtime.waiting.recalled(self.id)
+            if recalled is not None:
+                self._end = recalled
+                return recalled
+            timer = runtime.unserved.watch(self.pool)
+            try:
+                self._end = await end_of(runtime, self.id, self._era)
+            finally:
+                if timer is not None:
+                    timer.cancel()
         return self._end
 
     def _value(self, end: End) -> Any:  # noqa: ANN401 - whatever the task returned
@@ -253,14 +263,16 @@ class Handle(Generic[R_co]):
             task_id=self.id,
             pool=self.pool,
             attempts=end.attempt,
-            reason=end.reason,
+            reason=reason_of(end.reason),
             **fields,
         )
 
     async def wait(self, timeout: Seconds | None = None) -> Handle[R_co]:  # noqa: ASYNC109
         """Wait for the end, whatever it is, and return this handle; TimeoutError if it is late."""
-        limit = None if timeout is None else check.seconds("timeout", timeout)
-        async with asyncio.timeout(limit):
+        if timeout is None:
+            await self._wait_for_end()
+            return self
+        async with asyncio.timeout(check.seconds("timeout", timeout)):
             await self._wait_for_end()
         return self
 

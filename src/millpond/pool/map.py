@@ -21,6 +21,7 @@ from millpond.core.spec import OnFull
 from millpond.pool.serve import serving
 from millpond.pool.strand import Strands, fits
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
+from millpond.runtime.wait import waiting_for
 
 if TYPE_CHECKING:
     from millpond.pool.handle import Handle
@@ -216,9 +217,11 @@ class _Flow:
         return (bool(self._line) and item is self._line[0]) or (self._more and self._has_room())
 
     async def _until_something_ends(self) -> None:
-        self._changed = self._pool.loop.create_future()
+        changed = self._changed = self._pool.loop.create_future()
+        first = next((item.handle.id for item in self._line if not item.ended), None)
         try:
-            await self._changed
+            async with waiting_for(self._pool.runtime, first):
+                await changed
         finally:
             self._changed = None
 

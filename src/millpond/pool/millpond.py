@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import time
 from collections.abc import (
@@ -18,7 +19,10 @@ from collections.abc import (
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from millpond.core import check
+from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
 from millpond.core.errors import (
     AlreadyOpen,
@@ -36,9 +40,10 @@ from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.context import Context, SyncContext
-from millpond.pool.handle import Handle
+from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
+from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
@@ -49,6 +54,8 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.child import refuse_while_main_loads
+from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, wall_clock
@@ -73,6 +80,9 @@ T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
 
+MOST_PAYLOAD = 32 << 20
+"""As much as may be set: what is sent to a process has room for it and its envelope."""
+
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 
@@ -91,6 +101,7 @@ class Millpond:
         keep: Keep | None = None,
         lease: Seconds = 30.0,
         resources: Resources | None = None,
+        max_payload: int = LARGEST,
     ) -> None:
         if url is not None:
             raise NotSupported(
@@ -98,10 +109,13 @@ class Millpond:
                 feature="store",
             )
         self.url = url
-        self.imports = tuple(imports)
+        if isinstance(imports, str):
+            raise ConfigError("imports", imports, "must be a list of modules")
+        self.imports = tuple(check.text("imports", module) for module in imports)
         self._work = work
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
+        self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
         self._resources = resources
         self._pools: dict[str, Pool] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
@@ -124,11 +138,15 @@ class Millpond:
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-        shared = self.make_store is not None if self.shared is None else self.shared
+        refuse_while_main_loads("opens a Millpond")
+        for module in self.imports:
+            importlib.import_module(module)
         if self.make_store is not None:
             store = self.make_store()
+            shared = getattr(store, "shared", True) if self.shared is None else self.shared
         else:
             store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+            shared = False
         runtime = self._runtime = Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -141,7 +159,7 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
-                for pool in self._pools.values():
+                for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.polling.start()
                 if self._work is None or self._work:
@@ -158,7 +176,28 @@ class Millpond:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._shut(0.0)
+        left = 0
+        try:
+            if kind is None:
+                # A store that cannot be asked must not keep anybody from closing.
+                with contextlib.suppress(Exception):
+                    left = await self._left_behind()
+        finally:
+            await self._shut(0.0)
+        if left:
+            log.warning(
+                "closed with %d task(s) queued or running: in memory they are gone; "
+                "`await pool.drain()` before the end of the block lets them end",
+                left,
+            )
+
+    async def _left_behind(self) -> int:
+        """Return how many tasks will be lost by closing: none where a store keeps them."""
+        runtime = self._runtime
+        if runtime is None or runtime.shared:
+            return 0
+        views = [await runtime.view.pool(name, measured=False) for name in list(runtime.declared)]
+        return sum(view.running + view.queued for view in views if view is not None)
 
     async def _shut(self, grace: float) -> None:
         runtime, stack = self._runtime, self._stack
@@ -172,7 +211,8 @@ class Millpond:
             try:
                 await runtime.close(grace)
             finally:
-                self._runtime = None
+                if self._runtime is runtime:
+                    self._runtime = None
 
     @property
     def is_open(self) -> bool:
@@ -185,6 +225,10 @@ class Millpond:
         if self._runtime is None:
             raise NotOpen("this Millpond is not open; put `async with mp:` around the work")
         return self._runtime
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"<millpond in memory, {state}: {', '.join(self._pools) or 'no pools'}>"
 
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
@@ -207,6 +251,7 @@ class Millpond:
         once, is there as `ctx.resources`, and is closed when the worker has stopped.
         """
         runtime = self.runtime
+        patience = check.seconds("grace", grace)
         if concurrency is not None:
             check.whole("concurrency", concurrency, least=1)
         names = None
@@ -224,7 +269,7 @@ class Millpond:
             try:
                 yield worker
             finally:
-                await runtime.remove_worker(worker, check.seconds("grace", grace))
+                await runtime.remove_worker(worker, patience)
 
     # Pools
 
@@ -257,6 +302,11 @@ class Millpond:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
         self._check_scope(scope, scope_id)
+        if isinstance(max_concurrent, Adaptive):
+            raise NotSupported(
+                "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
+                feature="adaptive",
+            )
         strict = ordered or lanes is not None
         spec = PoolSpec(
             name=name,
@@ -421,7 +471,12 @@ class Millpond:
             )
         if not callable(fn):
             raise TypeError(f"task() decorates a function, not {fn!r}")
-        own = check.name("name", name if name is not None else getattr(fn, "__name__", ""))
+        given = getattr(fn, "__name__", "")
+        if name is None and given in ("", "<lambda>"):
+            raise ConfigError(
+                "name", name, f"must be given for {fn!r}, which has none to be found by"
+            )
+        own = check.name("name", given if name is None else name)
         task: TaskFunction[..., Any, Any] = TaskFunction(
             self,
             pool,
@@ -452,10 +507,10 @@ class Millpond:
 
     async def wait(
         self,
-        handles: Iterable[Handle[Any]],
+        handles: Iterable[Handle[T]],
         *,
         timeout: Seconds | None = None,  # noqa: ASYNC109
-    ) -> list[Handle[Any]]:
+    ) -> list[Handle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
@@ -501,7 +556,7 @@ class Millpond:
         """Return where tasks are: queued, running, how they ended, expired, or unknown."""
         return list(await self.runtime.view.status(tuple(tasks)))
 
-    async def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+    async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")
@@ -515,6 +570,9 @@ class Millpond:
             if status == "unknown":
                 raise UnknownTask(f"no task {task} is known", task_id=task)
             return status
+        told = read(facts.error)
+        if told is not None:
+            facts = msgspec.structs.replace(facts, error=str(told).encode())
         return explain(facts, runtime.clock())
 
     async def unsettled(self) -> list[TaskInfo]:
@@ -583,5 +641,5 @@ def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
         return ()
     if isinstance(rate, Rate):
         return (rate,)
-    check.instance("rate", rate, Sequence)
+    check.instance("rate", rate, Sequence, "a Rate, such as Rate(100, per=60), or a list of them")
     return tuple(rate)

@@ -95,7 +95,8 @@ def _positive(name: str, value: object) -> float | None:
     return None if value is None else check.seconds(name, value, above=0.0)
 
 
-def _moment(name: str, value: object) -> float | None:
+def moment(name: str, value: object) -> float | None:
+    """Return a moment in seconds since 1970, given as that or as a datetime with a time zone."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ConfigError(name, value.isoformat(), "needs a time zone")
@@ -125,7 +126,7 @@ _CHECKS: dict[str, Any] = {
     "idempotency_key": _key,
     "dedupe": _dedupe,
     "delay": _seconds,
-    "run_at": _moment,
+    "run_at": moment,
     "expires_in": _positive,
     "timeout": _positive,
     "retry": policy,

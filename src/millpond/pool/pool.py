@@ -11,12 +11,13 @@ from millpond.core import check, control
 from millpond.core.check import Seconds
 from millpond.core.control import Order
 from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
-from millpond.pool.options import Options, checked
+from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
-from millpond.pool.rejection import Rejected, rejection
+from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
@@ -36,6 +37,7 @@ from millpond.runtime.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from typing import Unpack
 
     from millpond.core.run import NewRun
@@ -267,16 +269,24 @@ class Pool:
         new, closure, decode = self._made(work, checked(options) if options else _NOTHING)
         handle: Handle[Any] = Handle(self, new, decode, runtime.waiting.era)
         limit = None if wait is None else check.seconds("wait", wait)
-        if closure is None:
+        if closure is not None:
+            runtime.closures[new.id] = closure
+        try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
-        else:
-            answer = await self.sent(Batch(tasks=(new,)), {new.id: closure}, limit)
+        except BaseException:
+            if closure is not None:
+                # Failed or cancelled: only the store knows whether it was taken before that.
+                runtime.spawn(runtime.forget_unknown((new.id,)))
+            raise
         if answer.refusal is not None:
+            runtime.closures.pop(new.id, None)
             raise refused(answer.refusal, 1)
         admission = answer.admissions[0]
         handle.admitted(admission, runtime.clock())
-        if admission.duplicate:
-            await self._look_up(handle)
+        if admission.duplicate or admission.status is Status.REJECTED:
+            runtime.closures.pop(new.id, None)
+            if admission.duplicate:
+                await self._look_up(handle)
         return handle
 
     def _made(
@@ -293,6 +303,7 @@ class Pool:
         new, closure = new_closure(self, work, options, run=run)
         return new, closure, None
 
+    @overload
     async def submit_many(
         self,
         works: Iterable[BoundCall[T]],
@@ -301,7 +312,36 @@ class Pool:
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> list[Handle[T]]:
+    ) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        works: Iterable[Callable[[], T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[T]]: ...
+    async def submit_many(
+        self,
+        works: Iterable[Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
             self._no_connection()
@@ -310,36 +350,34 @@ class Pool:
     @overload
     async def try_submit(
         self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
+    ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
         self, work: Callable[[], T], /, **options: Unpack[Options]
-    ) -> Handle[T] | Rejected: ...
-    async def try_submit(self, work: Any, /, **options: Unpack[Options]) -> Handle[Any] | Rejected:
+    ) -> Handle[T] | SubmitRejection: ...
+    async def try_submit(
+        self, work: Any, /, **options: Unpack[Options]
+    ) -> Handle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
         batch, handles, closures = await self.prepared([work], checked(options))
         answer = await self.sent(batch, closures, 0.0)
         if answer.refusal is not None:
-            return rejection(answer.refusal)
+            return rejection(answer.refusal, self.spec.backpressure)
         await self._admitted(handles, answer)
         first = handles[0]
-        return (
-            first
-            if first.status != "rejected"
-            else Rejected(
-                reason=first.reason or "",
-                pool=self.name,
-                policy=first.rejection_policy,
-                handle=first,
-            )
+        reason = first.rejection_reason
+        if reason is None:
+            return first
+        return SubmitRejection(
+            reason=reason, pool=self.name, policy=first.rejection_policy, handle=first
         )
 
     async def _submit(
@@ -510,7 +548,7 @@ class Pool:
                 return await drain_idle(self, limit)
             return await drain_run(
                 self,
-                list(seed),
+                _calls(seed),
                 name=run,
                 on_error=on_error,
                 max_tasks=max_tasks,
@@ -539,7 +577,7 @@ class Pool:
         max_tasks: int | None = None,
     ) -> Stream:
         """Run a seed; `async with ... as outcomes: async for outcome in outcomes`."""
-        return Stream(self, list(seed), name=run, on_error=on_error, max_tasks=max_tasks)
+        return Stream(self, _calls(seed), name=run, on_error=on_error, max_tasks=max_tasks)
 
     # Control
 
@@ -573,7 +611,7 @@ class Pool:
     async def cancel_all(
         self,
         *,
-        before: float | None = None,
+        before: float | datetime | None = None,
         lane: str | int | None = None,
         key: str | None = None,
         mode: CancelMode = "cooperative",
@@ -581,9 +619,10 @@ class Pool:
         """Cancel every task submitted before a moment, waiting or running; return how many."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         unit = self._unit(lane, key)
-        answer = await self._order(control.CancelAll(self.name, before, unit))
+        limit = moment("before", before)
+        answer = await self._order(control.CancelAll(self.name, limit, unit))
         self.runtime.cancelled_all(
-            self.name, before=before, unit=unit, interrupt=mode == "interrupt"
+            self.name, before=limit, unit=unit, interrupt=mode == "interrupt"
         )
         return answer.count
 
@@ -655,3 +694,10 @@ class Pool:
         await self._mp.ready(self)
         found = await self.runtime.view.lanes(self.name)
         return [LaneStatus.of(view) for view in found]
+
+
+def _calls(seed: Iterable[BoundCall[Any]]) -> list[BoundCall[Any]]:
+    """Return the calls a run begins with; one alone must be put into a list."""
+    if isinstance(seed, (BoundCall, TaskFunction)):
+        raise TypeError(f"a run is seeded with a list of calls: [{seed!r}]")
+    return list(seed)

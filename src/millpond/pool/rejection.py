@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from millpond.core.admit import Reason
+from millpond.core.rejection import Rejection
 
 if TYPE_CHECKING:
     from millpond.core.admit import Refusal
-    from millpond.pool.handle import Handle
+    from millpond.core.spec import Backpressure
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+_OF_POLICIES = (Reason.QUEUE_FULL, Reason.NO_CAPACITY, Reason.BATCH_TOO_LARGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRejection(Rejection):
     """A submit that was refused: falsy, with the reason and how full the pool was."""
 
-    reason: str
+    reason: Reason
     """Why, by name."""
     pool: str
     """The pool that refused."""
@@ -25,21 +31,19 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     bound: int | None = None
     """How many may."""
     policy: str | None = None
-    """The policy that dropped it."""
+    """The policy that refused or dropped it, where one did."""
     handle: Any = None
     """The rejected handle, where a drop policy gave one."""
 
-    def __bool__(self) -> Literal[False]:
-        return False
 
-
-def rejection(refusal: Refusal, handle: Handle[Any] | None = None) -> Rejected:
-    """Return a refusal of the store as a value."""
-    return Rejected(
-        reason=str(refusal.reason),
+def rejection(refusal: Refusal, policy: Backpressure | None) -> SubmitRejection:
+    """Return a refusal of the store as a value; `policy` is the pool's, if it has one."""
+    by_policy = policy is not None and refusal.reason in _OF_POLICIES
+    return SubmitRejection(
+        reason=refusal.reason,
         pool=refusal.pool,
         lane=refusal.lane,
         depth=refusal.depth,
         bound=refusal.bound,
-        handle=handle,
+        policy=str(policy.on_full) if by_policy and policy is not None else None,
     )

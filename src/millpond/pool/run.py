@@ -13,13 +13,21 @@ import msgspec
 from millpond.core import check
 from millpond.core.admit import Reason
 from millpond.core.control import Seal
-from millpond.core.errors import ConfigError, RunFailed, RunOverBudget, RunStopped, Stuck
+from millpond.core.errors import (
+    ConfigError,
+    RunFailed,
+    RunOverBudget,
+    RunStopped,
+    Stuck,
+    WouldDeadlock,
+)
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.core.task import CALLBACKS
 from millpond.pool.outcome import Outcome, decoded
 from millpond.pool.serve import serving
 from millpond.runtime.error import read
+from millpond.runtime.wait import job_that_waits, waiting_for
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -203,7 +211,8 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
                 still = runtime.clock(), view
             elif runtime.clock() - still[0] >= STUCK_AFTER:
                 raise await _stuck(runtime, view)
-            await _either(over, STUCK_AFTER if not bar else 0.1)
+            async with waiting_for(runtime, await _one_that_waits(runtime, view)):
+                await _either(over, STUCK_AFTER if not bar else 0.1)
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
@@ -211,6 +220,14 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
         runtime.waiting.forget_run(run, over.set)
         if bar is not None:
             bar.done()
+
+
+async def _one_that_waits(runtime: Runtime, view: RunView) -> int | None:
+    """Return a task of a run that is not running, if a handler is the one who waits for the run."""
+    if job_that_waits(runtime) is None:
+        return None
+    left = await runtime.view.run_tasks(view.id, limit=50)
+    return next((task.new.id for task in left if task.status is Status.QUEUED), None)
 
 
 async def _either(over: asyncio.Event, seconds: float) -> None:
@@ -273,6 +290,13 @@ async def _why(runtime: Runtime, task: Task) -> str:
 async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: ASYNC109
     """Wait until nothing of a pool is queued or running, its callbacks included."""
     runtime = pool.runtime
+    job = job_that_waits(runtime)
+    if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.name:
+        message = (
+            f"task {job.id} waits for pool {pool.name!r} to be idle, which it is not before that "
+            "task has ended; drain it from outside"
+        )
+        raise WouldDeadlock(message, pool=pool.name, task_id=job.id, awaited=job.id)
     before = await runtime.view.pool(pool.name, measured=False)
     totals = dict(before.totals) if before is not None else {}
     changed = asyncio.Event()
@@ -328,6 +352,9 @@ class Run:
         self._view: RunView | None = None
         self.report: RunReport | None = None
         """What it came to, once the block is left."""
+
+    def __repr__(self) -> str:
+        return f"<run {self._name!r} of pool {self._pool.name!r}>"
 
     @property
     def finished_before(self) -> bool:
@@ -506,11 +533,12 @@ class Stream:
 
 
 class _Bar:
-    """A line on the terminal that shows how far a run has come."""
+    """A line on the terminal that shows how far a run has come; in a log, only the last one."""
 
     def __init__(self, runtime: Runtime, run: int) -> None:
         self._runtime = runtime
         self._run = run
+        self._live = sys.stderr.isatty()
         self._last = ""
 
     def draw(self, view: RunView) -> None:
@@ -524,11 +552,12 @@ class _Bar:
             line += f"  {failed} failed"
         if line != self._last:
             self._last = line
-            sys.stderr.write(f"\r{line}")
-            sys.stderr.flush()
+            if self._live:
+                sys.stderr.write(f"\r{line}")
+                sys.stderr.flush()
 
     def done(self) -> None:
         """End the line."""
         if self._last:
-            sys.stderr.write("\n")
+            sys.stderr.write("\n" if self._live else f"{self._last}\n")
             sys.stderr.flush()

@@ -26,6 +26,7 @@ from millpond.pool.task import TaskFunction, is_async
 from millpond.runtime.job import current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, may_retry
 from millpond.runtime.slot import as_coroutine, stepped
+from millpond.runtime.wait import waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from millpond.pool.pool import Pool
     from millpond.runtime.end import End
 
-SLICE = 0.005
-"""Seconds for which a strand takes new items."""
+SLICE = 0.05
+"""Seconds for which a strand takes new items: then everybody else who waits has a turn."""
+
+STRETCH = 0.005
+"""Seconds for which items that never wait may keep the loop."""
 
 MOST_AHEAD = 10_000
 """How many results may wait to be taken, in order, before no more items are."""
@@ -144,7 +148,8 @@ class Strands:
     async def _strand(self) -> None:
         """Run items one after another until the slice is over."""
         now = self._pool.loop.time
-        over = now() + SLICE
+        begun = now()
+        over, pause = begun + SLICE, begun + STRETCH
         fn, results, base = self._fn, self._results, self._context.copy()
         # What an item submits or waits for, it does as a part of this strand.
         base.run(current_job.set, current_job.get())
@@ -160,8 +165,12 @@ class Strands:
                 raise
             if index == self._given:
                 self._wake()
-            if now() > over:
+            moment = now()
+            if moment > over:
                 return
+            if moment > pause:
+                await asyncio.sleep(0)
+                pause = now() + STRETCH
 
     def _may_take(self) -> bool:
         """Return whether to take items at all: not behind one that failed, nor too far ahead."""
@@ -229,7 +238,8 @@ class Strands:
 
     async def _until_something_happens(self) -> None:
         changed = self._changed = self._pool.loop.create_future()
-        await changed
+        async with waiting_for(self._pool.runtime, next(iter(self._under_way), None)):
+            await changed
 
     async def stop(self) -> None:
         """Leave nothing behind: strands and items under way are not wanted any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -208,6 +209,12 @@ def as_work(
     if isinstance(work, BoundCall):
         return work
     if callable(work):
+        needed = _needed(work)
+        if needed is not None:
+            raise TypeError(
+                f"submit() takes a function of no arguments, and {work!r} needs {needed!r}: use "
+                "functools.partial(fn, ...), or register it and use fn.bind(...)"
+            )
         return work
     if hasattr(work, "__await__"):
         raise TypeError(
@@ -215,6 +222,19 @@ def as_work(
             "functools.partial(fn, ...)"
         )
     raise TypeError(f"submit() takes a call or a function of no arguments, not {work!r}")
+
+
+def _needed(fn: Callable[..., Any]) -> str | None:
+    """Return the first argument a plain function cannot be called without."""
+    if type(fn) is not FunctionType:
+        return None
+    code = fn.__code__
+    free = code.co_argcount - len(fn.__defaults__ or ())
+    if free > 0:
+        return code.co_varnames[0]
+    words = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    given = fn.__kwdefaults__ or {}
+    return next((word for word in words if word not in given), None)
 
 
 def refused(refusal: Refusal, size: int) -> MillpondError:

@@ -14,6 +14,7 @@ After a fork the child has no loop: `mp.sync` raises NotOpen there, and the pare
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import (
     AsyncIterable,
@@ -28,9 +29,8 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-import msgspec
-
 from millpond.core import check
+from millpond.core.admit import Reason
 from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
 from millpond.pool.bridge import Bridge, Feed, OwnedLoop
@@ -38,9 +38,10 @@ from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
-from millpond.pool.rejection import Rejected
+from millpond.pool.rejection import SubmitRejection
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -154,12 +155,12 @@ class SyncHandle(Generic[R_co]):
         return self._handle.duplicate
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why it ended as it did."""
         return self._handle.reason
 
     @property
-    def rejection_reason(self) -> str | None:
+    def rejection_reason(self) -> Reason | None:
         """Why it was dropped, if it was."""
         return self._handle.rejection_reason
 
@@ -467,6 +468,7 @@ class SyncPool:
         )
         return SyncHandle(self._bridge, handle)
 
+    @overload
     def submit_many(
         self,
         works: Iterable[BoundCall[T]],
@@ -475,7 +477,36 @@ class SyncPool:
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> list[SyncHandle[T]]:
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    def submit_many(
+        self,
+        works: Iterable[Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         given = list(works)
         handles = self._bridge.call(
@@ -486,29 +517,31 @@ class SyncPool:
     @overload
     def try_submit(
         self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
+    ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
         self, work: Callable[[], T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | Rejected: ...
-    def try_submit(self, work: Any, /, **options: Unpack[Options]) -> SyncHandle[Any] | Rejected:
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    def try_submit(
+        self, work: Any, /, **options: Unpack[Options]
+    ) -> SyncHandle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
         submit: Any = self._pool.try_submit
         found = self._bridge.call(lambda: submit(work, **options))
         if isinstance(found, Handle):
             return SyncHandle(self._bridge, found)
-        assert isinstance(found, Rejected)  # noqa: S101 - it is one or the other
+        assert isinstance(found, SubmitRejection)  # noqa: S101 - it is one or the other
         if found.handle is None:
             return found
-        return msgspec.structs.replace(found, handle=SyncHandle(self._bridge, found.handle))
+        return dataclasses.replace(found, handle=SyncHandle(self._bridge, found.handle))
 
     @overload
     def map(
@@ -625,7 +658,7 @@ class SyncPool:
     def cancel_all(
         self,
         *,
-        before: float | None = None,
+        before: float | datetime | None = None,
         lane: str | int | None = None,
         key: str | None = None,
         mode: CancelMode = "cooperative",
@@ -716,6 +749,9 @@ class SyncMillpond:
     def is_open(self) -> bool:
         """Whether it is open."""
         return self._mp.is_open
+
+    def __repr__(self) -> str:
+        return f"<sync {self._mp!r}>"
 
     @property
     def counts(self) -> Counts:
@@ -814,10 +850,10 @@ class SyncMillpond:
 
     def wait(
         self,
-        handles: Iterable[SyncHandle[Any]],
+        handles: Iterable[SyncHandle[T]],
         *,
         timeout: Seconds | None = None,
-    ) -> list[SyncHandle[Any]]:
+    ) -> list[SyncHandle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
         self._bridge.within(_limit(timeout), self._mp.wait, [one.twin for one in given])
@@ -848,7 +884,7 @@ class SyncMillpond:
         """Return where tasks are: queued, running, how they ended, expired, or unknown."""
         return self._bridge.call(self._mp.status, list(tasks))
 
-    def cancel(self, task: int, /, *, mode: str = "cooperative") -> bool:
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         return self._bridge.call(self._mp.cancel, task, mode=mode)
 

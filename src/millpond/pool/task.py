@@ -138,9 +138,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
             context_types=(Context, SyncContext),
             outcome_types=(Failed,),
             batch=batch is not None,
+            largest=mp.max_payload,
         )
         self._key = _checked_key(self.signature, key)
         self._where = _where(fn, executor)
+        _check_kind(fn, name, self._where)
         self._batch = batch
         functools.update_wrapper(self, fn)
         self.__name__ = getattr(fn, "__name__", name)
@@ -207,7 +209,10 @@ class TaskFunction(Generic[P, R_co, F_co]):
     def callback_signature(self) -> Signature:
         """What it takes as an on_complete callback: everything after the outcome."""
         return Signature(
-            _without_outcome(self.fn), name=self.name, context_types=(Context, SyncContext)
+            _without_outcome(self.fn),
+            name=self.name,
+            context_types=(Context, SyncContext),
+            largest=self.mp.max_payload,
         )
 
     # As a worker sees it
@@ -422,6 +427,21 @@ def _where(fn: Callable[..., Any], executor: str | None) -> Where:
     if executor is not None:
         return Where(check.one_of("executor", executor, ("thread", "process")))
     return Where.LOOP if is_async(fn) else Where.THREAD
+
+
+def _check_kind(fn: Callable[..., Any], name: str, where: Where) -> None:
+    """Refuse what can be registered but never run."""
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigError(
+            "task", name, "yields, and a task returns: collect a list, or ctx.submit each item"
+        )
+    if where is Where.PROCESS and "<locals>" in getattr(fn, "__qualname__", ""):
+        raise ConfigError(
+            "executor",
+            "process",
+            f"needs a function at the top of a module, where the process finds it by name; "
+            f"{fn.__qualname__} is not",
+        )
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
+    from millpond.core.task import Fence
     from millpond.runtime.worker import Worker
     from millpond.store.protocol import LeaseAnswer
 
@@ -19,44 +20,47 @@ if TYPE_CHECKING:
 class Ahead:
     """The claims of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_claims", "_worker")
+    __slots__ = ("_worker", "begun", "held")
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._claims: dict[str, deque[Leased]] = {}
+        self.held: dict[str, deque[Leased]] = {}
+        """Claims by pool; a pool of which none is held is not in it."""
+        self.begun: set[Fence] = set()
+        """Claims that were started here and whose end is not answered yet."""
 
     def room(self, pool: str) -> int:
         """Return how many claims more may be held of a pool."""
         spec = self._worker.runtime.declared.get(pool)
         if spec is None or not spec.prefetch:
             return 0
-        return spec.prefetch - len(self._claims.get(pool, ()))
+        return spec.prefetch - len(self.held.get(pool, ()))
 
     def tasks(self) -> list[int]:
         """Return the tasks of all claims."""
-        return [claim.fence.task for claims in self._claims.values() for claim in claims]
+        return [claim.fence.task for claims in self.held.values() for claim in claims]
 
     def take_in(self, pool: str, answer: LeaseAnswer) -> None:
         """Hold what was claimed, and no longer what the store has started for us."""
-        held = self._claims.get(pool)
-        if held:
-            started = {leased.fence for leased in answer.leased}
-            self._claims[pool] = deque(claim for claim in held if claim.fence not in started)
-        if answer.claimed:
-            self._claims.setdefault(pool, deque()).extend(answer.claimed)
+        started = {leased.fence for leased in answer.leased}
+        kept = [claim for claim in self.held.pop(pool, ()) if claim.fence not in started]
+        if kept or answer.claimed:
+            self.held[pool] = deque((*kept, *answer.claimed))
 
     def next(self, pool: str) -> Leased | None:
         """Take the first claim of a pool, to be started; None if there is none."""
-        held = self._claims.get(pool)
-        return held.popleft() if held else None
+        claims = self.held.get(pool)
+        if claims is None:
+            return None
+        first = claims.popleft()
+        if not claims:
+            del self.held[pool]
+        return first
 
     def given_up(self, pool: str | None = None) -> list[Leased]:
         """Take the claims of a pool, or all of them, to be given back."""
-        if pool is None:
-            claims = [claim for held in self._claims.values() for claim in held]
-            self._claims.clear()
-            return claims
-        return list(self._claims.pop(pool, ()))
-
-    def __bool__(self) -> bool:
-        return any(self._claims.values())
+        if pool is not None:
+            return list(self.held.pop(pool, ()))
+        claims = [claim for claims in self.held.values() for claim in claims]
+        self.held.clear()
+        return claims

@@ -115,7 +115,7 @@ class Batches:
         for job in jobs:
             match job.why:
                 case Why.TIMEOUT:
-                    self._end(job, error, timed_out(job))
+                    self._end(job, *timed_out(job, error.__cause__ or error))
                 case Why.CANCEL:
                     self._end(job, error, Stopped())
                 case None if leader.why is None:

@@ -36,6 +36,15 @@ _SIGTERM_EXIT = 128 + signal.SIGTERM
 main_is_loading = False
 
 
+def refuse_while_main_loads(deed: str) -> None:
+    """Raise if the parent's main file is being run here: its work must not be done twice."""
+    if main_is_loading:
+        raise RuntimeError(
+            f"this script {deed} while a child of it imports it; "
+            'put what only the main process does under `if __name__ == "__main__":`'
+        )
+
+
 class Terminated(SystemExit):
     """The parent wants this process gone; raised in the handler so that it can clean up."""
 
@@ -333,12 +342,18 @@ def _traceback(error: BaseException) -> str:
     try:
         import traceback  # noqa: PLC0415 - needed when something broke, and not small
 
-        own, trace = __file__, error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == own:
+        trace = error.__traceback__
+        while trace is not None and _is_ours(trace.tb_frame):
             trace = trace.tb_next
         return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException:  # noqa: BLE001 - an error that cannot be told is still an error
         return ""
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is one that calls the handler, here or in what was asked for by name."""
+    module = frame.f_globals.get("__name__", "")
+    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task"
 
 
 def _wish(error: BaseException) -> bytes:

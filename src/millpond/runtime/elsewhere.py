@@ -21,6 +21,8 @@ class Elsewhere:
         self._worker = worker
         self._threads: Threads | None = None
         self._processes: Any = None
+        self.busy = 0
+        """How many handlers are at work off the loop."""
 
     async def run(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a job where it wants to run."""
@@ -41,7 +43,11 @@ class Elsewhere:
         body, context = job.body, job.context
         call = body.fn if isinstance(body, Closure) else partial(body.invoke, job)
         done = self._threads.run(partial(context.run, call))
-        result = await self._whatever_happens(job, done)
+        self.busy += 1
+        try:
+            result = await self._whatever_happens(job, done)
+        finally:
+            self.busy -= 1
         if asyncio.iscoroutine(result) or hasattr(result, "__await__"):
             # A plain function that returns an awaitable, such as a lambda around a coroutine.
             return await stepped(as_coroutine(result), context)
@@ -66,7 +72,11 @@ class Elsewhere:
             from millpond.runtime.processes import Processes  # noqa: PLC0415 - only where used
 
             self._processes = Processes(self._worker)
-        return await self._processes.run(job)
+        self.busy += 1
+        try:
+            return await self._processes.run(job)
+        finally:
+            self.busy -= 1
 
 
 def _forget(done: asyncio.Future[Any]) -> None:

@@ -59,3 +59,8 @@ class End:
         end = cls(Status.QUEUED)
         end.cause = error
         return end
+
+    def must_be_one(self) -> None:
+        """Raise what ended the waiting, if that is all that has ended."""
+        if self.status is Status.QUEUED and self.cause is not None:
+            raise self.cause

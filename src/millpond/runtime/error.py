@@ -11,6 +11,8 @@ from millpond.core.backoff import qualified_name
 LONGEST_TRACEBACK = 16_384
 LONGEST_MESSAGE = 4_096
 
+_OURS = ("millpond.runtime.", "millpond.pool.")
+
 
 class ErrorInfo(msgspec.Struct, frozen=True):
     """An exception that can be stored: its type by name, its message, its traceback as text."""
@@ -48,6 +50,19 @@ def read(stored: bytes | None) -> ErrorInfo | None:
         return msgspec.msgpack.decode(stored, type=ErrorInfo)
     except msgspec.MsgspecError:
         return ErrorInfo("unknown", stored.decode("utf-8", "replace")[:LONGEST_MESSAGE])
+
+
+def from_the_handler_on(error: BaseException) -> bool:
+    """Cut our own frames off the top of a traceback, and return whether it is a handler's.
+
+    One that no handler had a part in keeps them, but for what came from another process.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        trace = trace.tb_next
+    if trace is not None or "info" in vars(error):
+        error.__traceback__ = trace
+    return trace is not None
 
 
 def _message(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Literal
@@ -259,14 +260,14 @@ class Hooks:
         for observer in list(self.observers):
             try:
                 observer(happened)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 runtime.counts.observer_errors += 1
                 log.exception("an observer failed; it is counted and otherwise ignored")
 
     def _call(self, runtime: Runtime, hook: Callable[[Any], Any], told: Any) -> None:  # noqa: ANN401
         try:
             result = hook(told)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             runtime.counts.hook_errors += 1
             log.exception("a hook failed; it is counted and otherwise ignored")
             return

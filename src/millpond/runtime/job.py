@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
     from millpond.runtime.slot import Slot
     from millpond.runtime.worker import Worker
+    from millpond.store.protocol import Admission
 
 current_job: ContextVar[Job | None] = ContextVar("millpond_job", default=None)
 """The job whose handler is running here, if any."""
@@ -124,6 +125,8 @@ class Job:
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None
     follow_ups: list[NewTask] | None = None
+    on_stored: list[Callable[[Admission, float], None]] | None = None
+    """Whom to tell what became of each follow-up, in order, and when."""
     steps: dict[str, bytes] | None = None
     """What this attempt itself has done so far, by the name of the step."""
     awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None

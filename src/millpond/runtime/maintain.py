@@ -41,10 +41,14 @@ class Maintenance:
         """The pools of which only keys and runs are kept, and until when."""
 
     def start(self) -> None:
-        """Begin, once there is a worker."""
+        """Begin, once there is a worker; of one more, keep the leases from now on."""
         if self._task is None:
             self._task = self._runtime.loop.create_task(self._main(), name="millpond maintenance")
             self._runtime.loop.call_soon(self._nudge.set)
+        elif self._runtime.shared:
+            # It may sleep for ever since the last worker left, or for longer than this lease.
+            self._renew_at = 0.0
+            self._nudge.set()
 
     async def stop(self) -> None:
         """End; safe before start, and safe twice."""
@@ -106,6 +110,12 @@ class Maintenance:
         if answer.more:
             return runtime.clock()
         return sooner(sooner(answer.next_at, renewal), await self._prune())
+
+    async def look(self) -> None:
+        """Ask after work for everybody, and after the tasks somebody waits for."""
+        for worker in self._runtime.workers:
+            worker.look_everywhere()
+        await self._runtime.waiting.look()
 
     async def _renew(self) -> float | None:
         """Keep the leases of our workers; only a store that others use can lose them."""

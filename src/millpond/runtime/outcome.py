@@ -34,6 +34,9 @@ class RemoteError(Exception):
         self.info = info
         self.kinds = kinds
         """The names of its type and of that type's bases."""
+        if info.traceback:
+            # Printed below the message: where it happened is not to be seen from here.
+            self.add_note(f"in another process:\n{info.traceback}")
 
 
 class Encoded:

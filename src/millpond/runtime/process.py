@@ -157,11 +157,7 @@ class ProcessPool:
         """Return the loop this pool belongs to, which is the one it is first used on."""
         if self._is_closed:
             raise RuntimeError("this process pool is closed")
-        if child_side.main_is_loading:
-            raise RuntimeError(
-                "this script starts a process pool while a child of it imports it; "
-                'put what only the main process does under `if __name__ == "__main__":`'
-            )
+        child_side.refuse_while_main_loads("starts a process pool")
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop

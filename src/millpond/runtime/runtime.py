@@ -18,6 +18,7 @@ from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.end import End
+from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
@@ -25,6 +26,7 @@ from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
+from millpond.runtime.through import carried_through
 from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
-    from millpond.store.protocol import Batch, Store, View
+    from millpond.store.protocol import Admission, Batch, Store, View
 
 log = logging.getLogger("millpond.runtime")
 
@@ -103,13 +105,24 @@ class Runtime:
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closing: asyncio.Task[None] | None = None
+        self._closers: dict[asyncio.Task[Any], None] = {}
 
     # Its life
 
     async def close(self, grace: float = 0.0) -> None:
-        """Give back what this process holds, tell everybody who waits, and let the store go."""
-        if self.closed:
-            return
+        """Give back what this process holds, tell everybody who waits, and let the store go.
+
+        Whoever asks twice waits for the same end, and being cancelled leaves nothing half closed.
+        """
+        caller = asyncio.current_task()
+        if caller is not None:
+            self._closers[caller] = None
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close(grace), context=self.context.copy())
+        await carried_through(self._closing)
+
+    async def _close(self, grace: float) -> None:
         self.closed = True
         error = NotOpen("the Millpond was closed while this waited; what is stored stays stored")
         self.submitter.close(error)
@@ -120,15 +133,21 @@ class Runtime:
         await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
-        for task in list(self._tasks):
+        # A hook that closes waits for this, and must not be waited for.
+        beside = [task for task in self._tasks if task not in self._closers]
+        for task in beside:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
+        self.submitter.close(error)
         self.closures.clear()
         await self.store.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something beside everything else, and see to it that it is not lost."""
-        task = self.loop.create_task(work)
+        """Run something beside everything else, and see to it that it is not lost.
+
+        It runs in the context of the Millpond: it is nobody's, whoever was the occasion for it.
+        """
+        task = self.loop.create_task(work, context=self.context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._over)
         return task
@@ -169,15 +188,22 @@ class Runtime:
             resources=resources,
         )
         self.workers.append(worker)
-        await worker.start()
+        try:
+            await worker.start()
+        except BaseException:
+            self.workers.remove(worker)
+            raise
         self.maintenance.start()
         return worker
 
     async def remove_worker(self, worker: Worker, grace: float = 0.0) -> None:
-        """Stop a worker; what it runs is given `grace` seconds."""
-        await worker.stop(grace)
-        if worker in self.workers:
-            self.workers.remove(worker)
+        """Stop a worker; what it runs is given `grace` seconds, or less if this is cancelled."""
+        stopping = self.loop.create_task(worker.stop(grace), context=self.context.copy())
+        try:
+            await carried_through(stopping, worker.hurry)
+        finally:
+            if worker in self.workers:
+                self.workers.remove(worker)
 
     def known_functions(self) -> tuple[str, ...] | None:
         """Return the functions its workers know; None = whatever may come."""
@@ -236,11 +262,39 @@ class Runtime:
             self.maintenance.keep(pool)
         if self.report.timer is None:
             self.report.begin()
+        if status is Status.FAILED:
+            self._failed(leased, end)
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
-    def followed(self, decided: Settlement) -> None:
-        """One of our own settlements stored what its handler submitted."""
+    def _failed(self, leased: Leased, end: End) -> None:
+        """Log a task that failed for good; a callback as a warning, since nobody can await it.
+
+        The traceback is left out where somebody hears of it anyway.
+        """
+        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
+        is_heard = (
+            leased.run is not None
+            or leased.pool in self.hooks.on_dead_letter
+            or self.waiting.is_awaited(task)
+        )
+        log.log(
+            logging.WARNING if leased.pool.endswith(CALLBACKS) else logging.INFO,
+            "task %d (%s) of pool %s failed after %d attempt(s): %s",
+            task,
+            leased.call.function,
+            pool,
+            end.attempt,
+            read(end.error) or end.reason,
+            exc_info=None if is_heard else end.cause,
+            extra={"pool": pool, "task": task},
+        )
+
+    def followed(self, decided: Settlement, job: Job, stored: tuple[Admission, ...]) -> None:
+        """One of our own settlements stored what its handler submitted, or found it known."""
+        now = self.clock()
+        for tell, admission in zip(job.on_stored or (), stored, strict=False):
+            tell(admission, now)
         if any(new.expires_in is not None for new in decided.follow_ups):
             self.maintenance.nudge()
 
@@ -413,7 +467,7 @@ class Runtime:
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""
         for worker in self.workers:
-            if worker.ahead:
+            if worker.ahead.held:
                 worker.give_back_ahead(pool)
 
     def told_to_cancel(self, tasks: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
-from millpond.runtime.error import describe
+from millpond.runtime.error import describe, from_the_handler_on
 from millpond.runtime.job import Closure, Job, Where, Why
 from millpond.runtime.outcome import BadResult, Encoded, Unreadable, raised
 
@@ -34,7 +34,11 @@ class Slot:
         self.job: Job | None = None
         """The job it runs now."""
         self._wake: asyncio.Future[None] | None = None
-        self.task = worker.loop.create_task(self._main())
+        # Of no factory's making: an eager task would run a job in the middle of a turn. And in a
+        # context of its own: a slot outlives whoever happened to submit when it was made.
+        context = worker.runtime.context.copy()
+        self.task = asyncio.Task(self._main(), loop=worker.loop, context=context)
+        self.task.add_done_callback(self._over, context=context)
 
     def wake(self) -> None:
         """Tell an idle slot that there are jobs to take."""
@@ -47,21 +51,28 @@ class Slot:
         if self.job is job:
             self.task.cancel()
 
+    def _over(self, _task: asyncio.Task[None]) -> None:
+        """Be gone, whatever ended it: somebody else takes what it was woken for."""
+        self.worker.lost(self)
+
     async def _main(self) -> None:
         worker, ready = self.worker, self.worker.ready
+        stays = True
         while True:
-            while ready:
+            while ready and stays:
                 job = self.job = ready.popleft()
                 job.slot = self
                 value, outcome = await self._attempt(job)
                 if self.task.cancelling():
+                    # Where nobody told the job to stop, the loop may be about to end: so does this.
+                    stays = job.why is not None
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
                 # An idle slot must not keep what its last handler returned or raised.
                 del job, value, outcome
             woken = self._wake = worker.loop.create_future()
-            kept = worker.has_room_for(self)
+            kept = stays and worker.has_room_for(self)
             if worker.wants_turn():
                 # This may give it a job already.
                 await worker.turn()
@@ -73,9 +84,11 @@ class Slot:
         """Take back cancellations that belonged to the job, also one it has not felt yet."""
         while self.task.cancelling():
             self.task.uncancel()
-        # Before Python 3.13 a task that cancelled itself still has it coming.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
+            if not self.task.cancelling():
+                # Before Python 3.13 a task that cancelled itself still has it coming. And while
+                # this waits, the job may be told to stop once more.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
 
     async def _attempt(self, job: Job) -> tuple[Any, Outcome]:
         """Run the handler; whatever it does, an outcome comes back."""
@@ -93,9 +106,12 @@ class Slot:
                 started = context.run(body.invoke, job)  # type: ignore[union-attr]
                 value = await stepped(as_coroutine(started), context, worker)
             if job.why is Why.TIMEOUT:
-                return None, timed_out(job)
+                return timed_out(job)
             return value, succeeded(job, value)
         except asyncio.CancelledError as error:
+            told = from_the_handler_on(error)
+            if job.why is Why.TIMEOUT:
+                return timed_out(job, error if told else None)
             return error, _interrupted(job, error)
         except BadResult as error:
             return error, Raised(describe(error), final=True, reason="bad_result")
@@ -106,8 +122,9 @@ class Slot:
             # SystemExit in a handler must not end us; Ctrl-C must, and only ever comes to the loop.
             if isinstance(error, KeyboardInterrupt) and body.where is Where.LOOP:
                 raise
+            from_the_handler_on(error)
             if job.why is Why.TIMEOUT:
-                return error, timed_out(job)
+                return timed_out(job, error)
             return error, raised(error, job)
 
 
@@ -172,16 +189,21 @@ def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handl
         return Raised(describe(error), final=True, reason="bad_result")
 
 
-def timed_out(job: Job) -> Outcome:
-    """Return the outcome of an attempt that ran for too long."""
+def timed_out(job: Job, stopped: BaseException | None = None) -> tuple[TimeoutError, Outcome]:
+    """Return the error of an attempt that ran for too long, and its outcome.
+
+    What it was stopped with is the cause, and so tells where the handler was.
+    """
     seconds = job.leased.timeout or 0.0
-    return raised(TimeoutError(f"the attempt ran for longer than {seconds:g} s"), job)
+    error = TimeoutError(f"the attempt ran for longer than {seconds:g} s")
+    error.__cause__ = stopped
+    return error, raised(error, job)
 
 
 def _interrupted(job: Job, error: asyncio.CancelledError) -> Outcome:
     match job.why:
         case Why.TIMEOUT:
-            return timed_out(job)
+            return timed_out(job)[1]
         case Why.CANCEL:
             return Stopped()
         case Why.STOP | Why.LEASE_LOST:

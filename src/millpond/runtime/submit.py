@@ -52,6 +52,7 @@ class Submitter:
         self._lines: dict[str, dict[str | None, deque[Parked]]] = {}
         self._offering: set[str] = set()
         self._again: set[str] = set()
+        self._closed: BaseException | None = None
 
     def blocked(self, pool: str) -> int:
         """Return how many submitters of a pool wait for room."""
@@ -112,6 +113,8 @@ class Submitter:
 
     async def send(self, batch: Batch) -> BatchAnswer:
         """Send a batch on its own, or with the others that come while a verb is under way."""
+        if self._closed is not None:
+            raise self._closed
         if self._sending:
             answered: asyncio.Future[BatchAnswer] = self._runtime.loop.create_future()
             self._next.append((batch, answered))
@@ -128,13 +131,15 @@ class Submitter:
         if runtime.shared or runtime.inline:
             runtime.heed(answer)
             return answer.batches[0]
+        if not (answer.wakes or answer.ended or answer.finished_runs or answer.emptied):
+            return answer.batches[0]
         # A verb of a private store takes no time: what may start starts in this very step.
         runtime.inline = True
         try:
             runtime.heed(answer)
         finally:
             runtime.inline = False
-        for worker in runtime.workers:
+        for worker in list(runtime.workers):
             if worker.scheduled:
                 await worker.turn()
         return answer.batches[0]
@@ -149,13 +154,21 @@ class Submitter:
     async def _flush(self) -> None:
         while self._next and not self._sending:
             together, self._next = self._next[:MOST_TOGETHER], self._next[MOST_TOGETHER:]
+            # Whoever was cancelled before it was sent has submitted nothing.
+            together = [one for one in together if not one[1].done()]
+            if not together:
+                continue
             self._sending = True
             try:
                 answer = await self._runtime.store.submit([batch for batch, _ in together])
-            except Exception as error:  # noqa: BLE001 - each caller is told, and may send again
+            except BaseException as error:
+                # Each caller is told, and may send again; cancelled is this only at closing.
+                told = error if isinstance(error, Exception) else self._closed
                 for _, answered in together:
                     if not answered.done():
-                        answered.set_exception(error)
+                        answered.set_exception(told or error)
+                if not isinstance(error, Exception):
+                    raise
                 continue
             finally:
                 self._sending = False
@@ -282,7 +295,12 @@ class Submitter:
                         parked.answer.set_result(answer)
 
     def close(self, error: BaseException) -> None:
-        """Let nobody wait any longer."""
+        """Let nobody wait any longer, and take no more."""
+        self._closed = error
+        for _, answered in self._next:
+            if not answered.done():
+                answered.set_exception(error)
+        self._next.clear()
         for lines in list(self._lines.values()):
             for standing in lines.values():
                 for parked in standing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from millpond.core.deadlock import Holder, Limit, waits_for_itself
@@ -11,7 +11,7 @@ from millpond.core.lifecycle import Status
 from millpond.runtime.job import current_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from millpond.core.task import Task
     from millpond.runtime.end import End
@@ -95,15 +95,33 @@ class Waits:
 
 async def end_of(runtime: Runtime, task: int, era: object = None) -> End:
     """Wait for the end of a task: noted and checked if a handler is the one who waits."""
-    job = current_job.get()
-    if job is None or job.settled or job.runtime is not runtime:
+    if job_that_waits(runtime) is None:
         return await runtime.waiting.end_of(task, era)
-    record = await runtime.view.task(task)
-    if record is None or record.status.terminal:
+    async with waiting_for(runtime, task):
         return await runtime.waiting.end_of(task)
+
+
+def job_that_waits(runtime: Runtime) -> Job | None:
+    """Return the job whose handler is about to wait here, or None."""
+    job = current_job.get()
+    return None if job is None or job.settled or job.runtime is not runtime else job
+
+
+@asynccontextmanager
+async def waiting_for(runtime: Runtime, task: int | None) -> AsyncIterator[None]:
+    """Note that whoever runs here waits for a task; WouldDeadlock if that could never end.
+
+    Who waits for one of several names any of those that wait for the same limits: if that one
+    cannot start, none of them can.
+    """
+    job = job_that_waits(runtime)
+    record = await runtime.view.task(task) if job is not None and task is not None else None
+    if job is None or record is None or record.status.terminal:
+        yield
+        return
     with runtime.waits.noted(job, record):
         await runtime.waits.check(job, record)
-        return await runtime.waiting.end_of(task)
+        yield
 
 
 def limits_of(task: Task) -> tuple[Limit, ...]:

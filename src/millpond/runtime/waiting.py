@@ -38,11 +38,19 @@ class Waiting:
         """What handlers raised, the latest, until retention forgets it."""
         self.era = object()
         """Of this Millpond's opening and of no other: what lived in another is not known here."""
-        self._recent: set[int] = set()
-        """The tasks that ended in this era: a task of it that is not here has not ended."""
+        self._closed: BaseException | None = None
+        """What is told to who waits after the end of everything."""
+        self._recent: dict[int, End | None] = {}
+        """The tasks that ended in this era: a task of it that is not here has not ended.
+
+        With it the end of one that completed with a small result; it can have no other any more.
+        """
 
     def on_end(self, task: int, callback: Waiter) -> None:
         """Call back, or set a future, once when a task ends; None means: ask the store."""
+        if self._closed is not None:
+            _tell(callback, End.closed(self._closed))
+            return
         known = self._tasks.get(task)
         if known is None:
             self._tasks[task] = callback
@@ -54,18 +62,23 @@ class Waiting:
     def forget(self, task: int, callback: Waiter) -> None:
         """Take a callback back."""
         known = self._tasks.get(task)
-        if known is callback:
+        if isinstance(known, list):
+            if callback in known:
+                known.remove(callback)
+            if not known:
+                del self._tasks[task]
+        elif known == callback:
+            # Equal, not the same: a method is another object each time it is asked for.
             del self._tasks[task]
-        elif isinstance(known, list) and callback in known:
-            known.remove(callback)
 
     def ended(self, task: int, end: End | None) -> None:
         """Tell who waits for a task."""
         if end is not None:
             self._keep(task, end)
-        self._recent.add(task)
+        small = end is not None and end.status is Status.COMPLETED and len(end.result or b"") <= 256
+        self._recent[task] = end if small else None
         if len(self._recent) > RECENT_KEPT:
-            self._recent = set()
+            self._recent = {}
             self.era = object()
         known = self._tasks.pop(task, None)
         if known is not None:
@@ -77,6 +90,10 @@ class Waiting:
         if self._everything:
             for listener in list(self._everything.values()):
                 listener(task, end)
+
+    def is_awaited(self, task: int) -> bool:
+        """Return whether somebody in this process waits for a task."""
+        return task in self._tasks
 
     def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
         """Hear of every end from now on, under a key; None = no longer."""
@@ -102,6 +119,7 @@ class Waiting:
         """Forget what closures returned before a moment."""
         for task in [task for task, (at, _) in self.values.items() if at < before]:
             del self.values[task]
+        self._recent = dict.fromkeys(self._recent)
 
     def forget_causes(self, before: float) -> None:
         """Forget what handlers raised before a moment, with all that its frames hold."""
@@ -119,12 +137,21 @@ class Waiting:
             end.cause = raised[1]
         return end
 
+    def recalled(self, task: int) -> End | None:
+        """Return the end of a task that completed a little while ago, if it is at hand."""
+        return self._recent.get(task)
+
     def has_not_ended(self, task: int, era: object) -> bool:
         """Return whether a task that lived in an era is known not to have ended since."""
         return era is self.era and task not in self._recent and not self._runtime.shared
 
     async def end_of(self, task: int, era: object = None) -> End:
         """Wait for the end of a task; `era` is that in which the caller knew it alive."""
+        if task in self._recent:
+            # It has ended here: nobody needs to tell, unless it was redriven since.
+            seen = await self._seen(task)
+            if seen is not None:
+                return seen
         told: asyncio.Future[End | None] = self._runtime.loop.create_future()
         self.on_end(task, told)
         try:
@@ -133,8 +160,8 @@ class Waiting:
                 end = await self._seen(task)
             if end is None:
                 end = await told
-            if end is not None and end.status is Status.QUEUED and end.cause is not None:
-                raise end.cause
+            if end is not None:
+                end.must_be_one()
             return end if end is not None else await self._must_be_seen(task)
         finally:
             self.forget(task, told)
@@ -180,7 +207,8 @@ class Waiting:
             callback()
 
     def close(self, error: BaseException) -> None:
-        """Nothing more will end here: tell everybody so."""
+        """Nothing more will end here: tell everybody so, those who come later too."""
+        self._closed = error
         waiting, self._tasks = self._tasks, {}
         for known in waiting.values():
             for callback in known if isinstance(known, list) else [known]:

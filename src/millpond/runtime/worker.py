@@ -119,6 +119,7 @@ class Worker:
         self._wake: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._quiet: list[asyncio.Future[None]] = []
+        self._in_grace = False
         self._after_turn: list[asyncio.Future[None]] = []
         self.elsewhere = Elsewhere(self)
         self.batches = Batches(self)
@@ -135,8 +136,13 @@ class Worker:
         self.joined = True
         self.renewed(sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
+        self._driver.add_done_callback(self._driven)
         for pool in runtime.declared:
             self.watch(pool)
+
+    def __repr__(self) -> str:
+        pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
 
     @property
     def at_it(self) -> bool:
@@ -209,7 +215,9 @@ class Worker:
             self._timer.cancel()
         self.give_back_ahead()
         if grace > 0 and self.jobs:
+            self._in_grace = True
             await self._until_quiet(grace)
+            self._in_grace = False
         for job in list(self.jobs.values()):
             self.stop_job(job, Why.STOP)
         if self.jobs:
@@ -235,6 +243,11 @@ class Worker:
             self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
         except Exception as error:  # noqa: BLE001 - its lease will tell, if a little later
             log.warning("worker %s could not take its leave (%s)", self.name, error)
+
+    def hurry(self) -> None:
+        """Let a worker that stops give running jobs no more time."""
+        if self._in_grace:
+            self._tell_quiet()
 
     async def _tell_the_rest(self) -> None:
         """Settle what has ended, after the turn under way; a failing store has some tries."""
@@ -306,6 +319,10 @@ class Worker:
                 await asyncio.sleep(self._pause)
             await self.turn()
 
+    def _driven(self, _driver: asyncio.Task[None]) -> None:
+        """Nobody drives it any more: it was stopped, or the loop ends with it still open."""
+        self.stopping = True
+
     def _arm(self) -> None:
         """Wake up at the soonest moment that time alone will help."""
         soonest = self._moments.lowest()
@@ -344,13 +361,14 @@ class Worker:
         try:
             while True:
                 self._scheduled = False
-                if self._doubtful and self.may_lease and not await self._end_doubt():
-                    break
+                if self._doubtful and not self._ended and self.may_lease:
+                    ended, ask = [], None
+                    await self._disown()
                 ended, self._ended = self._ended, []
                 if len(ended) > MOST_AT_ONCE:
                     ended, self._ended = ended[:MOST_AT_ONCE], ended[MOST_AT_ONCE:]
                 ask = None
-                if self._due and self.may_lease:
+                if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
                 if ended:
                     answer = await store.settle([one[0] for one in ended], then=ask)
@@ -367,22 +385,25 @@ class Worker:
             if not isinstance(error, Exception):
                 raise
         finally:
+            # Also where this was cancelled: somebody must do what it leaves undone.
             self._turning = False
             _tell(self._after_turn)
-        if self._scheduled:
-            self._scheduled = False
-            self.kick()
+            if self._scheduled:
+                self._scheduled = False
+                self.kick()
         if self.stopping and not self.jobs:
             self._tell_quiet()
 
     def _next_ask(self) -> LeaseAsk | None:
-        """Return what to ask for next: of a pool that is due, as the plan says."""
+        """Return what to ask for next: of a pool that is due and has room here, as the plan says.
+
+        A pool that has no free slot here waits for one; the others need not wait for it.
+        """
         now = self.runtime.clock()
-        while self._due:
-            pool = next(iter(self._due))
+        for pool in list(self._due):
             free = self._free(pool)
             if free < 1:
-                return self._ask_of_others(pool)
+                continue
             del self._due[pool]
             watch = self._watches[pool]
             plan = watch.plan(free=free, now=now)
@@ -394,14 +415,6 @@ class Worker:
             if plan.moment is not None:
                 self._moments.set(pool, (plan.moment,))
                 self._arm()
-        return None
-
-    def _ask_of_others(self, full: str) -> LeaseAsk | None:
-        """A pool that has no free slot here waits for one; the others need not wait for it."""
-        for pool in list(self._due):
-            if pool != full and self._free(pool) > 0:
-                self._due[full] = self._due.pop(full)
-                return self._next_ask()
         return None
 
     def _free(self, pool: str) -> int:
@@ -434,19 +447,16 @@ class Worker:
             self._doubtful = True
         self._scheduled = True
 
-    async def _end_doubt(self) -> bool:
-        """Give back what the store thinks it holds and never reached it; return whether that went.
+    async def _disown(self) -> None:
+        """Give back what the store thinks it holds and never reached it.
 
-        Part of a turn, so no lease is on its way at the same time: what is held is known.
+        Part of a turn, so no lease is on its way at the same time; and after all that ended was
+        settled, for the lost verb may have settled a task and leased it again. So what is held is
+        known, and told by its task.
         """
-        try:
-            answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
-        except Exception as error:  # noqa: BLE001 - the doubt stays; it is tried again
-            self._failed([], None, error)
-            return False
+        answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
         self.runtime.heed(answer)
-        return True
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
@@ -457,7 +467,7 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
-        if answer.claimed or self.ahead:
+        if answer.claimed or self.ahead.held:
             self.ahead.take_in(pool, answer)
         if self.may_lease:
             for leased in answer.leased:
@@ -487,9 +497,8 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
-        known = self.jobs.get(leased.fence.task)
-        if known is not None and known.leased.fence == leased.fence:
-            # A claim of its own that it has begun while the store started it, too.
+        if self.ahead.begun and leased.fence in self.ahead.begun:
+            # A claim of its own that it began, and perhaps ended, while the store started it, too.
             return
         body = self.runtime.body_of(leased)
         if body is None:
@@ -534,6 +543,14 @@ class Worker:
         self._slots.discard(slot)
         return False
 
+    def lost(self, slot: Slot) -> None:
+        """A slot is gone; what is ready must not wait for it."""
+        self._slots.discard(slot)
+        if slot in self._idle:
+            self._idle.remove(slot)
+        if self.ready and self.joined:
+            self.wake_slots()
+
     def wants_turn(self) -> bool:
         """Return whether whoever asks should do the turn itself: nobody else is at work."""
         if not self._ended or self._turning or self._pause:
@@ -574,6 +591,7 @@ class Worker:
         if claim is None:
             return decided
         self._start(claim)
+        self.ahead.begun.add(claim.fence)
         self.wake_slots()
         return msgspec.structs.replace(decided, successor=claim.fence)
 
@@ -619,14 +637,14 @@ class Worker:
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
-        if vacated and self.ahead and self.may_lease and job.body is not NOBODY:
+        if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
             decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
         if runtime.shared:
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
-        if pool not in self._dry and pool in self._watches:
+        if pool not in self._due and pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
 
@@ -668,8 +686,8 @@ class Worker:
         """Tell everybody who waits how these attempts ended, and start what was leased."""
         runtime = self.runtime
         told: dict[int, None] = {}
-        for (decided, job, value), settled, after in zip(
-            ended, answer.settled, answer.after, strict=True
+        for number, ((decided, job, value), settled, after) in enumerate(
+            zip(ended, answer.settled, answer.after, strict=True)
         ):
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
@@ -678,10 +696,12 @@ class Worker:
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
                 if decided.follow_ups:
-                    runtime.followed(decided)
+                    runtime.followed(decided, job, answer.follow_ups[number])
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
+        if self.ahead.begun:
+            self.ahead.begun.difference_update(job.leased.fence for _, job, _ in ended)
         if any(answer.started):
             self._started(ended, answer)
         if ask is None or answer.lease is None:
@@ -716,7 +736,7 @@ class Worker:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 
     def _overran(self, job: Job) -> None:
-        self._settle_without(job, timed_out(job))
+        self._settle_without(job, timed_out(job)[1])
 
     async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a handler in a thread or a process."""

@@ -1,1 +1,4 @@
-"""The public test kit: virtual time, simulation, and the suite every store must pass."""
+"""The public test kit: a lab for handlers, virtual time, simulation, and the suite for stores."""
+
+from millpond.testing.lab import Lab as Lab
+from millpond.testing.lab import lab as lab

@@ -7,6 +7,7 @@ no timer is set, nothing can ever happen again: that is reported as `Deadlock`, 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
@@ -63,10 +64,13 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time. It knows no other threads: use a real loop with those."""
 
-    def __init__(self, clock: VirtualClock | None = None) -> None:
+    def __init__(
+        self, clock: VirtualClock | None = None, selector: selectors.BaseSelector | None = None
+    ) -> None:
         self.clock = clock or VirtualClock()
-        super().__init__(_JumpingSelector(self.clock))
-        self._clock_resolution = 1e-9
+        super().__init__(selector or _JumpingSelector(self.clock))
+        # What a float of this size can tell apart: a timer at this very moment is due.
+        self._clock_resolution = max(1e-9, 4 * math.ulp(self.clock.now()))
 
     def time(self) -> float:
         """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""

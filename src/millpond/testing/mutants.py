@@ -25,7 +25,9 @@ from millpond.core.ring import Ring
 from millpond.store.memory import ahead, lease, recover, settle, submit
 from millpond.store.memory.tables import Tables
 from millpond.testing.crowd import Crowd
-from millpond.testing.simulation import Broken, kind_of, simulate
+from millpond.testing.live import simulate_live
+from millpond.testing.live.mutants import LIVE_MUTANTS
+from millpond.testing.simulation import Broken, Lived, kind_of, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from millpond.store.memory.tables import PoolTable
 
 MOST_HISTORIES = 5_000
+MOST_LIVE = 500
 
 
 @contextmanager
@@ -290,28 +293,45 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
 )
 
 
+WORLDS: dict[str, Callable[[int], Lived]] = {"store": simulate, "live": simulate_live}
+
+HUNTS = (
+    *(("store", mutant.__name__) for mutant in MUTANTS),
+    *(("live", mutant.__name__) for mutant in (*MUTANTS, *LIVE_MUTANTS)),
+)
+"""Which kind of world hunts which mutant."""
+
+
 class Hunt(msgspec.Struct):
     """How long a mutant lived."""
 
+    world: str
     mutant: str
     histories: int
     found: str | None
 
 
-def hunt(name: str, first: int = 0, most: int = MOST_HISTORIES) -> Hunt:
+def hunt(name: str, first: int = 0, most: int = MOST_HISTORIES, *, world: str = "store") -> Hunt:
     """Simulate with a mutant in place until a promise breaks."""
-    mutant = next(one for one in MUTANTS if one.__name__ == name)
+    mutant = next(one for one in (*MUTANTS, *LIVE_MUTANTS) if one.__name__ == name)
+    live_through = WORLDS[world]
     with ExitStack() as stack:
         stack.enter_context(mutant())
         for tried in range(most):
             try:
-                simulate(first + tried)
+                live_through(first + tried)
             except Broken as broken:
                 if not isinstance(broken.cause, (Violated, IllegalTransition)):
                     raise  # The mutant itself does not work: that is no find.
                 found = f"{kind_of(broken.cause)} at seed {broken.seed}"
-                return Hunt(name, tried + 1, found)
-    return Hunt(name, most, None)
+                return Hunt(world, name, tried + 1, found)
+    return Hunt(world, name, most, None)
+
+
+def hunt_in(where: tuple[str, str]) -> Hunt:
+    """Hunt a mutant in a kind of world."""
+    world, name = where
+    return hunt(name, most=MOST_HISTORIES if world == "store" else MOST_LIVE, world=world)
 
 
 def main() -> int:
@@ -320,15 +340,16 @@ def main() -> int:
     parser.add_argument("--only", help="hunt just this one")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    names = [m.__name__ for m in MUTANTS if given.only in (None, m.__name__)]
+    hunts = [one for one in HUNTS if given.only in (None, one[1])]
     survivors = 0
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-        for result in pool.imap(hunt, names):
+        for result in pool.imap(hunt_in, hunts):
             fate = f"found by {result.found}" if result.found else "SURVIVED"
-            print(f"{result.mutant:42}{result.histories:>6} histories   {fate}", flush=True)
+            what = f"{result.world:6}{result.mutant:42}"
+            print(f"{what}{result.histories:>6} histories   {fate}", flush=True)
             survivors += result.found is None
-    print(f"{len(names) - survivors} of {len(names)} mutants found")
-    return 1 if survivors or not names else 0
+    print(f"{len(hunts) - survivors} of {len(hunts)} mutants found")
+    return 1 if survivors or not hunts else 0
 
 
 if __name__ == "__main__":

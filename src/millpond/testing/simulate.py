@@ -1,5 +1,8 @@
 """`make simulate`: live through thousands of seeded histories and say how much they covered.
 
+Histories of simulated workers around a store come first, then live ones: real Millponds that share
+a store which fails them (`--live` = only those).
+
 It fails when a promise breaks, and also when the histories did not try hard enough: a simulation
 that never takes an arrow proves nothing about it.
 """
@@ -14,6 +17,8 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +27,8 @@ import msgspec
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.testing.history import save
+from millpond.testing.live import FAULTS as LIVE_FAULTS
+from millpond.testing.live import simulate_live
 from millpond.testing.simulation import (
     Broken,
     Lived,
@@ -35,12 +42,45 @@ from millpond.testing.world import FAULTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENOUGH_HISTORIES = 10_000
-ENOUGH_VERBS = 200
-ENOUGH_ACTORS = 3
-ENOUGH_ARROWS = 100
-ENOUGH_FAULTS = 0.05
 RETOLD_EVERY = 20
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of world: how to live through one, and how much of it is enough."""
+
+    name: str
+    simulate: Callable[[int], Lived]
+    kinds_of_fault: tuple[str, ...]
+    histories: int
+    verbs: int
+    actors: int
+    arrows: int
+    faults: float
+
+
+STORE = Kind(
+    name="store",
+    simulate=simulate,
+    kinds_of_fault=FAULTS,
+    histories=10_000,
+    verbs=200,
+    actors=3,
+    arrows=100,
+    faults=0.05,
+)
+
+LIVE = Kind(
+    name="live",
+    simulate=simulate_live,
+    kinds_of_fault=LIVE_FAULTS,
+    histories=1_000,
+    verbs=200,
+    actors=1,
+    arrows=10,
+    faults=0.10,
+)
+
+KINDS = {kind.name: kind for kind in (STORE, LIVE)}
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -55,10 +95,10 @@ class Report(msgspec.Struct, kw_only=True):
     broken: str | None = None
 
 
-def live(seed: int) -> Report:
+def live(kind: str, seed: int) -> Report:
     """Live through one history; retell every so-manieth on a second store (I12)."""
     try:
-        lived = simulate(seed)
+        lived = KINDS[kind].simulate(seed)
         if seed % RETOLD_EVERY == 0:
             asyncio.run(same_story(lived.history, memory_store(), memory_store()))
     except Broken as broken:
@@ -80,20 +120,21 @@ def counted(lived: Lived) -> Report:
     )
 
 
-def live_all(first: int, count: int, processes: int) -> Iterator[Report]:
+def live_all(kind: Kind, first: int, count: int, processes: int) -> Iterator[Report]:
     """Live through `count` histories in several processes."""
-    seeds = range(first, first + count)
+    seeds, one = range(first, first + count), partial(live, kind.name)
     if processes < 2:
-        yield from map(live, seeds)
+        yield from map(one, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(live, seeds, chunksize=25)
+        yield from pool.imap_unordered(one, seeds, chunksize=25)
 
 
 class Table:
-    """What all histories together covered."""
+    """What all histories of a kind together covered."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
         self.verbs: list[int] = []
         self.workers: list[int] = []
         self.producers: list[int] = []
@@ -114,22 +155,26 @@ class Table:
 
     def rows(self) -> Iterator[tuple[str, str, str, bool]]:
         """Yield each line of the table: what, how much, how much is enough, whether it is."""
-        histories = len(self.verbs)
+        enough, histories = self.kind, len(self.verbs)
         median = statistics.median(self.verbs) if self.verbs else 0
-        yield "histories", f"{histories:,}", f"{ENOUGH_HISTORIES:,}", histories >= ENOUGH_HISTORIES
-        yield "verbs, median", f"{median:g}", f"{ENOUGH_VERBS}", median >= ENOUGH_VERBS
+        yield (
+            f"histories of the {enough.name} kind",
+            f"{histories:,}",
+            f"{enough.histories:,}",
+            histories >= enough.histories,
+        )
+        yield "verbs, median", f"{median:g}", f"{enough.verbs}", median >= enough.verbs
         yield "verbs, total", f"{sum(self.verbs):,}", "", True
         for name, counts in (("workers", self.workers), ("producers", self.producers)):
             least = min(counts, default=0)
-            yield f"{name}, at least", f"{least}", f"{ENOUGH_ACTORS}", least >= ENOUGH_ACTORS
+            yield f"{name}, at least", f"{least}", f"{enough.actors}", least >= enough.actors
         for before, event in LIFECYCLE:
             count = self.arrows[before, event]
             name = f"arrow {before or 'new'} --{event}-->"
-            yield name, f"{count:,}", f"{ENOUGH_ARROWS}", count >= ENOUGH_ARROWS
-        for kind in FAULTS:
-            part = self.faults[kind] / histories if histories else 0.0
-            enough = part >= ENOUGH_FAULTS
-            yield f"fault {kind}, in", f"{part:.1%}", f"{ENOUGH_FAULTS:.0%}", enough
+            yield name, f"{count:,}", f"{enough.arrows}", count >= enough.arrows
+        for fault in enough.kinds_of_fault:
+            part = self.faults[fault] / histories if histories else 0.0
+            yield f"fault {fault}, in", f"{part:.1%}", f"{enough.faults:.0%}", part >= enough.faults
         yield "broken promises", f"{len(self.broken)}", "0", not self.broken
 
 
@@ -142,14 +187,15 @@ def show(table: Table, seconds: float) -> bool:
         fine = fine and met
     print(f"{'seconds':38}{seconds:>12.0f}")
     for report in table.broken[:5]:
-        print(f"\nBROKEN  {report.broken}\n        make simulate ARGS='--seed {report.seed}'")
+        live = " --live" if table.kind is LIVE else ""
+        print(f"\nBROKEN  {report.broken}\n        make simulate ARGS='--seed {report.seed}{live}'")
     return fine
 
 
-def replay_one(seed: int, file: Path | None) -> int:
+def replay_one(kind: Kind, seed: int, file: Path | None) -> int:
     """Live through one history and, if it breaks a promise, print the shortest part that does."""
     try:
-        lived = simulate(seed)
+        lived = kind.simulate(seed)
     except Broken as broken:
         print(broken)
         shortest = shrink(broken.history)
@@ -168,16 +214,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="live through this one history and explain it")
     parser.add_argument("--save", type=Path, help="with --seed: keep what breaks in this file")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--histories", type=int, default=ENOUGH_HISTORIES)
+    parser.add_argument("--live", action="store_true", help="only live histories")
+    parser.add_argument("--histories", type=int, help="how many; of live ones a tenth of it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.seed is not None:
-        return replay_one(given.seed, given.save)
-    started = time.monotonic()
-    table = Table()
-    for report in live_all(given.first, given.histories, given.processes):
-        table.add(report)
-    return 0 if show(table, time.monotonic() - started) else 1
+        return replay_one(LIVE if given.live else STORE, given.seed, given.save)
+    fine = True
+    for kind in (LIVE,) if given.live else (STORE, LIVE):
+        part = 1 if kind is STORE or given.live else STORE.histories // LIVE.histories
+        count = kind.histories if given.histories is None else given.histories // part
+        started = time.monotonic()
+        table = Table(kind)
+        for report in live_all(kind, given.first, count, given.processes):
+            table.add(report)
+        fine = show(table, time.monotonic() - started) and fine
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

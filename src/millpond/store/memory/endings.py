@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
     from millpond.store.memory.tables import PoolTable
 
-PROCESSED = (Status.COMPLETED, Status.FAILED)
+_COMPLETED, _FAILED = Status.COMPLETED, Status.FAILED
+PROCESSED = (_COMPLETED, _FAILED)
 """The ends of a task that was worked on; the others were taken out of the queue."""
 
 
@@ -26,6 +27,10 @@ class Endings:
         """What was dry when a task came to it in this verb."""
         self._ran_dry: dict[tuple[str, str | None], PoolTable] | None = None
         """What was dry after a task of it ended in this verb."""
+
+    def __bool__(self) -> bool:
+        """Whether this verb ended a task; nothing runs dry without."""
+        return bool(self._ended)
 
     def begin(self) -> None:
         """Start a verb: nothing has ended yet."""
@@ -77,14 +82,15 @@ class Endings:
             for (name, lane), pool in self._ran_dry.items()
             if _is_dry(pool, lane)
         ]
-        return tuple(sorted(dried, key=_by_place)) if dried else ()
+        return tuple(sorted(dried, key=_by_place)) if len(dried) > 1 else tuple(dried)
 
 
 def processed(pool: PoolTable, lane: str | None) -> int:
     """Return how many tasks of a lane, or of a whole pool, were ever completed or failed."""
     if lane is not None:
         return pool.lane_processed.get(lane, 0)
-    return sum(pool.totals.get(status, 0) for status in PROCESSED)
+    totals = pool.totals
+    return totals.get(_COMPLETED, 0) + totals.get(_FAILED, 0)
 
 
 def _is_dry(pool: PoolTable, lane: str | None) -> bool:

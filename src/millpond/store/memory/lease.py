@@ -56,6 +56,8 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
             _charge_rates(pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
+        if pool.live == pool.running:
+            break
     claimed = _claim_ahead(tables, pool, worker, ask, token, now) if ask.ahead else ()
     if ask.want > 0 and (pool.starved or pool.hungry or not leased):
         _note_starved(tables, pool, worker, now, got=len(leased))
@@ -153,6 +155,8 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     if pool.parked and any(knows(worker, function) for function in pool.parked):
         # As many as were asked for came back from their parking place; there are more.
         return now
+    if pool.live == pool.running and not pool.backlog.grouped:
+        return None
     task = pool.backlog.peek(worker.owner)
     claim_at = ahead.next_start(tables, pool, worker, now) if worker.ahead else None
     if task is None and claim_at is None:

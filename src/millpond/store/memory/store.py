@@ -66,10 +66,12 @@ class MemoryStore:
         if self._closed:
             message = "the store is closed; open a new one"
             raise StoreClosed(message)
-        self._tables.begin(entropy)
-        # Time does not go back here, whatever a clock does: what was due stays due.
         tables = self._tables
-        tables.latest = max(tables.latest, rounded(self._clock() if now is None else now))
+        tables.begin(entropy)
+        moment = rounded(self._clock() if now is None else now)
+        # Time does not go back here, whatever a clock does: what was due stays due.
+        if moment > tables.latest:  # noqa: PLR1730 - max costs a call
+            tables.latest = moment
         return tables.latest
 
     async def submit(
@@ -102,6 +104,8 @@ class MemoryStore:
         pool_named(self._tables, ask.pool)
         answer = lease(self._tables, ask, now)
         self._tables.end(now)
+        if not self._tables.has_news:
+            return answer
         return msgspec.structs.replace(
             answer,
             finished_runs=self._tables.finished_runs(),

@@ -81,7 +81,8 @@ def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]
         if new.idempotency_key is not None or new.run is not None or new.id in stored:
             return False
         if new.owner is not None and new.owner != alive:
-            if _never_starts(tables, new) is not None:
+            # Without rates no weight is too much.
+            if pool.spec.strict or not tables.lives(new.owner):
                 return False
             alive = new.owner
     return True

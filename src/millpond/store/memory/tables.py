@@ -227,13 +227,20 @@ class Tables:
         """Draw the next number of this verb's entropy."""
         return next(self._tokens)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether this verb woke a pool or ended anything."""
+        return bool(self._wakes or self._finished_runs or self.endings)
+
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
         wakes = self._wakes
+        if not wakes:
+            return ()
         if len(wakes) == 1:
             ((pool, at),) = wakes.items()
             return (Wake(pool, at),)
-        return tuple([Wake(pool, at) for pool, at in wakes.items()]) if wakes else ()
+        return tuple([Wake(pool, at) for pool, at in wakes.items()])
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""

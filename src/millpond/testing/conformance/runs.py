@@ -428,9 +428,7 @@ class RunsConformance(StoreSuite):
         assert ([], []) == (await lab.lease(), await lab.lease(pool="other"))
 
     @pytest.mark.parametrize(
-        "end",
-        [retried, released, "buried", "left"],
-        ids=["retried", "released", "buried", "left"],
+        "end", [retried, released, "buried", "left"], ids=["retried", "released", "buried", "left"]
     )
     @scenario
     async def test_nothing_comes_back_to_a_stopped_run(

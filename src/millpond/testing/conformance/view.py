@@ -189,6 +189,34 @@ class ViewConformance(StoreSuite):
                 await lab.applied(completed(held[0]))
 
     @scenario
+    async def test_due_names_the_pools_where_something_waits(self, lab: Lab) -> None:
+        """Not those that are empty, paused, held, at 0, or have only what is for later."""
+        await lab.declare(max_concurrent=1, order=fifo())
+
+        async def due() -> tuple[str, ...]:
+            return await lab.view.due(now=lab.now)
+
+        assert () == await due()
+        await lab.put(delay=5.0)
+        assert () == await due()
+        lab.later(5.0)
+        assert (POOL,) == await due()
+        for stop, go in (
+            (orders.Pause(POOL), orders.Resume(POOL)),
+            (orders.Resize(POOL, 0), orders.Resize(POOL)),
+        ):
+            await lab.control(stop)
+            assert () == await due()
+            await lab.control(go)
+            assert (POOL,) == await due()
+        await lab.control(orders.Hold(POOL, 5.0))
+        assert () == await due()
+        lab.later(5.0)
+        assert (POOL,) == await due()
+        await lab.one()
+        assert () == await due()
+
+    @scenario
     async def test_nothing_is_ready_for_an_unknown_worker(self, lab: Lab) -> None:
         """A stranger would be fenced, so there is nothing for it."""
         await lab.declare()

@@ -110,7 +110,7 @@ def _bulk(process: Process) -> TaskFunction[..., str, Any] | None:
             for item in items
         ]
 
-    return bulk  # type: ignore[return-value]
+    return bulk
 
 
 class Acting:
@@ -220,7 +220,7 @@ class Acting:
         if not handle:
             return
         try:
-            await handle.wait(timeout=self.dice.choice((1.0, 5.0)))  # type: ignore[union-attr]
+            await handle.wait(timeout=self.dice.choice((1.0, 5.0)))
         except WouldDeadlock:
             self.world.fault("deadlock refused")
         except TimeoutError:

@@ -130,7 +130,7 @@ class Chaos:
             if up and dice.random() < 0.25:
                 self.restart(up[0])
             return
-        if dice.random() < (0.01 if world.rare_is_known else 0.06):
+        if dice.random() < (0.01 if world.rare_is_known else 0.1):
             world.fault("day passes")
             world.jump(DAY)
         if not up:

@@ -41,8 +41,11 @@ class Process(Body):
         self.thawed_at = -1.0
         self.started_at = world.now
         self.concurrency = None if calm or self.dice.random() < 0.6 else self.dice.randint(1, 4)
-        self.client = not world.solo and not calm and self.dice.random() < 0.15
-        """It only submits: no worker of it runs anything but closures of its own."""
+        often = 0.15 if world.rare_is_known else 0.4
+        self.client = not world.solo and not calm and self.dice.random() < often
+        """It only submits; what it drains, maps or streams brings a worker for as long."""
+        if self.client:
+            self.concurrency = None
         self.stopping = asyncio.Event()
         self.mp = self._make(number)
         self.functions: Functions = register(self)
@@ -50,7 +53,7 @@ class Process(Body):
 
     def _make(self, number: int) -> Millpond:
         mp = Millpond(work=False if self.concurrency or self.client else None, lease=LEASE)
-        mp.make_store = lambda: FaultyStore(self)  # type: ignore[assignment, return-value]
+        mp.make_store = lambda: FaultyStore(self)
         mp.shared = not self.world.solo
         mp.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(63)
         for spec in self.world.specs.values():
@@ -170,5 +173,6 @@ def declare(mp: Millpond, spec: PoolSpec) -> Any:  # noqa: ANN401 - a Pool
         rate_per_key=spec.rate_per_key,
         lanes=spec.lanes,
         ordered=spec.ordered,
+        prefetch=spec.prefetch,
         retry=Retry(attempts=3, initial=0.4, max_delay=3.0),
     )

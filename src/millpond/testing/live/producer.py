@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.core.backoff import Retry
+from millpond.core.invariants import Violated
 from millpond.testing.live.handlers import DEEPEST, EXPECTED, closure
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ class Producer:
             made["retry"] = Retry(attempts=dice.randint(1, 4), initial=0.3, max_delay=2.0)
         if dice.random() < 0.15:
             made["on_complete"] = self.process.functions.notify.bind(dice.getrandbits(16))
-        if keyed and dice.random() < 0.25:
-            made["idempotency_key"] = f"k{dice.randint(0, 5)}"
+        if keyed and dice.random() < self.world.keyed:
+            # New names every few seconds, and few of them: submitters race for each.
+            made["idempotency_key"] = f"k{self.world.now // 4:g}-{dice.randint(0, 2)}"
             made["dedupe"] = dice.choice(("forever", "success", "inflight"))
         return made
 
@@ -101,9 +103,9 @@ class Producer:
             # One key stands for one call.
             return functions.work.bind(1, DEEPEST)
         draw = dice.random()
-        if draw < 0.08 and functions.rare is not None:
+        if draw < (0.3 if self.process.client else 0.08) and functions.rare is not None:
             return functions.rare.bind(dice.getrandbits(32), 0)
-        if draw < 0.12:
+        if draw > 0.96:
             return (
                 functions.odd.bind(1) if _kind(functions.odd) == "int" else functions.odd.bind([1])
             )
@@ -141,7 +143,20 @@ class Producer:
         work, made = self.work()
         handle = await self.pool().try_submit(work, **made)
         if handle:
-            await self.follow(handle)  # type: ignore[arg-type]
+            await self.follow(handle)
+
+    async def race(self) -> None:
+        """Submit the same thing several times at once: one of them is enough."""
+        pool, call = self.pool(), self.call(keyed=True)
+        named = call.options(idempotency_key=f"race-{self.world.now // 2:g}")
+        asking = [pool.submit(named, wait=10.0) for _ in range(self.dice.randint(2, 4))]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
+        if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
+            raise Violated("I7", f"one key stands for {len(tasks)} tasks")
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""
@@ -176,7 +191,7 @@ class Producer:
         name = f"run-{self.dice.randint(0, 3)}" if self.dice.random() < 0.3 else None
         name = name or f"run-of-{self.name}-{self.world.serial()}"
         pool = self.pool()
-        on_error = self.dice.choice(("skip", "skip", "fail"))
+        on_error: Literal["skip", "fail"] = "fail" if self.dice.random() < 0.3 else "skip"
         most = self.dice.choice((None, None, 3, 8))
         with self.world.watch.run(pool.name, name):
             await pool.drain(seed, run=name, on_error=on_error, max_tasks=most)
@@ -223,7 +238,7 @@ class Producer:
             return
         found = await pool.map(double, items)
         if found != [item * 2 for item in items]:
-            raise AssertionError(f"map gave {found}")
+            raise Violated("I2", f"map gave {found}")
 
     async def look(self) -> None:
         """Look at everything there is to look at."""
@@ -241,6 +256,7 @@ ERRANDS: tuple[Callable[[Producer], Coroutine[Any, Any, None]], ...] = (
     *([Producer.submit] * 8),
     *([Producer.submit_many] * 4),
     *([Producer.try_submit] * 3),
+    *([Producer.race] * 2),
     Producer.bulk,
     *([Producer.drain] * 2),
     Producer.run,

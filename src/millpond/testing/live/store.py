@@ -152,6 +152,7 @@ class Line:
         self.troubled_at = -1.0
         self.slowest = self.slow
         self._mended = asyncio.Event()
+        self._under_way: dict[asyncio.Task[None], None] = {}
 
     def mend(self) -> None:
         """Let everything through again."""
@@ -169,7 +170,9 @@ class Line:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Any] = loop.create_future()
         # On its way it belongs to no process: it arrives even if the sender dies.
-        loop.create_task(self._travel(do, answered), context=self._world.context.copy())
+        way = loop.create_task(self._travel(do, answered), context=self._world.context.copy())
+        self._under_way[way] = None
+        way.add_done_callback(self._under_way.pop)
         return await answered
 
     async def _travel(
@@ -177,13 +180,9 @@ class Line:
     ) -> None:
         try:
             await self._way()
-            if self._dice.random() < self.bad / 2:
-                self._world.fault("failed verb")
-                raise ConnectionError("the store did not answer")
+            self._perhaps("failed verb")
             answer = await do()
-            if self._dice.random() < self.bad / 2:
-                self._world.fault("lost answer")
-                raise ConnectionError("the connection was lost")
+            self._perhaps("lost answer")
             await self._way()
         except Exception as error:  # noqa: BLE001 - it is the sender's to deal with
             if not answered.done():
@@ -192,6 +191,12 @@ class Line:
         else:
             if not answered.done():
                 answered.set_result(answer)
+
+    def _perhaps(self, fault: str) -> None:
+        """Break the connection, as often as the line is bad."""
+        if self._dice.random() < self.bad / 2:
+            self._world.fault(fault)
+            raise ConnectionError(f"the connection broke ({fault})")
 
     async def _way(self) -> None:
         self.slowest = max(self.slow, self.slowest)

@@ -19,7 +19,7 @@ from millpond.core.errors import (
     TaskFailed,
     TaskRejected,
 )
-from millpond.core.invariants import Violated, is_current
+from millpond.core.invariants import Violated, is_claim, is_current
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
@@ -73,6 +73,8 @@ class Inside:
         self.pool = job.leased.pool
         self.since = since
         self.deaf = False
+        self.claimed = False
+        """Whether it was begun as a claim held ahead, of which the store was not told yet."""
 
 
 class Watch:
@@ -89,6 +91,7 @@ class Watch:
         self.finished: set[int] = set()
         self._due_since: dict[tuple[str, str], float] = {}
         self._look_again_at = 0.0
+        self._strange_since: dict[Worker, float] = {}
         self.truths = 0
 
     @property
@@ -159,6 +162,8 @@ class Watch:
         job = current_job.get()
         assert job is not None
         inside = Inside(process, job, self.world.now)
+        fact = self.witness.tasks.get(job.id)
+        inside.claimed = fact is None or not is_current(fact, inside.fence)
         number = self.world.serial()
         self.handlers[number] = inside
         try:
@@ -172,10 +177,13 @@ class Watch:
         for inside in self.handlers.values():
             if inside.pool != newcomer.pool or self.world.over:
                 continue
-            held = is_current(self.witness.tasks.get(inside.fence.task), inside.fence)
+            fact = self.witness.tasks.get(inside.fence.task)
+            held = fact is not None and (
+                is_current(fact, inside.fence) or is_claim(fact, inside.fence)
+            )
             if held or inside.deaf or inside.fence in self.lost or inside.process.dead:
                 continue
-            if self._lost_unseen(inside):
+            if self._lost_unseen(inside) or self._not_told_yet(inside):
                 continue
             self.world.broke(
                 Violated("I1", f"a handler of {inside.fence} is at work without its lease")
@@ -186,6 +194,12 @@ class Watch:
         """Return whether a lease was lost before its handler had begun: its answer came late."""
         process = inside.process
         return process.thawed_at >= 0 or self.world.jumped_at >= 0 or bool(process.line.slow)
+
+    def _not_told_yet(self, inside: Inside) -> bool:
+        """Return whether a claim begun ahead was taken away, and its worker may not know yet."""
+        process, now = inside.process, self.world.now
+        answered = inside.since + 4 * process.line.slowest + TICKS
+        return inside.claimed and (now <= answered or self._in_trouble(process))
 
     def _local_limit(self, newcomer: Inside) -> None:
         process = newcomer.process
@@ -240,7 +254,7 @@ class Watch:
             self._happened(handle.id, Status.COMPLETED)
             known = self.results.get(handle.id, value)
             if value != known:
-                raise AssertionError(f"task {handle.id} gave {value!r}, the store has {known!r}")
+                raise Violated("I2", f"task {handle.id} gave {value!r}, the store has {known!r}")
 
     def compare(self, handle: Handle[Any]) -> None:
         """Compare a handle that says it knows the end."""
@@ -273,6 +287,11 @@ class Watch:
 
     # What there is
 
+    def knows(self, task: int) -> bool:
+        """Return whether a task was ever accepted, and not rejected since."""
+        fact = self.witness.tasks.get(task)
+        return fact is not None and fact.status is not Status.REJECTED
+
     def live(self, pool: str) -> list[int]:
         """Return the tasks of a pool that wait or run."""
         facts = self.witness.pools.get(pool)
@@ -301,10 +320,13 @@ class Watch:
             return
         still: dict[tuple[str, str], float] = {}
         due = read(world.stage.store.view.due(now=now))
+        known = read(world.stage.store.view.workers())
         for process in world.processes:
-            if not process.healthy or process.line.bad or self._in_trouble(process):
+            if not process.healthy or self._in_trouble(process):
                 continue
             for worker in process.mp.runtime.workers:
+                if worker.joined and not worker.stopping:
+                    self._judge_stranger(worker, known)
                 if worker.ready:
                     world.broke(Violated("I11", f"{worker.name} holds work and starts none"))
                 for pool in due:
@@ -315,8 +337,19 @@ class Watch:
                         self._judge_sleeper(process, worker, pool, since)
         self._due_since = still
 
+    def _judge_stranger(self, worker: Worker, known: frozenset[str]) -> None:
+        """A worker that the store has forgotten must join again, and soon."""
+        now = self.world.now
+        if worker.name in known:
+            self._strange_since.pop(worker, None)
+        elif now - self._strange_since.setdefault(worker, now) > RECOVERED:
+            self.world.broke(
+                Violated("I11", f"{worker.name} is unknown to the store, and stays so")
+            )
+
     def _in_trouble(self, process: Process) -> bool:
-        return not self.world.solo and self.world.now < process.troubled_at + RECOVERED
+        line, recovered = process.line, process.troubled_at + RECOVERED
+        return not self.world.solo and (line.cut or bool(line.bad) or self.world.now < recovered)
 
     def _could_start(self, worker: Worker, pool: str) -> bool:
         if not worker.serves(pool) or worker._free(pool) < 1:  # noqa: SLF001 - an onlooker's right

@@ -69,6 +69,7 @@ class LiveWorld:
         self.stage = LiveStage(self, store, random.Random(f"{seed}/entropy"))
         self.solo = self.dice.random() < 0.25
         self.rare_is_known = self.dice.random() < 0.6
+        self.keyed = self.dice.choice((0.1, 0.25, 0.6))
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.faults: set[str] = set()
         self.calm = self.over = False
@@ -138,8 +139,8 @@ class LiveWorld:
         """Live through the trouble and what comes after it."""
         for _ in range(1 if self.solo else self.dice.randint(2, 4)):
             self.another()
-        actors = [Operator(self), Chaos(self), Crowd(self)]
-        acting = [self.loop.create_task(actor.live()) for actor in actors]
+        actors = (Operator(self).live(), Chaos(self).live(), Crowd(self).live())
+        acting = [self.loop.create_task(one) for one in actors]
         await asyncio.sleep(TROUBLE)
         self.calm = True
         await asyncio.gather(*acting)
