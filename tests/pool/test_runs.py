@@ -473,7 +473,9 @@ async def test_a_run_is_stuck_whatever_holds_its_last_tasks_back(stop: str) -> N
 
 
 @pytest.mark.rows("DP-E5", "TRAP-17")
-async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function() -> None:
+async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A task whose function no worker has is parked, named, and fails after a day."""
     fleet = Fleet()
     first, second = fleet.millpond(work=False), fleet.millpond()
@@ -492,6 +494,7 @@ async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function() -> 
             await second.get_pool("items").drain([], run="nightly")
         assert "queued" == (await handle.refresh()).status
         assert 0 == handle.attempt
+        monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 600.0)  # a day has many seconds
         await asyncio.sleep(86_400 + 60)
         assert ["failed"] == await first.status([handle.id])
         assert "unknown_function" == (await handle.refresh()).reason

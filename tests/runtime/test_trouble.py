@@ -184,19 +184,28 @@ async def _nothing(key: str) -> None: ...
 
 
 async def test_a_bound_that_comes_later_knows_the_oldest_of_what_waits() -> None:
-    """Tasks that came before the pool dropped anything are dropped in the order they came."""
+    """Tasks that came before it are dropped as they came, but none that was ever claimed."""
     fleet = Fleet()
-    old, new = fleet.millpond(work=False), fleet.millpond(work=False)
-    before = old.pool("work")
-    after = new.pool("work", backpressure=ring_buffer(3))
-    job = before.task(name="job")(_nothing)
-    later = after.task(name="job")(_nothing)
+    old, new = fleet.millpond(), fleet.millpond(work=False)
+    before = old.pool("work", retry=Retry.constant(1000))
+    after = new.pool("work", backpressure=ring_buffer(3), retry=Retry.constant(1000))
+    job = before.task(name="job")(_failing)
+    later = after.task(name="job")(_failing)
     async with old:
-        handles = [await job.submit(key) for key in "abc"]
+        claimed = await job.submit("claimed")
+        await rounds()
+        await before.pause()
+        handles = [claimed, *[await job.submit(key) for key in "abc"]]
         async with new:
             await later.submit("d")
             await later.submit("e")
-            assert ["rejected", "rejected", "queued"] == await new.status([h.id for h in handles])
+            assert ["queued", "rejected", "rejected", "queued"] == await new.status(
+                [handle.id for handle in handles]
+            )
+
+
+async def _failing(key: str) -> None:
+    raise OSError(key)
 
 
 # Waiting

@@ -1,5 +1,6 @@
 """Seeded histories: a fixed few in every run, and those that once found a bug for good."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from millpond.core.lifecycle import LIFECYCLE
 from millpond.testing.history import load, replay, save, trace
 from millpond.testing.simulation import (
     Broken,
+    Lived,
     breaks,
     memory_store,
     same_story,
@@ -81,13 +83,19 @@ def test_shrinking_keeps_the_promise_broken(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(shortest) <= 10 < len(broken.value.history)
 
 
+@cache
+def simulated(seed: int) -> Lived:
+    """One history, lived once for all who look at it."""
+    return simulate(seed)
+
+
 @pytest.mark.rows("DE-22")
 def test_few_histories_hold_every_named_fault() -> None:
     """Each kind of trouble falls on some seed, and no promise is broken by any of it."""
-    assert set(FAULTS) == {fault for seed in range(40) for fault in simulate(seed).faults}
+    assert set(FAULTS) == {fault for seed in range(40) for fault in simulated(seed).faults}
 
 
 def test_few_histories_take_most_arrows() -> None:
     """The worlds are rich: forty histories already take nearly every arrow of the lifecycle."""
-    taken = {arrow for seed in range(40) for arrow in simulate(seed).arrows}
+    taken = {arrow for seed in range(40) for arrow in simulated(seed).arrows}
     assert len(set(LIFECYCLE) - taken) <= 3

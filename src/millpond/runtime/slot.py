@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 class Slot:
     """Runs one job at a time for a worker."""
 
-    __slots__ = ("_wake", "job", "task", "worker")
+    __slots__ = ("_wake", "called", "job", "task", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.job: Job | None = None
         """The job it runs now."""
         self._wake: asyncio.Future[None] | None = None
+        self.called = True
+        """Whether it was woken, or made, for a job and has not come yet."""
         # Of no factory's making: an eager task would run a job in the middle of a turn. And in a
         # context of its own: a slot outlives whoever happened to submit when it was made.
         context = worker.runtime.context.copy()
@@ -42,6 +44,7 @@ class Slot:
 
     def wake(self) -> None:
         """Tell an idle slot that there are jobs to take."""
+        self.called = True
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
@@ -59,6 +62,8 @@ class Slot:
         worker, ready = self.worker, self.worker.ready
         stays = True
         while True:
+            self.called = False
+            worker.called -= 1
             while ready and stays:
                 job = self.job = ready.popleft()
                 job.slot = self

@@ -206,11 +206,6 @@ class Waiting:
         for callback in self._runs.pop(run, ()):
             callback()
 
-    @property
-    def runs(self) -> list[int]:
-        """The runs somebody waits for."""
-        return list(self._runs)
-
     def close(self, error: BaseException) -> None:
         """Nothing more will end here: tell everybody so, those who come later too."""
         self._closed = error

@@ -111,6 +111,8 @@ class Worker:
         self._ended: list[tuple[Settlement, Job, Any]] = []
         self.ready: deque[Job] = deque()
         """Leased jobs whose handlers have not begun; it is empty again within a moment."""
+        self.called = 0
+        """How many slots were woken, or made, for a job and have not come yet."""
         self._idle: list[Slot] = []
         self._slots: set[Slot] = set()
         self._turning = False
@@ -537,7 +539,8 @@ class Worker:
 
     def wake_slots(self) -> None:
         """Wake a few slots for the jobs that are ready; each that has to wait wakes a few more."""
-        for _ in range(min(len(self.ready), WOKEN_AT_ONCE)):
+        for _ in range(min(len(self.ready) - self.called, WOKEN_AT_ONCE)):
+            self.called += 1
             if self._idle:
                 self._idle.pop().wake()
             else:
@@ -553,6 +556,10 @@ class Worker:
 
     def lost(self, slot: Slot) -> None:
         """A slot is gone; what is ready must not wait for it."""
+        self.called -= slot.called
+        if slot not in self._slots:
+            # It went by itself, as one too many.
+            return
         self._slots.discard(slot)
         if slot in self._idle:
             self._idle.remove(slot)
