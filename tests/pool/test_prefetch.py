@@ -1,6 +1,7 @@
 """prefetch: claims ahead of the slots, exact in order and in limits, given back when wanted."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from tests.pool.moments import rounds
@@ -274,3 +275,36 @@ async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
         first, *others = worker.ahead.held["ahead"]
         worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
         assert [claim.fence.task for claim in others] == worker.ahead.tasks()
+
+
+@pytest.mark.parametrize("pauses", [1, 2, 3, 5, 8])
+async def test_a_claim_that_was_given_back_is_not_begun_by_a_slow_answer(pauses: int) -> None:
+    """While a lease is on its way an order may want claims back that the store starts with it."""
+    store = Watched(memory(), pauses=pauses)
+    mp = Millpond()
+    mp.make_store = lambda: store
+    pool = mp.pool("ahead", prefetch=3, max_concurrent=2)
+    at_work: Counter[int] = Counter()
+    twice: list[int] = []
+    ran: list[int] = []
+
+    @pool.task
+    async def job(n: int) -> None:
+        ran.append(n)
+        at_work[n] += 1
+        twice.extend([n] if at_work[n] > 1 else [])
+        for _ in range(n % 5):
+            await asyncio.sleep(0)
+        at_work[n] -= 1
+
+    async with mp:
+        for first in range(0, 200, 4):
+            await pool.submit_many(job.each(range(first, first + 4)))
+            for _ in range(first % 7):
+                await asyncio.sleep(0)
+            await (pool.pause() if first % 3 else pool.resume())
+            await pool.resume()
+        await pool.drain()
+        assert 0 == mp.counts.stale_settles
+    assert [] == twice
+    assert sorted(ran) == list(range(200))

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class Ahead:
     """The claims of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_worker", "begun", "held")
+    __slots__ = ("_worker", "gone", "held")
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.held: dict[str, deque[Leased]] = {}
         """Claims by pool; a pool of which none is held is not in it."""
-        self.begun: set[Fence] = set()
-        """Claims that were started here and whose end is not answered yet."""
+        self.gone: set[Fence] = set()
+        """Claims that were begun or given back here, until the store has answered to their end."""
 
     def room(self, pool: str) -> int:
         """Return how many claims more may be held of a pool."""

@@ -507,8 +507,8 @@ class Worker:
 
     def _start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or say at once that it cannot be run here."""
-        if self.ahead.begun and leased.fence in self.ahead.begun:
-            # A claim of its own that it began, and perhaps ended, while the store started it, too.
+        if self.ahead.gone and leased.fence in self.ahead.gone:
+            # A claim of its own that it began, or gave back, while the store started it, too.
             return
         body = self.runtime.body_of(leased)
         if body is None:
@@ -596,6 +596,7 @@ class Worker:
         """Give back what is claimed ahead of a pool, or of all: not charged, to its own place."""
         claims = self.ahead.given_up(pool)
         for claim in claims:
+            self.ahead.gone.add(claim.fence)
             self._give_back(claim)
         if claims:
             self.kick()
@@ -606,7 +607,7 @@ class Worker:
         if claim is None:
             return decided
         self._start(claim)
-        self.ahead.begun.add(claim.fence)
+        self.ahead.gone.add(claim.fence)
         self.wake_slots()
         return msgspec.structs.replace(decided, successor=claim.fence)
 
@@ -715,8 +716,8 @@ class Worker:
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
                 runtime.retried(job.leased, decided)
-        if self.ahead.begun:
-            self.ahead.begun.difference_update(job.leased.fence for _, job, _ in ended)
+        if self.ahead.gone:
+            self.ahead.gone.difference_update(job.leased.fence for _, job, _ in ended)
         if any(answer.started):
             self._started(ended, answer)
         if ask is None or answer.lease is None:
