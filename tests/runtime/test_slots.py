@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import gc
-import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -212,11 +211,11 @@ async def test_a_turn_that_is_cancelled_is_taken_up_by_another() -> None:
         assert (1, False) == ((await pool.snapshot()).completed, worker.scheduled)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks are never eager before")
 @pytest.mark.parametrize("concurrency", [None, 1])
 async def test_everything_goes_on_with_eager_tasks(concurrency: int | None) -> None:
-    """A loop that starts tasks at once starts no job in the middle of a turn."""
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    """A loop that starts tasks at once (from Python 3.12 on) starts no job amid a turn."""
+    eager = getattr(asyncio, "eager_task_factory", None)
+    asyncio.get_running_loop().set_task_factory(eager)
     mp = Millpond(work=False)
     pool = mp.pool("p", max_concurrent=2, backpressure=bounded(2))
 
