@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from millpond.store.memory.tables import PoolTable
 
 MOST_HISTORIES = 5_000
-MOST_LIVE = 500
+MOST_LIVE = 2_500
 
 
 @contextmanager
