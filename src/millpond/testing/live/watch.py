@@ -183,6 +183,9 @@ class Watch:
             )
             if held or inside.deaf or inside.fence in self.lost or inside.process.dead:
                 continue
+            if inside.process.frozen:
+                # It stands still, and so cannot know that its claim was taken away.
+                continue
             if self._lost_unseen(inside) or self._not_told_yet(inside):
                 continue
             self.world.broke(
