@@ -277,12 +277,12 @@ async def test_many_kills_leave_the_pool_whole(
         monkeypatch.setattr(supervise, "_pidfd", no_descriptors)
     before = belongings()
     async with pool_of(2, grace=0.1) as pool:
-        for number in range(40):
+        for number in range(100):
             job = Started(pool, handler("sleeping" if number % 2 else "deaf"))
             if number % 4 == 0:
                 await job.pids()
             else:
-                await asyncio.sleep(number / 800)
+                await asyncio.sleep(number / 2000)
             assert await cancelled_after(job.task) < 1
             assert not pool._children
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))

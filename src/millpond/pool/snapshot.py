@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -278,8 +278,3 @@ async def tasks(
         pool.name, status=wanted, key=key, after=after, limit=limit
     )
     return [TaskInfo.of(task) for task in page.tasks]
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - structures of plain data
-    """Return a snapshot as dicts and lists."""
-    return msgspec.to_builtins(value)
