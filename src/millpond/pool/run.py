@@ -208,8 +208,8 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if not await _nothing_moves(runtime, view):
                 still = None
             elif still is None or still[1] != view:
-                still = runtime.clock(), view
-            elif runtime.clock() - still[0] >= STUCK_AFTER:
+                still = runtime.steady(), view
+            elif runtime.steady() - still[0] >= STUCK_AFTER:
                 raise await _stuck(runtime, view)
             async with waiting_for(runtime, await _one_that_waits(runtime, view)):
                 await _either(over, STUCK_AFTER if not bar else 0.1)

@@ -13,10 +13,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
+from millpond.runtime.abilities import Abilities
+from millpond.runtime.bury import Burials
 from millpond.runtime.end import End
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
@@ -24,6 +26,7 @@ from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
+from millpond.runtime.renew import Renewals
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
 from millpond.runtime.through import carried_through
@@ -47,9 +50,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.runtime")
 
 
+NO_FUNCTION = ""
+"""No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
+
+
 def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """Return the clock that goes with a loop: one with its own time has its own wall clock."""
     return getattr(loop, "wall_time", time.time)
+
+
+def steady_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock that nobody sets: any thread may read it."""
+    return loop.time if hasattr(loop, "wall_time") else time.monotonic
 
 
 class Runtime:
@@ -72,6 +84,8 @@ class Runtime:
         self.thread = threading.get_ident()
         self.process = os.getpid()
         self.clock = wall_clock(self.loop)
+        self.steady = steady_clock(self.loop)
+        """A clock that nobody sets: for how long something took, or may take."""
         self.context = contextvars.copy_context()
         self.functions = functions
         self.retries = retries
@@ -79,6 +93,7 @@ class Runtime:
         self.keep = keep
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
+        self.abilities = Abilities(store)
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         self.chance = self.dice.random
         # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
@@ -95,6 +110,8 @@ class Runtime:
         self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
+        self.renewals = Renewals(self)
+        self.burials = Burials(self)
         self.maintenance = Maintenance(self)
         self.polling = Polling(self)
         self.report = Report(self)
@@ -104,6 +121,7 @@ class Runtime:
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
+        self._appeared = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._closers: dict[asyncio.Task[Any], None] = {}
@@ -133,6 +151,7 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
+        await self.renewals.stop()
         await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
@@ -143,6 +162,8 @@ class Runtime:
         await asyncio.gather(*beside, return_exceptions=True)
         self.submitter.close(error)
         self.closures.clear()
+        if self._appeared and self.abilities.presence is not None:
+            self.abilities.presence.leave(self.owner)
         await self.store.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -180,6 +201,10 @@ class Runtime:
         resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
     ) -> Worker:
         """Start one more worker."""
+        if self.abilities.presence is not None and not self._appeared:
+            # Before anybody can hear of its workers: a lock nobody holds means that we are dead.
+            self.abilities.presence.appear(self.owner)
+            self._appeared = True
         self._names += 1
         worker = Worker(
             self,
@@ -210,7 +235,7 @@ class Runtime:
 
     def known_functions(self) -> tuple[str, ...] | None:
         """Return the functions its workers know; None = whatever may come."""
-        return tuple(self.functions) if self.shared else None
+        return (tuple(self.functions) or (NO_FUNCTION,)) if self.shared else None
 
     def presented(self, worker: Worker, name: str) -> Join:
         """Return how a worker presents itself to the store."""
@@ -389,6 +414,7 @@ class Runtime:
         if worker.fenced:
             return
         worker.fenced = True
+        self.renewals.drop(worker)
         self.counts.leases_lost += len(worker.jobs)
         # Its claims are lost with its leases: there is nothing to give back.
         worker.ahead.given_up()
@@ -402,15 +428,19 @@ class Runtime:
         name = f"{self.owner}/{self._names}"
         pause = FIRST_PAUSE
         while not worker.stopping:
-            sent = self.clock()
+            sent = self.steady()
             try:
                 answer = await self.store.control(self.presented(worker, name))
             except Exception:  # noqa: BLE001 - a worker that does not join again is lost
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
+            if not worker.joined:
+                # It left while this was on its way: nobody would ever renew this name.
+                self.heed(await self.store.control(Leave(name)))
+                return
             worker.name, worker.fenced = name, False
-            worker.renewed(sent)
+            self.renewals.keep(worker, sent)
             self.heed(answer)
             worker.look_everywhere()
             return

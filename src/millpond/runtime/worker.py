@@ -97,6 +97,8 @@ class Worker:
         """The store no longer knows it; it asks for nothing until it has joined anew."""
         self.late = False
         """It could not renew in time; it asks for nothing until it has."""
+        self.safe_until = 0.0
+        """Until when its leases are its own for sure, by the steady clock."""
         self._guard: asyncio.TimerHandle | None = None
         self._doubtful = False
         """An answer was lost: the store may hold leases for it that never reached it."""
@@ -133,10 +135,10 @@ class Worker:
     async def start(self) -> None:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
-        sent = runtime.clock()
+        sent = runtime.steady()
         runtime.heed(await runtime.store.control(runtime.presented(self, self.name)))
         self.joined = True
-        self.renewed(sent)
+        runtime.renewals.keep(self, sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
         self._driver.add_done_callback(self._driven)
         for pool in runtime.declared:
@@ -161,21 +163,34 @@ class Worker:
                 self._due[name] = None
         self.kick()
 
+    def safe_since(self, sent: float) -> None:
+        """Its leases hold for as long as was asked for at `sent`; any thread may tell."""
+        self.safe_until = max(self.safe_until, sent + self.lease * (1 - MARGIN))
+
     def renewed(self, sent: float) -> None:
         """Its leases hold for as long as was asked for at `sent`; stop work in time otherwise."""
-        if not self.runtime.shared:
-            return
+        self.safe_since(sent)
         if self._guard is not None:
             self._guard.cancel()
-        safe_for = sent + self.lease * (1 - MARGIN) - self.runtime.clock()
-        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
-        if self.late:
+        self._guard = None
+        safe_for = self._guarded()
+        if self.late and safe_for > 0:
             self.late = False
             self.look_everywhere()
+
+    def _guarded(self) -> float:
+        """Look again when its leases may be lost; return in how many seconds that is."""
+        safe_for = self.safe_until - self.runtime.steady()
+        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
+        return safe_for
 
     def _unsafe(self) -> None:
         """It could not renew: its leases may be lost soon, so nothing of it may go on."""
         self._guard = None
+        if self.safe_until > self.runtime.steady():
+            # It was renewed from elsewhere, and the loop had no time to hear of it.
+            self._guarded()
+            return
         self.late = True
         if self.jobs:
             log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
@@ -228,6 +243,7 @@ class Worker:
             self._settle_without(job, Interrupted())
         await self._tell_the_rest()
         self.joined = False
+        self.runtime.renewals.drop(self)
         if self._guard is not None:
             self._guard.cancel()
         if self._driver is not None:
@@ -253,14 +269,14 @@ class Worker:
 
     async def _tell_the_rest(self) -> None:
         """Settle what has ended, after the turn under way; a failing store has some tries."""
-        until = self.runtime.clock() + STOP_WITHIN
+        until = self.runtime.steady() + STOP_WITHIN
         while True:
             if self._turning:
                 over = self.loop.create_future()
                 self._after_turn.append(over)
                 await over
                 continue
-            if not self._ended or self.runtime.clock() >= until:
+            if not self._ended or self.runtime.steady() >= until:
                 return
             await asyncio.sleep(self._pause)
             await self.turn()
