@@ -8,14 +8,14 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import event_of_loss
-from millpond.store.memory.ahead import charge
-from millpond.store.memory.tables import in_order
+from millpond.store.verbs.ahead import charge
+from millpond.store.verbs.tables import in_order
 
 if TYPE_CHECKING:
     from millpond.core.heap import LazyHeap
     from millpond.core.lease import Worker
     from millpond.core.task import Task
-    from millpond.store.memory.tables import Tables
+    from millpond.store.verbs.tables import Tables
 
 _WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
 

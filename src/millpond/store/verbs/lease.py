@@ -19,11 +19,11 @@ from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import Fence, Task
-from millpond.store.memory import ahead
 from millpond.store.protocol import LeaseAnswer
+from millpond.store.verbs import ahead
 
 if TYPE_CHECKING:
-    from millpond.store.memory.tables import PoolTable, Tables
+    from millpond.store.verbs.tables import PoolTable, Tables
 
 
 def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:

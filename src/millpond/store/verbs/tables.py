@@ -1,4 +1,8 @@
-"""The tables of the memory store, and `move`: the one place where a task changes its status."""
+"""The tables the verbs work on, and `move`: the one place where a task changes its status.
+
+They are kept in dictionaries here. A store on disk keeps the same tables in rows: what it hands to
+the verbs looks the same, is read when it is asked for, and is written when the verb is over.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
-from millpond.store.memory.arrivals import Arrivals
-from millpond.store.memory.endings import Endings
-from millpond.store.memory.fresh import Fresh
+from millpond.store.verbs.arrivals import Arrivals
+from millpond.store.verbs.endings import Endings
+from millpond.store.verbs.fresh import Fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +46,14 @@ _NO_UNITS: set[str] = set()
 
 MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
+
+
+class Leader(msgspec.Struct):
+    """Who leads maintenance: the generation only grows."""
+
+    owner: str = ""
+    until: float = 0.0
+    generation: int = 0
 
 
 class PoolTable:
@@ -163,6 +175,7 @@ class Tables:
         """Ids of tasks that retention removed, the latest of them."""
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
+        self.leader = Leader()
         self.workers: dict[str, Worker] = {}
         self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
@@ -267,6 +280,11 @@ class Tables:
             if worker.owner == owner and worker is not besides:
                 return True
         return False
+
+    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+        """Return what a worker holds of which the end was asked for, by pool and place."""
+        held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
+        return tuple(t.new.id for t in sorted(held, key=in_order) if t.cancel_requested)
 
     # Tasks come and go
 

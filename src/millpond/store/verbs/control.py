@@ -19,6 +19,7 @@ from millpond.core.control import (
     Disown,
     Hold,
     Join,
+    Lead,
     Leave,
     Order,
     Pause,
@@ -39,10 +40,10 @@ from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
-from millpond.store.memory.ahead import give_back
-from millpond.store.memory.recover import bury, everything_held
-from millpond.store.memory.settle import is_current
-from millpond.store.memory.tables import PoolTable, Tables, in_order
+from millpond.store.verbs.ahead import give_back
+from millpond.store.verbs.recover import bury, everything_held
+from millpond.store.verbs.settle import is_current
+from millpond.store.verbs.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
     from collections import deque
@@ -56,6 +57,8 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
             return _declare(tables, spec, now)
         case Join() | Leave() | Bury() | Disown():
             return _worker_order(tables, order, now), 0
+        case Lead():
+            return _lead(tables, order, now)
         case Cancel(tasks):
             known = [tables.tasks[i] for i in tasks if i in tables.tasks]
             return sum(cancel(tables, task, now) for task in known), 0
@@ -384,6 +387,23 @@ def _join(tables: Tables, order: Join, now: float) -> int:
         if pool.parked:
             tables.wake(name, now)
     return 1
+
+
+def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:
+    """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
+    leader = tables.leader
+    if leader.owner != order.owner:
+        if leader.until > now and tables.lives(leader.owner):
+            return 0, leader.generation
+        leader.owner = order.owner
+        leader.generation += 1
+    leader.until = rounded(now + order.lease)
+    return 1, leader.generation
+
+
+def leads(tables: Tables, generation: int) -> bool:
+    """Return whether a generation is the one that leads."""
+    return tables.leader.generation == generation
 
 
 def _seal(tables: Tables, identifier: int, holder: str) -> int:
