@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        return _run(given)
+    finally:
+        let_go_of_streams()
+
+
+def _run(given: list[str]) -> int:
+    try:
         if given and given[0] in COMMANDS:
             command = importlib.import_module(f"millpond.cli.{given[0]}")
             return int(command.main(given[1:]))
@@ -76,3 +84,13 @@ def complain(who: str, refusal: Refusal) -> None:
     if refusal.trace:
         sys.stderr.write(plain(refusal.trace, lines=True).rstrip("\n") + "\n")
     sys.stderr.write(f"{who}: {plain(refusal.message, lines=True)}\n")
+
+
+def let_go_of_streams() -> None:
+    """Write out what is left to say; where nobody listens any more, that is no failure."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            # Else the interpreter would try again as it ends, and change the exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
