@@ -171,6 +171,8 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
     failed_before: float
     limit: int = 1000
     keys_before: float | None = None
+    audit_before: float | None = None
+    """Records of the audit that are older may go, too, where a store keeps them that long."""
 
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune

@@ -46,7 +46,6 @@ from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable
 
 
@@ -221,53 +220,14 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
             left = order.limit - gone
-            gone += _forget(tables, table, table.succeeded, order.completed_before, left)
+            gone += tables.prune(table, order.completed_before, left, completed=True)
             left = order.limit - gone
-            gone += _forget(tables, table, table.unsuccessful, order.failed_before, left)
+            gone += tables.prune(table, order.failed_before, left, completed=False)
     if order.keys_before is not None:
-        _forget_keys(tables, pool, order.keys_before)
+        tables.prune_keys(pool, order.keys_before)
+    if order.audit_before is not None:
+        tables.prune_audit(order.audit_before)
     return gone
-
-
-def _forget(
-    tables: Tables, pool: PoolTable, ended: deque[Task] | None, before: float, limit: int
-) -> int:
-    gone = 0
-    while ended and gone < limit:
-        task, identifier = ended[0], ended[0].new.id
-        finished_at = task.finished_at or 0.0
-        redriven = tables.tasks.get(identifier) is not task
-        if finished_at >= before and not redriven:
-            break
-        ended.popleft()
-        if redriven:
-            continue
-        tables.forget(task)
-        known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
-        if known is not None and known.task == identifier:
-            pool.old_keys[key_of(task.new)] = finished_at
-        gone += 1
-    return gone
-
-
-def _forget_keys(tables: Tables, pool: PoolTable, before: float) -> None:
-    """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
-    for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
-        del pool.old_keys[key]
-        known = pool.keys.get(key)
-        if known is not None and known.task not in tables.tasks:
-            del pool.keys[key]
-    over = [
-        run
-        for run in tables.runs.values()
-        if run.new.pool == pool.spec.name
-        and run.finished_at is not None
-        and run.finished_at < before
-    ]
-    for run in over:
-        del tables.runs[run.new.id]
-        if run.new.name is not None:
-            tables.runs_by_name.pop((run.new.pool, run.new.name), None)
 
 
 # Tasks

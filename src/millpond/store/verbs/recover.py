@@ -67,7 +67,7 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
     if last:
         moved += _abandon_closures(tables, worker.owner or "", now, left)
-    if last and tables.owned.get(worker.owner or ""):
+    if last and tables.has_closures(worker.owner or ""):
         return moved
     remove(tables, worker, now)
     if last:
