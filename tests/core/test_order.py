@@ -164,7 +164,8 @@ class BacklogMachine(RuleBasedStateMachine):
     def after(self) -> None:
         """One step is over: what it touched takes its place."""
         self.log.flush(self.now)
-        self.ref.settle_ring(self.now, self.log._ring._joined)
+        joined = {share: seat.joined for share, seat in self.log._ring._seats.items()}
+        self.ref.settle_ring(self.now, joined)
 
     @rule(
         key=KEYS,
@@ -295,7 +296,8 @@ class BacklogMachine(RuleBasedStateMachine):
 
 def kept(log: Backlog) -> int:
     """How much a backlog holds beyond what the ring must remember."""
-    parts: list[Any] = [log, log._units, log._shares, log._ring._in, log._ring._audiences]
+    seated = [share for share in log._ring._seats if share in log._ring]
+    parts: list[Any] = [log, log._units, log._shares, seated, log._ring._audiences]
     heaps = [log._task_timers, log._unit_timers, log._fading, log._touched, log._touched_units]
     return sum(map(len, [*parts, *heaps, log._running, *log._lines.values(), [*log]]))
 

@@ -102,7 +102,7 @@ class RingMachine(RuleBasedStateMachine):
             for s, place in self.model.last.items()
             if s in self.model.present or place > self.model.passed
         }
-        assert kept == set(self.ring._turns) == set(self.ring._joined)
+        assert kept == set(self.ring._seats)
         assert kept - set(self.model.present) == set(self.ring._resting.entries)
         assert set().union(*self.model.present.values()) == set(self.ring._audiences)
 
@@ -251,7 +251,7 @@ def test_keys_that_went_are_forgotten_as_the_ring_turns() -> None:
         ring.serve(f"k{n}")
         ring.leave(f"k{n}", None)
         ring.serve("stays")
-        assert len(ring._turns) <= 4
+        assert len(ring._seats) <= 4
 
 
 def test_no_more_than_so_many_places_are_kept() -> None:
@@ -261,5 +261,5 @@ def test_no_more_than_so_many_places_are_kept() -> None:
         ring.enter(f"k{n}", None)
         ring.serve(f"k{n}")
         ring.leave(f"k{n}", None)
-    assert PLACES_KEPT == len(ring._resting) == len(ring._turns) == len(ring._joined)
-    assert ("k0" in ring._turns, f"k{PLACES_KEPT + 99}" in ring._turns) == (False, True)
+    assert PLACES_KEPT == len(ring._resting) == len(ring._seats)
+    assert ("k0" in ring._seats, f"k{PLACES_KEPT + 99}" in ring._seats) == (False, True)

@@ -11,7 +11,7 @@ from millpond.core.spec import Order
 from millpond.demo import bulkhead_act, flood_act, pressure_act, run_act
 from millpond.demo.report import Show, give
 from millpond.demo.story import Act, Columns, Row, Spark, Stack, Strip
-from millpond.store.memory import submit as memory_submit
+from millpond.store.verbs import submit as memory_submit
 
 
 @pytest.fixture(scope="module")

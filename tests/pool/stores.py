@@ -115,10 +115,17 @@ class Watched:
         return answer
 
     async def recover(
-        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
     ) -> RecoverAnswer:
         await self._begin("recover", limit)
-        answer = await self.inner.recover(limit=limit, now=now, entropy=entropy)
+        answer = await self.inner.recover(
+            limit=limit, generation=generation, now=now, entropy=entropy
+        )
         await self._end()
         return answer
 

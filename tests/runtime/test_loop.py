@@ -438,10 +438,15 @@ class Recovering(Watched):
         self.recovered_at: list[float] = []
 
     async def recover(
-        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
     ) -> RecoverAnswer:
         self.recovered_at.append(asyncio.get_running_loop().time())
-        return await super().recover(limit=limit, now=now, entropy=entropy)
+        return await super().recover(limit=limit, generation=generation, now=now, entropy=entropy)
 
 
 @pytest.mark.rows("CX-T55", "CX-T62", "CX-06")

@@ -85,7 +85,7 @@ def test_a_live_history_is_a_history_like_any_other() -> None:
 
 def test_a_broken_live_history_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the judge of the store saw in a live history is there in a short part of it."""
-    from millpond.store.memory import lease
+    from millpond.store.verbs import lease
 
     monkeypatch.setattr(lease, "slots", lambda *_: 1)
     with pytest.raises(Broken) as broken:

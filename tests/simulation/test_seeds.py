@@ -71,7 +71,7 @@ async def test_a_saved_history_is_the_same_history() -> None:
 
 def test_shrinking_keeps_the_promise_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shortest part of a breaking history breaks the same promise with far fewer verbs."""
-    from millpond.store.memory import lease
+    from millpond.store.verbs import lease
 
     monkeypatch.setattr(lease, "slots", lambda *_: 1)
     with pytest.raises(Broken) as broken:

@@ -137,6 +137,19 @@ class Bury(msgspec.Struct, frozen=True, tag=True):
     worker: str
 
 
+class Lead(msgspec.Struct, frozen=True, tag=True):
+    """A process would lead maintenance for `lease` seconds, or goes on leading.
+
+    Answered with 1 if it leads, and with the generation in force, which grows with each new leader.
+    """
+
+    owner: str
+    lease: float
+
+    def __post_init__(self) -> None:
+        check.number("lease", self.lease, above=0.0)
+
+
 class Seal(msgspec.Struct, frozen=True, tag=True):
     """A holder adds nothing more to a run."""
 
@@ -158,6 +171,8 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
     failed_before: float
     limit: int = 1000
     keys_before: float | None = None
+    audit_before: float | None = None
+    """Records of the audit that are older may go, too, where a store keeps them that long."""
 
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune
@@ -165,5 +180,6 @@ TaskOrder: TypeAlias = Cancel | Redrive
 AttemptOrder: TypeAlias = Progress | Remember
 """What a running attempt says of itself: it counts only with the current fence."""
 WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
+LeaderOrder: TypeAlias = Lead
 RunOrder: TypeAlias = Seal | CancelRun
-Order: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | RunOrder
+Order: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder

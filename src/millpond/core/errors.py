@@ -16,7 +16,21 @@ MillpondError                code, docs
 ├── BadPayload               task, parameter, reason; also a TypeError
 ├── PayloadTooLarge          task, size, limit
 ├── StoreError
-│   └── StoreClosed
+│   ├── StoreClosed
+│   ├── StoreForked          path
+│   ├── StoreMissing         path
+│   ├── StoreNotWritable     path
+│   ├── NotADatabase         path
+│   ├── StoreLocked          path, waited
+│   ├── StoreFull            path
+│   ├── StoreFailing         path, sqlite
+│   ├── StoreCorrupt         path
+│   ├── OutcomeUnknown       path
+│   ├── SchemaTooNew         path, found, known
+│   ├── SchemaChanged        path, version
+│   ├── MigrationNeeded      path, found, needed
+│   └── SQLiteTooOld         found, needed
+├── BadStoreURL              url, reason
 ├── AlreadyOpen
 ├── NotOpen
 ├── DuplicateName            kind, name
@@ -40,6 +54,7 @@ from typing import ClassVar
 __all__ = [
     "AlreadyOpen",
     "BadPayload",
+    "BadStoreURL",
     "BatchTooLarge",
     "BulkheadRejected",
     "ConfigConflict",
@@ -47,19 +62,32 @@ __all__ = [
     "DuplicateName",
     "IdempotencyConflict",
     "IllegalTransition",
+    "MigrationNeeded",
     "MillpondError",
     "NoCapacity",
+    "NotADatabase",
     "NotOpen",
     "NotSupported",
+    "OutcomeUnknown",
     "PayloadTooLarge",
     "PoolClosed",
     "PoolFull",
     "RunFailed",
     "RunOverBudget",
     "RunStopped",
+    "SQLiteTooOld",
+    "SchemaChanged",
+    "SchemaTooNew",
     "StaleRevision",
     "StoreClosed",
+    "StoreCorrupt",
     "StoreError",
+    "StoreFailing",
+    "StoreForked",
+    "StoreFull",
+    "StoreLocked",
+    "StoreMissing",
+    "StoreNotWritable",
     "Stuck",
     "TaskCancelled",
     "TaskEnded",
@@ -222,7 +250,7 @@ class PayloadTooLarge(MillpondError):
 
 
 class StoreError(MillpondError):
-    """The store could not carry out a verb; nothing was changed."""
+    """The store could not carry out a verb; nothing was changed, unless its kind says otherwise."""
 
     code = "MILL-020"
 
@@ -340,6 +368,120 @@ class RunOverBudget(RunStopped):
 
     code = "MILL-038"
     max_tasks: int
+
+
+class BadStoreURL(MillpondError):
+    """The URL of a store cannot be understood, or names no place where a store can be."""
+
+    code = "MILL-040"
+    url: str
+    reason: str
+
+
+class StoreMissing(StoreError):
+    """The folder of the store's file is not there, or the file is not and may not be made."""
+
+    code = "MILL-041"
+    path: str
+
+
+class StoreNotWritable(StoreError):
+    """The store's file or its folder may not be written: permissions, or a read-only disk.
+
+    SQLite writes two more files beside the database (`-wal` and `-shm`), so the folder counts too.
+    """
+
+    code = "MILL-042"
+    path: str
+
+
+class NotADatabase(StoreError):
+    """The file is there, and is something else than a SQLite database; it was left as it is."""
+
+    code = "MILL-043"
+    path: str
+
+
+class StoreLocked(StoreError):
+    """Somebody held the database for so long that the store gave up; nothing was changed."""
+
+    code = "MILL-044"
+    path: str
+    waited: float
+
+
+class StoreFull(StoreError):
+    """There is no room left on the disk of the store, or in its file; nothing was changed."""
+
+    code = "MILL-045"
+    path: str
+
+
+class StoreFailing(StoreError):
+    """The disk or the file system reported an error; `sqlite` is SQLite's name for it."""
+
+    code = "MILL-046"
+    path: str
+    sqlite: str
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged: what it says of itself does not fit together."""
+
+    code = "MILL-047"
+    path: str
+
+
+class OutcomeUnknown(StoreError):
+    """The commit itself failed: whether the change is stored is not known.
+
+    Ask again before doing it again, or submit with an idempotency key, which makes a repeat
+    harmless.
+    """
+
+    code = "MILL-048"
+    path: str
+
+
+class SchemaTooNew(StoreError):
+    """A newer release has changed the store's tables in ways this one does not know."""
+
+    code = "MILL-049"
+    path: str
+    found: int
+    known: int
+
+
+class SchemaChanged(StoreError):
+    """A migration that was applied to the store is not the one this release has."""
+
+    code = "MILL-050"
+    path: str
+    version: int
+
+
+class MigrationNeeded(StoreError):
+    """The store's tables are older than this release needs, and `migrate=False` was given."""
+
+    code = "MILL-051"
+    path: str
+    found: int
+    needed: int
+
+
+class SQLiteTooOld(StoreError):
+    """Python was built with a SQLite library that lacks what the store needs."""
+
+    code = "MILL-052"
+    found: str
+    needed: str
+
+
+class StoreForked(StoreError):
+    """A process made by fork asked the store its parent had opened; it must open its own."""
+
+    code = "MILL-053"
+    path: str
 
 
 _LONGEST_SHOWN = 80

@@ -9,7 +9,7 @@ entry is dead: skipped when it surfaces, swept out when the dead outnumber the l
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 _SLACK = 32
 _TAKEN: Any = None
 """What is left in the row of a task that was taken, until the row is cut."""
+
+
+class Head(Protocol):
+    """Where a task stands, and from when on."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def due(self) -> float: ...
 
 
 class Line:
@@ -72,6 +83,10 @@ class Line:
             if head.rank < rank or (head.rank == rank and head.seq < seq):
                 return head
         return task
+
+    def head(self) -> Head | None:
+        """Return the place of the task that is next, which may be cheaper to know, or None."""
+        return self.first()
 
     def remove(self, task: Task) -> None:
         """Take out a task that is here: at once if it is the first, else it is skipped later."""

@@ -74,7 +74,7 @@ def lane_of(key: str, lanes: int) -> str:
     return str(crc32(key.encode()) % lanes)
 
 
-class _Group:
+class Group:
     """Queued tasks of one unit, one share and one owner."""
 
     __slots__ = ("address", "place", "tasks", "unit")
@@ -87,7 +87,7 @@ class _Group:
         """Where it stands in its share: (rank, seq) of the task it would start."""
 
 
-class _Shelf:
+class Shelf:
     """The groups of one share and owner that could start something, by their places.
 
     Nearly always there is one: the tasks of a partition mostly share a key.
@@ -95,20 +95,20 @@ class _Shelf:
 
     __slots__ = ("_many", "_only")
 
-    def __init__(self, group: _Group) -> None:
-        self._only: _Group | None = group
-        self._many: LazyHeap[_Group] | None = None
+    def __init__(self, group: Group) -> None:
+        self._only: Group | None = group
+        self._many: LazyHeap[Group] | None = None
 
     def __bool__(self) -> bool:
         return self._only is not None or bool(self._many)
 
-    def first(self) -> _Group | None:
+    def first(self) -> Group | None:
         """Return the group with the lowest place."""
         if self._only is not None or self._many is None:
             return self._only
         return self._many.peek()
 
-    def put(self, group: _Group) -> None:
+    def put(self, group: Group) -> None:
         """Let a group stand at its place, which may have changed."""
         if self._only is group:
             return
@@ -119,7 +119,7 @@ class _Shelf:
             self._only = None
         self._many.set(group, group.place)
 
-    def take(self, group: _Group) -> None:
+    def take(self, group: Group) -> None:
         """Take a group out, if it is here."""
         if self._only is group:
             self._only = None
@@ -127,13 +127,13 @@ class _Shelf:
             self._many.discard(group)
 
 
-class _UnitState:
+class UnitState:
     """What limits one lane or key: how many run, pauses, its rate."""
 
     __slots__ = ("blocked", "groups", "held_until", "paused", "running", "tat")
 
     def __init__(self) -> None:
-        self.groups: dict[tuple[Share, Owner], _Group] = {}
+        self.groups: dict[tuple[Share, Owner], Group] = {}
         self.running = 0
         self.paused = False
         self.blocked = False
@@ -182,7 +182,7 @@ class Backlog:
         self.spec = spec
         self.lanes = spec.strict
         """Whether lanes (or keys, as lanes) run one task at a time and in sequence."""
-        self.grouped = _needs_groups(spec)
+        self.grouped = needs_groups(spec)
         """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
         self._fair = spec.order.kind is _FAIR
         self._by_share = self._fair and not spec.strict
@@ -191,13 +191,13 @@ class Backlog:
         self._lines: dict[Owner, Line] = {}
         self._running: dict[str, int] = {}
         """How many of each key run, where there are no groups to know it."""
-        self._units: dict[Unit, _UnitState] = {}
-        self._shares: dict[tuple[Share, Owner], _Shelf] = {}
+        self._units: dict[Unit, UnitState] = {}
+        self._shares: dict[tuple[Share, Owner], Shelf] = {}
         self._ring = Ring(spec.order) if self.grouped else _NO_RING
         self._delayed: dict[TaskId, Task] = {}
         self._task_timers: LazyHeap[TaskId] = LazyHeap()
         self._unit_timers: LazyHeap[Unit] = LazyHeap()
-        self._touched: dict[_Group, None] = {}
+        self._touched: dict[Group, None] = {}
         self._touched_units: dict[Unit, None] = {}
         self._fading: LazyHeap[Unit] = LazyHeap()
         """Idle units by when they may be forgotten."""
@@ -443,7 +443,7 @@ class Backlog:
         self._look_at(spec)
         if self.grouped:
             self._ring.reorder(spec.order)
-        elif _needs_groups(spec):
+        elif needs_groups(spec):
             self._group()
         if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
             return
@@ -476,7 +476,7 @@ class Backlog:
         if self._fading.entries:
             self._forget_faded(now)
 
-    def _fade(self, unit: Unit, state: _UnitState, now: float) -> None:
+    def _fade(self, unit: Unit, state: UnitState, now: float) -> None:
         """Forget an idle unit, at once or when its rate and its hold no longer matter."""
         until = state.matters_until if state.tat else state.held_until
         if until > now:
@@ -496,9 +496,9 @@ class Backlog:
         del self._units[unit]
         if self._unit_timers.entries:
             self._unit_timers.discard(unit)
-        if not self._units:
+        if not needs_groups(self.spec) and not self._units:
             # Nothing waits or runs and no key is stopped any more: keys need not matter now.
-            self.grouped = _needs_groups(self.spec)
+            self.grouped = False
 
     # How it is kept
 
@@ -532,7 +532,7 @@ class Backlog:
         for task in waiting:
             self._insert(task)
 
-    def _unit_to_stop(self, unit: Unit) -> _UnitState:
+    def _unit_to_stop(self, unit: Unit) -> UnitState:
         if not self.grouped:
             self._group()
         return self._unit(unit)
@@ -543,18 +543,24 @@ class Backlog:
         # In a fair pool with lanes the lanes take turns: a lane's order runs across partitions.
         return task.unit if self.lanes else task.new.share
 
-    def _unit(self, unit: Unit) -> _UnitState:
+    def _unit(self, unit: Unit) -> UnitState:
         state = self._units.get(unit)
         if state is None:
-            state = self._units[unit] = _UnitState()
+            state = self._units[unit] = self._new_unit(unit)
         return state
 
-    def _touch(self, unit: Unit, state: _UnitState) -> None:
+    def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - rows are kept by name
+        return UnitState()
+
+    def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
+        return Group(address, unit)
+
+    def _touch(self, unit: Unit, state: UnitState) -> None:
         self._touched_units[unit] = None
         for group in state.groups.values():
             self._touched[group] = None
 
-    def _touch_count(self, unit: Unit, state: _UnitState) -> None:
+    def _touch_count(self, unit: Unit, state: UnitState) -> None:
         """Touch a unit whose running count changed: its groups only if a limit looks at it."""
         if self._limited and unit is not None:
             self._touch(unit, state)
@@ -569,11 +575,11 @@ class Backlog:
         address = (new.share if self._by_share else self._share(task), new.owner)
         group = state.groups.get(address)
         if group is None:
-            group = state.groups[address] = _Group(address, unit)
+            group = state.groups[address] = self._new_group(address, unit)
         group.tasks.add(task)
         self._touched[group] = None
 
-    def _open(self, unit: Unit, state: _UnitState, now: float) -> bool:
+    def _open(self, unit: Unit, state: UnitState, now: float) -> bool:
         """Return whether the limits of a unit let one more of its tasks start."""
         if state.paused or state.blocked or state.held_until > now:
             return False
@@ -583,10 +589,10 @@ class Backlog:
             return False
         return self._rate is None or gcra.ready_at(self._rate, state.tat, 1, now) <= now
 
-    def _place(self, group: _Group, now: float) -> None:
+    def _place(self, group: Group, now: float) -> None:
         """Put a group into or out of its share, and its share into or out of the ring."""
         state = self._units[group.unit]
-        head = group.tasks.first()
+        head = group.tasks.head()
         if head is None:
             del state.groups[group.address]
             self._enlist(group, ready=False)
@@ -600,7 +606,7 @@ class Backlog:
         if not ready or self._unit_timers.entries:
             self._set_timer(group, state, head.due, now)
 
-    def _set_timer(self, group: _Group, state: _UnitState, due: float, now: float) -> None:
+    def _set_timer(self, group: Group, state: UnitState, due: float, now: float) -> None:
         """Arm the timer of a unit that only time keeps from starting its next task.
 
         Only a strict lane keeps a task that is not due: it blocks the ones behind it.
@@ -613,13 +619,13 @@ class Backlog:
             # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
             self._unit_timers.discard(unit)
 
-    def _enlist(self, group: _Group, *, ready: bool) -> None:
+    def _enlist(self, group: Group, *, ready: bool) -> None:
         """Let a group stand in its share, or take it out."""
         address = group.address
         shelf = self._shares.get(address)
         if shelf is None:
             if ready:
-                self._shares[address] = _Shelf(group)
+                self._shares[address] = Shelf(group)
                 self._ring.enter(*address)
         elif ready:
             shelf.put(group)
@@ -629,7 +635,7 @@ class Backlog:
                 del self._shares[address]
                 self._ring.leave(*address)
 
-    def _next_group(self, owner: Owner) -> _Group | None:
+    def _next_group(self, owner: Owner) -> Group | None:
         """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
         found = self._ring.next_for(owner)
         if found is None:
@@ -645,7 +651,7 @@ class Backlog:
             return first
         return own
 
-    def _not_before(self, unit: Unit, state: _UnitState, now: float) -> float:
+    def _not_before(self, unit: Unit, state: UnitState, now: float) -> float:
         """Return when the hold and the rate of a unit let it start something: now or later."""
         held_until = state.held_until
         if self._rate is None or unit is None:
@@ -653,7 +659,7 @@ class Backlog:
         return max(held_until, gcra.ready_at(self._rate, state.tat, 1, now))
 
 
-def _needs_groups(spec: PoolSpec) -> bool:
+def needs_groups(spec: PoolSpec) -> bool:
     """Return whether lanes or keys decide what may start, or whose turn it is."""
     limited = spec.unit_limit is not None or spec.rate_per_key is not None
     return limited or spec.order.kind is _FAIR

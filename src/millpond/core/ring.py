@@ -31,48 +31,64 @@ PLACES_KEPT = 10_000
 """How many shares that are out keep their place; beyond it the lowest are forgotten."""
 
 
+class Seat:
+    """Where one share stands, and which audiences it takes part for; none = it rests."""
+
+    __slots__ = ("joined", "owners", "turn")
+
+    def __init__(self, turn: int, joined: int) -> None:
+        self.turn = turn
+        self.joined = joined
+        self.owners: tuple[Owner, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its turn, and among equal turns its order of joining."""
+        return (self.turn, self.joined)
+
+
 class Ring:
     """The shares that have something to start, in the order of their turns."""
 
-    __slots__ = ("_audiences", "_in", "_joined", "_joins", "_order", "_resting", "_turns", "passed")
+    __slots__ = ("_audiences", "_order", "_resting", "_seats", "joins", "passed")
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._audiences: dict[Owner, LazyHeap[Share]] = {}
-        self._in: dict[Share, tuple[Owner, ...]] = {}
-        self._turns: dict[Share, int] = {}
-        self._joined: dict[Share, int] = {}
-        self._joins = 0
+        self._seats: dict[Share, Seat] = {}
+        self.joins = 0
         self._resting: LazyHeap[Share] = LazyHeap()
         self.passed = (0, 0)
         """The place last served, (V, join order): every share in reach stands behind it."""
 
     def __contains__(self, share: Share) -> bool:
-        return share in self._in
+        seat = self._seats.get(share)
+        return seat is not None and bool(seat.owners)
 
     def enter(self, share: Share, owner: Owner) -> None:
         """Let `share` take part for `owner`'s claims; joining the ring if it was out of it."""
-        present = self._in.get(share)
-        if present is None:
-            self._in[share] = _EVERYBODY if owner is None else (owner,)
-            self._join(share)
-        elif owner in present:
+        seat = self._seats.get(share)
+        if seat is None:
+            self.joins += 1
+            seat = self._seats[share] = Seat(self.passed[0], self.joins)
+        elif not seat.owners:
+            self._resting.discard(share)
+        elif owner in seat.owners:
             return
-        else:
-            self._in[share] = (*present, owner)
-        self._audience(owner).set(share, self._place(share))
+        seat.owners = (*seat.owners, owner) if seat.owners or owner is not None else _EVERYBODY
+        self._audience(owner).set(share, seat.place)
 
     def leave(self, share: Share, owner: Owner) -> None:
         """Take `share` out of `owner`'s claims; out of the ring once no audience is left."""
-        present = self._in.get(share)
-        if present is None or owner not in present:
+        seat = self._seats.get(share)
+        if seat is None or owner not in seat.owners:
             return
         self._drop(share, owner)
-        if len(present) > 1:
-            self._in[share] = tuple([one for one in present if one != owner])
-        else:
-            del self._in[share]
-            self._rest(share)
+        seat.owners = tuple([one for one in seat.owners if one != owner])
+        if not seat.owners:
+            # Its place is remembered only until it is passed.
+            self._resting.set(share, seat.place)
+            self._forget_passed()
 
     def reorder(self, order: Order) -> None:
         """Take over new weights; they count from the next start on."""
@@ -99,44 +115,28 @@ class Ring:
 
     def serve(self, share: Share) -> None:
         """Count one start for `share`: its next turn comes one stride later."""
-        turn, joined = self._turns[share], self._joined[share]
+        seat = self._seats[share]
+        turn, joined = seat.turn, seat.joined
         if (turn, joined) > self.passed:
             self.passed = (turn, joined)
         else:
             # Reserved for an owner who did not ask, it lags behind V; it saves up nothing.
             turn = self.passed[0]
         turn += self._order.stride(share) if self._order.weights else ONE_TURN
-        self._turns[share] = turn
+        seat.turn = turn
         place = (turn, joined)
-        for owner in self._in[share]:
+        for owner in seat.owners:
             self._audiences[owner].set(share, place)
         lowest = self._resting.top()
         if lowest is not None and lowest[0] <= self.passed:
             self._forget_passed()
-
-    def _join(self, share: Share) -> None:
-        if share in self._turns:
-            self._resting.discard(share)
-            return
-        self._turns[share] = self.passed[0]
-        self._joins += 1
-        self._joined[share] = self._joins
-
-    def _rest(self, share: Share) -> None:
-        """Remember the place of a share that is out only until it is passed."""
-        self._resting.set(share, self._place(share))
-        self._forget_passed()
 
     def _forget_passed(self) -> None:
         resting = self._resting
         while (lowest := resting.top()) is not None and (
             lowest[0] <= self.passed or len(resting.entries) > PLACES_KEPT
         ):
-            share = resting.pop()
-            del self._turns[share], self._joined[share]
-
-    def _place(self, share: Share) -> tuple[int, int]:
-        return (self._turns[share], self._joined[share])
+            del self._seats[resting.pop()]
 
     def _audience(self, owner: Owner) -> LazyHeap[Share]:
         audience = self._audiences.get(owner)
@@ -147,5 +147,5 @@ class Ring:
     def _drop(self, share: Share, owner: Owner) -> None:
         audience = self._audiences[owner]
         audience.discard(share)
-        if not audience:
+        if not audience.entries:
             del self._audiences[owner]

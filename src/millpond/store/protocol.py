@@ -157,6 +157,8 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
     next_at: float | None = None
     """When time alone gives `recover` something to do again; None = not before another verb."""
+    deposed: bool = False
+    """Nothing was done: the generation it was asked with does not lead (any more)."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
@@ -172,6 +174,18 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
     emptied: tuple[Emptied, ...] = ()
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one process tells the others after a commit: worth a look, never the truth."""
+
+    wakes: tuple[Wake, ...] = ()
+    ended: tuple[int, ...] = ()
+    finished_runs: tuple[int, ...] = ()
+    cancelled: tuple[int, ...] = ()
+    """Running tasks that were asked to stop."""
+    more: bool = False
+    """There was more than fits: look at everything."""
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,9 +388,17 @@ class Store(Protocol):
         ...
 
     async def recover(
-        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
     ) -> RecoverAnswer:
-        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        """Do what time alone does: lose expired leases, fail expired and forgotten tasks.
+
+        With a `generation` only if it leads (`Lead`): of two who take turns, one does it.
+        """
         ...
 
     async def control(

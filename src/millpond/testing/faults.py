@@ -139,12 +139,19 @@ class FaultyStore:
         )
 
     async def recover(
-        self, *, limit: int = 1000, now: float | None = None, entropy: int | None = None
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
     ) -> RecoverAnswer:
         """Do what time alone does."""
         return await self._do(
             "recover",
-            lambda dice: self._store.recover(limit=limit, now=now, entropy=entropy or dice),
+            lambda dice: self._store.recover(
+                limit=limit, generation=generation, now=now, entropy=entropy or dice
+            ),
         )
 
     async def control(

@@ -22,8 +22,8 @@ from millpond.core.gate import Gate
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import Event, Status
 from millpond.core.ring import Ring
-from millpond.store.memory import ahead, lease, recover, settle, submit
-from millpond.store.memory.tables import Tables
+from millpond.store.verbs import ahead, lease, recover, settle, submit
+from millpond.store.verbs.tables import Tables
 from millpond.testing.crowd import Crowd
 from millpond.testing.live import simulate_live
 from millpond.testing.live.mutants import LIVE_MUTANTS
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased, Worker
     from millpond.core.settle import Settlement
     from millpond.core.task import Fence, NewTask, Task
-    from millpond.store.memory.tables import PoolTable
+    from millpond.store.verbs.tables import PoolTable
 
 MOST_HISTORIES = 5_000
 MOST_LIVE = 2_500
@@ -103,12 +103,13 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
 
     def leave_and_reset(ring: Ring, share: str | None, owner: str | None) -> None:
         leave(ring, share, owner)
-        if share in ring._in:
+        if share in ring:
             return
-        for other, owners in ring._in.items():
-            ring._turns[other] = int(ring.passed[0])
-            for one in owners:
-                ring._audiences[one].set(other, ring._place(other))
+        for other, seat in ring._seats.items():
+            if seat.owners:
+                seat.turn = int(ring.passed[0])
+            for one in seat.owners:
+                ring._audiences[one].set(other, seat.place)
 
     with patch.object(Ring, "leave", leave_and_reset):
         yield

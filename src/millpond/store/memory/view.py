@@ -15,19 +15,19 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
-from millpond.store.memory.control import pool_named
-from millpond.store.memory.endings import processed
-from millpond.store.memory.lease import could_lease
-from millpond.store.memory.tables import in_order
-from millpond.store.memory.why import facts_about
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
+from millpond.store.verbs.control import pool_named
+from millpond.store.verbs.endings import processed
+from millpond.store.verbs.lease import could_lease
+from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.why import facts_about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
-    from millpond.store.memory.tables import PoolTable, Tables
+    from millpond.store.verbs.tables import PoolTable, Tables
 
 
 class MemoryView:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.core.lease import Worker
     from millpond.core.task import Fence, Task
-    from millpond.store.memory.tables import PoolTable, Tables
+    from millpond.store.verbs.tables import PoolTable, Tables
 
 
 Slot: TypeAlias = tuple[str, str | None]

@@ -1,10 +1,14 @@
-"""The tables of the memory store, and `move`: the one place where a task changes its status."""
+"""The tables the verbs work on, and `move`: the one place where a task changes its status.
+
+They are kept in dictionaries here. A store on disk keeps the same tables in rows: what it hands to
+the verbs looks the same, is read when it is asked for, and is written when the verb is over.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
@@ -19,9 +23,9 @@ from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
-from millpond.store.memory.arrivals import Arrivals
-from millpond.store.memory.endings import Endings
-from millpond.store.memory.fresh import Fresh
+from millpond.store.verbs.arrivals import Arrivals
+from millpond.store.verbs.endings import Endings
+from millpond.store.verbs.fresh import Fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +46,14 @@ _NO_UNITS: set[str] = set()
 
 MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
+
+
+class Leader(msgspec.Struct):
+    """Who leads maintenance: the generation only grows."""
+
+    owner: str = ""
+    until: float = 0.0
+    generation: int = 0
 
 
 class PoolTable:
@@ -156,6 +168,8 @@ class PoolTable:
 class Tables:
     """Everything the store keeps."""
 
+    make_task: ClassVar[type[Task]] = Task
+
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         self.pools: dict[str, PoolTable] = {}
         self.tasks: dict[int, Task] = {}
@@ -163,6 +177,7 @@ class Tables:
         """Ids of tasks that retention removed, the latest of them."""
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
+        self.leader = Leader()
         self.workers: dict[str, Worker] = {}
         self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
@@ -268,6 +283,11 @@ class Tables:
                 return True
         return False
 
+    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+        """Return what a worker holds of which the end was asked for, by pool and place."""
+        held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
+        return tuple(t.new.id for t in sorted(held, key=in_order) if t.cancel_requested)
+
     # Tasks come and go
 
     def insert(self, new: NewTask, now: float, *, outside: bool, cause: int | None = None) -> Task:
@@ -282,7 +302,7 @@ class Tables:
         due = now
         if new.delay or new.run_at is not None:
             due = max(rounded(now + new.delay if new.run_at is None else new.run_at), now)
-        task = Task(
+        task = self.make_task(
             new=new,
             status=_AS_SUBMITTED,
             seq=seq,
@@ -300,7 +320,7 @@ class Tables:
         if outside:
             pool.fresh.add(task)
         if new.owner is not None:
-            self.owned[new.owner] = self.owned.get(new.owner, 0) + 1
+            self._own(new.owner)
         if new.run is None:
             self._enqueue(pool, task, now)
             return task
@@ -492,6 +512,48 @@ class Tables:
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
 
+    def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
+        """Forget tasks that ended before a moment, oldest first; return how many."""
+        ended = pool.succeeded if completed else pool.unsuccessful
+        gone = 0
+        while ended and gone < limit:
+            task, identifier = ended[0], ended[0].new.id
+            finished_at = task.finished_at or 0.0
+            redriven = self.tasks.get(identifier) is not task
+            if finished_at >= before and not redriven:
+                break
+            ended.popleft()
+            if redriven:
+                continue
+            self.forget(task)
+            known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
+            if known is not None and known.task == identifier:
+                pool.old_keys[key_of(task.new)] = finished_at
+            gone += 1
+        return gone
+
+    def prune_keys(self, pool: PoolTable, before: float) -> None:
+        """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
+        for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
+            del pool.old_keys[key]
+            known = pool.keys.get(key)
+            if known is not None and known.task not in self.tasks:
+                del pool.keys[key]
+        over = [
+            run
+            for run in self.runs.values()
+            if run.new.pool == pool.name
+            and run.finished_at is not None
+            and run.finished_at < before
+        ]
+        for run in over:
+            del self.runs[run.new.id]
+            if run.new.name is not None:
+                self.runs_by_name.pop((run.new.pool, run.new.name), None)
+
+    def prune_audit(self, before: float) -> None:
+        """Forget records that are older than a moment; here their number is what bounds them."""
+
     def forget(self, task: Task) -> None:
         """Let go of an ended task; its notes in the audit keep only what they tell."""
         new = task.new
@@ -507,9 +569,7 @@ class Tables:
 
     def park(self, pool: PoolTable, task: Task, now: float) -> None:
         """Set a queued task aside until a worker comes that knows its function."""
-        waiting = pool.parked.setdefault(task.new.call.function, LazyHeap())
-        waiting.set(task.new.id, (task.rank, task.seq))
-        self.parked_since.set(task.new.id, (now, task.new.id))
+        self._note_parked(pool, task, now)
         task.parked = True
         if pool.backlog.strict(task.unit):
             pool.backlog.block(task.unit, blocked=True)
@@ -519,17 +579,25 @@ class Tables:
 
     def unpark(self, pool: PoolTable, task: Task, now: float) -> None:
         """Put a parked task back at its place in the queue."""
-        waiting = pool.parked[task.new.call.function]
-        waiting.discard(task.new.id)
-        if not waiting:
-            del pool.parked[task.new.call.function]
-        self.parked_since.discard(task.new.id)
+        self._note_unparked(pool, task)
         task.parked = False
         if pool.backlog.strict(task.unit):
             pool.backlog.block(task.unit, blocked=False)
         else:
             pool.parked_apart -= 1
             pool.backlog.add(task, now)
+
+    def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
+        waiting = pool.parked.setdefault(task.new.call.function, LazyHeap())
+        waiting.set(task.new.id, (task.rank, task.seq))
+        self.parked_since.set(task.new.id, (now, task.new.id))
+
+    def _note_unparked(self, pool: PoolTable, task: Task) -> None:
+        waiting = pool.parked[task.new.call.function]
+        waiting.discard(task.new.id)
+        if not waiting:
+            del pool.parked[task.new.call.function]
+        self.parked_since.discard(task.new.id)
 
     # What hangs on an arrow
 
@@ -611,7 +679,7 @@ class Tables:
         new, status = task.new, task.status
         task.finished_at = now
         pool.totals[status] = pool.totals.get(status, 0) + 1
-        _ended(pool, status).append(task)
+        self._keep(pool, task)
         pool.live -= 1
         self.endings.over(pool, task)
         if new.owner is not None:
@@ -622,6 +690,13 @@ class Tables:
             self.insert(callback(task, self.token()), now, outside=False, cause=new.id)
         if new.run is not None and new.run in self.runs:
             self._leave_run(self.runs[new.run], task, now)
+
+    def _keep(self, pool: PoolTable, ended: Task) -> None:
+        """Keep an ended task for as long as retention says."""
+        _ended(pool, ended.status).append(ended)
+
+    def _own(self, owner: str) -> None:
+        self.owned[owner] = self.owned.get(owner, 0) + 1
 
     def _disown(self, owner: str) -> None:
         left = self.owned[owner] - 1
@@ -716,6 +791,10 @@ class Tables:
             if task.new.run == run
         )
         return chain(waiting, running, callbacks)
+
+    def has_closures(self, owner: str) -> bool:
+        """Return whether a process has queued or running closures."""
+        return owner in self.owned
 
     def closures_of(self, owner: str) -> list[Task]:
         """Return the queued and running closures of a process: O(tasks), for its end."""

@@ -19,11 +19,11 @@ from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import Fence, Task
-from millpond.store.memory import ahead
 from millpond.store.protocol import LeaseAnswer
+from millpond.store.verbs import ahead
 
 if TYPE_CHECKING:
-    from millpond.store.memory.tables import PoolTable, Tables
+    from millpond.store.verbs.tables import PoolTable, Tables
 
 
 def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
@@ -92,10 +92,10 @@ def _claim_ahead(
 ) -> tuple[Leased, ...]:
     """Let a worker hold tasks beyond those it runs, unless others wait for work."""
     claimed: list[Leased] = []
+    # Nothing that happens in here makes it more or less, but for the claims themselves.
+    room = 0 if _starved_before(pool, worker, now) else ahead.room(pool, worker, now)
     while (
-        len(claimed) < ask.ahead
-        and ahead.room(pool, worker, now) > 0
-        and not _starved_before(pool, worker, now)
+        len(claimed) < min(ask.ahead, room)
         and (task := _next(tables, pool, worker, now)) is not None
     ):
         _charge_rates(pool, task, now)

@@ -8,12 +8,12 @@ from millpond.core.lease import knows
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OrderKind
 from millpond.core.why import Facts
-from millpond.store.memory.lease import rate_moment
+from millpond.store.verbs.lease import rate_moment
 
 if TYPE_CHECKING:
     from millpond.core.lease import Worker
     from millpond.core.task import Task
-    from millpond.store.memory.tables import PoolTable, Tables
+    from millpond.store.verbs.tables import PoolTable, Tables
 
 
 def facts_about(tables: Tables, task: Task, now: float) -> Facts:

@@ -29,8 +29,8 @@ from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
 from millpond.core.task import NewTask, Task, key_of
-from millpond.store.memory.tables import PoolTable, Tables
 from millpond.store.protocol import Admission, BatchAnswer
+from millpond.store.verbs.tables import PoolTable, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,12 +10,12 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
-from millpond.store.memory import ahead
-from millpond.store.memory.submit import Taken, follow_up
+from millpond.store.verbs import ahead
+from millpond.store.verbs.submit import Taken, follow_up
 
 if TYPE_CHECKING:
     from millpond.core.task import Fence, Task
-    from millpond.store.memory.tables import Tables
+    from millpond.store.verbs.tables import Tables
 
 _RUNNING, _COMPLETE = Status.RUNNING, Event.COMPLETE
 _APPLIED, _STALE = Settled.APPLIED, Settled.STALE

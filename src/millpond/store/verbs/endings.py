@@ -9,7 +9,7 @@ from millpond.store.protocol import Emptied
 
 if TYPE_CHECKING:
     from millpond.core.task import Task
-    from millpond.store.memory.tables import PoolTable
+    from millpond.store.verbs.tables import PoolTable
 
 _COMPLETED, _FAILED = Status.COMPLETED, Status.FAILED
 PROCESSED = (_COMPLETED, _FAILED)

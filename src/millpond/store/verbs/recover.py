@@ -8,14 +8,14 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import event_of_loss
-from millpond.store.memory.ahead import charge
-from millpond.store.memory.tables import in_order
+from millpond.store.verbs.ahead import charge
+from millpond.store.verbs.tables import in_order
 
 if TYPE_CHECKING:
     from millpond.core.heap import LazyHeap
     from millpond.core.lease import Worker
     from millpond.core.task import Task
-    from millpond.store.memory.tables import Tables
+    from millpond.store.verbs.tables import Tables
 
 _WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
 
@@ -67,7 +67,7 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
     if last:
         moved += _abandon_closures(tables, worker.owner or "", now, left)
-    if last and tables.owned.get(worker.owner or ""):
+    if last and tables.has_closures(worker.owner or ""):
         return moved
     remove(tables, worker, now)
     if last:

@@ -19,6 +19,7 @@ from millpond.core.control import (
     Disown,
     Hold,
     Join,
+    Lead,
     Leave,
     Order,
     Pause,
@@ -39,13 +40,12 @@ from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
-from millpond.store.memory.ahead import give_back
-from millpond.store.memory.recover import bury, everything_held
-from millpond.store.memory.settle import is_current
-from millpond.store.memory.tables import PoolTable, Tables, in_order
+from millpond.store.verbs.ahead import give_back
+from millpond.store.verbs.recover import bury, everything_held
+from millpond.store.verbs.settle import is_current
+from millpond.store.verbs.tables import PoolTable, Tables, in_order
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable
 
 
@@ -56,6 +56,8 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
             return _declare(tables, spec, now)
         case Join() | Leave() | Bury() | Disown():
             return _worker_order(tables, order, now), 0
+        case Lead():
+            return _lead(tables, order, now)
         case Cancel(tasks):
             known = [tables.tasks[i] for i in tasks if i in tables.tasks]
             return sum(cancel(tables, task, now) for task in known), 0
@@ -218,53 +220,14 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
             left = order.limit - gone
-            gone += _forget(tables, table, table.succeeded, order.completed_before, left)
+            gone += tables.prune(table, order.completed_before, left, completed=True)
             left = order.limit - gone
-            gone += _forget(tables, table, table.unsuccessful, order.failed_before, left)
+            gone += tables.prune(table, order.failed_before, left, completed=False)
     if order.keys_before is not None:
-        _forget_keys(tables, pool, order.keys_before)
+        tables.prune_keys(pool, order.keys_before)
+    if order.audit_before is not None:
+        tables.prune_audit(order.audit_before)
     return gone
-
-
-def _forget(
-    tables: Tables, pool: PoolTable, ended: deque[Task] | None, before: float, limit: int
-) -> int:
-    gone = 0
-    while ended and gone < limit:
-        task, identifier = ended[0], ended[0].new.id
-        finished_at = task.finished_at or 0.0
-        redriven = tables.tasks.get(identifier) is not task
-        if finished_at >= before and not redriven:
-            break
-        ended.popleft()
-        if redriven:
-            continue
-        tables.forget(task)
-        known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
-        if known is not None and known.task == identifier:
-            pool.old_keys[key_of(task.new)] = finished_at
-        gone += 1
-    return gone
-
-
-def _forget_keys(tables: Tables, pool: PoolTable, before: float) -> None:
-    """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
-    for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
-        del pool.old_keys[key]
-        known = pool.keys.get(key)
-        if known is not None and known.task not in tables.tasks:
-            del pool.keys[key]
-    over = [
-        run
-        for run in tables.runs.values()
-        if run.new.pool == pool.spec.name
-        and run.finished_at is not None
-        and run.finished_at < before
-    ]
-    for run in over:
-        del tables.runs[run.new.id]
-        if run.new.name is not None:
-            tables.runs_by_name.pop((run.new.pool, run.new.name), None)
 
 
 # Tasks
@@ -384,6 +347,23 @@ def _join(tables: Tables, order: Join, now: float) -> int:
         if pool.parked:
             tables.wake(name, now)
     return 1
+
+
+def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:
+    """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
+    leader = tables.leader
+    if leader.owner != order.owner:
+        if leader.until > now and tables.lives(leader.owner):
+            return 0, leader.generation
+        leader.owner = order.owner
+        leader.generation += 1
+    leader.until = rounded(now + order.lease)
+    return 1, leader.generation
+
+
+def leads(tables: Tables, generation: int) -> bool:
+    """Return whether a generation is the one that leads."""
+    return tables.leader.generation == generation
 
 
 def _seal(tables: Tables, identifier: int, holder: str) -> int:

@@ -1,0 +1,1 @@
+"""The SQLite store: one file, no server, many processes of one machine."""

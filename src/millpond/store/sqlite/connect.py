@@ -1,0 +1,191 @@
+"""Opening the database: every connection of ours has the same settings, and fails in clear words.
+
+The file itself is never opened by anything but SQLite: the locks of a process on a file are gone
+as soon as the process closes *any* descriptor of it, so an innocent `open(path).close()` would
+let another process write in the middle of our transaction.
+
+A network file system cannot be told from a local disk by a program that runs on many systems. On
+one, the locks SQLite relies on may not work: keep the file on a local disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import quote
+
+from millpond.core.errors import (
+    ConfigError,
+    NotADatabase,
+    SQLiteTooOld,
+    StoreError,
+    StoreFailing,
+    StoreMissing,
+    StoreNotWritable,
+)
+from millpond.store.sqlite.errors import folder_missing, is_busy, translated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Durability: TypeAlias = Literal["full", "normal"]
+
+SYNCHRONOUS: dict[str, str] = {"full": "FULL", "normal": "NORMAL"}
+"""full: a commit is on the disk when it is answered. normal: the latest commits may be missing
+after a power cut or a crash of the system, never after a crash of a process; the database stays
+whole in both."""
+
+OLDEST_SQLITE = (3, 35, 0)
+"""The first with RETURNING."""
+
+PATIENCE = 30.0
+"""Seconds to wait for somebody else's transaction before giving up."""
+
+_STATEMENTS_KEPT = 512
+_CACHE_KIB = 8_192
+_WAL_KEPT = 16 * 1024 * 1024
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.0002, 0.005
+
+
+def connect(
+    path: Path,
+    *,
+    durability: Durability = "full",
+    create: bool = True,
+    patience: float = PATIENCE,
+) -> sqlite3.Connection:
+    """Open the database at `path`; it may then be used by one thread at a time.
+
+    Transactions are begun and ended by hand. The mode of the file is WAL from now on.
+    """
+    if durability not in SYNCHRONOUS:
+        raise ConfigError("durability", durability, "must be 'full' or 'normal'")
+    check_version(sqlite3.sqlite_version_info)
+    _look(path, create=create)
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(os.fspath(path.absolute()))}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            timeout=patience,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_KEPT,
+        )
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+    try:
+        _set_up(connection, path, durability, patience)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE) -> None:
+    """Begin a transaction that may write, waiting for those of others in short steps.
+
+    SQLite's own way to wait sleeps up to a tenth of a second at a time, and so loses its turn to
+    whoever does not sleep. A connection that begins here should have no busy timeout.
+    """
+    _insist(connection, path, "BEGIN IMMEDIATE", patience)
+
+
+def check_version(found: tuple[int, ...]) -> None:
+    """Refuse a SQLite library that is too old."""
+    if found < OLDEST_SQLITE:
+        had, needed = (".".join(map(str, version)) for version in (found, OLDEST_SQLITE))
+        raise SQLiteTooOld(
+            f"this Python uses SQLite {had}; the store needs {needed} or later: "
+            "use a newer Python build or a newer system library",
+            found=had,
+            needed=needed,
+        )
+
+
+def _look(path: Path, *, create: bool) -> None:
+    """Refuse what can be seen to be wrong before SQLite tries, and says less about it."""
+    folder = path.absolute().parent
+    try:
+        if not folder.is_dir():
+            raise folder_missing(path)
+        found = path.exists()
+        if found and not path.is_file():
+            raise NotADatabase(
+                f"{path} is not a file, so it cannot be a database; give another path",
+                path=str(path),
+            )
+    except PermissionError as error:
+        raise _not_allowed(path, folder) from error
+    if not found and not create:
+        raise StoreMissing(
+            f"there is no database at {path}; open it with a Millpond to make it, or mend the path",
+            path=str(path),
+        )
+    if not _may(folder, os.W_OK | os.X_OK):
+        raise _not_allowed(path, folder)
+    if found and not _may(path, os.R_OK | os.W_OK):
+        raise _not_allowed(path, path)
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _not_allowed(path: Path, culprit: Path) -> StoreNotWritable:
+    return StoreNotWritable(
+        f"{culprit} may not be read and written by this process, so {path} cannot be used "
+        "(SQLite also writes -wal and -shm files beside it); change the rights of the file "
+        "and its folder, or see that the disk is not mounted read-only",
+        path=str(path),
+    )
+
+
+def _set_up(
+    connection: sqlite3.Connection, path: Path, durability: Durability, patience: float
+) -> None:
+    mode = _insist(connection, path, "PRAGMA journal_mode=WAL", patience)
+    if mode != "wal":
+        raise StoreFailing(
+            f"{path} cannot be used in WAL mode (it stays in {mode!r}): its file system lacks "
+            "shared memory; SQLite needs a local disk",
+            path=str(path),
+            sqlite="journal_mode",
+        )
+    full = int(durability == "full")
+    for setting in (
+        f"synchronous={SYNCHRONOUS[durability]}",
+        f"fullfsync={full}",  # on macOS a plain fsync leaves data in the drive
+        f"checkpoint_fullfsync={full}",
+        "wal_autocheckpoint=0",  # see checkpoint.py: one process at a time, and it alone
+        f"journal_size_limit={_WAL_KEPT}",
+        "mmap_size=0",
+        "temp_store=MEMORY",
+        f"cache_size=-{_CACHE_KIB}",
+    ):
+        _insist(connection, path, f"PRAGMA {setting}", patience)
+    # Nothing above must read a page of the file: this does, so that a damaged one is found here.
+    _insist(connection, path, "SELECT count(*) FROM sqlite_schema", patience)
+
+
+def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience: float) -> object:
+    """Execute a statement until nobody is in its way; return the first value it answers.
+
+    The switch to WAL needs the whole file for a moment and does not wait by itself.
+    """
+    begun, pause = time.monotonic(), _SHORTEST_WAIT
+    while True:
+        try:
+            row = connection.execute(statement).fetchone()
+            return None if row is None else row[0]
+        except sqlite3.Error as error:
+            waited = time.monotonic() - begun
+            if not is_busy(error) or waited >= patience:
+                raise _told(error, path, waited) from error
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_WAIT)
+
+
+def _told(error: sqlite3.Error, path: Path, waited: float) -> StoreError:
+    return translated(error, path, waited=waited)

@@ -1,0 +1,159 @@
+"""What SQLite's errors mean to a user: one table from its codes to our errors."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, TypeAlias
+
+from millpond.core.errors import (
+    NotADatabase,
+    StoreCorrupt,
+    StoreError,
+    StoreFailing,
+    StoreFull,
+    StoreLocked,
+    StoreMissing,
+    StoreNotWritable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PRIMARY = 0xFF
+"""The low byte of an extended result code is the code it extends."""
+
+Meaning: TypeAlias = tuple[type[StoreError], str]
+
+_MEANINGS: Mapping[int, Meaning] = {
+    sqlite3.SQLITE_BUSY: (
+        StoreLocked,
+        (
+            "is locked: another program kept a transaction open for too long; "
+            "find and end it, nothing of ours was changed"
+        ),
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        StoreLocked,
+        "is locked by another connection of this process; end its transaction",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        StoreNotWritable,
+        (
+            "may not be written; give this user the right to write the file and its folder "
+            "(SQLite keeps -wal and -shm beside it)"
+        ),
+    ),
+    sqlite3.SQLITE_PERM: (
+        StoreNotWritable,
+        "may not be used by this user; give it the right to read and write the file",
+    ),
+    sqlite3.SQLITE_AUTH: (
+        StoreNotWritable,
+        "may not be used by this user; give it the right to read and write the file",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreNotWritable,
+        "cannot be opened; see that its folder is there and that this user may write in it",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        NotADatabase,
+        "is not a SQLite database (or an encrypted one); it was left as it is: give another path",
+    ),
+    sqlite3.SQLITE_FULL: (
+        StoreFull,
+        (
+            "cannot grow: its disk is full, or a size limit is reached; make room, "
+            "then go on: nothing was changed"
+        ),
+    ),
+    sqlite3.SQLITE_TOOBIG: (
+        StoreFull,
+        "cannot hold a value that large; nothing was changed",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        StoreCorrupt,
+        (
+            "is damaged; stop its workers, keep a copy of it with its -wal, and restore a backup "
+            "or salvage it with `sqlite3 FILE .recover`"
+        ),
+    ),
+    sqlite3.SQLITE_IOERR: (
+        StoreFailing,
+        "met an error of the disk or the file system; look into the system's log",
+    ),
+    sqlite3.SQLITE_PROTOCOL: (
+        StoreFailing,
+        "could not be locked as its file system should; SQLite needs a local disk",
+    ),
+    sqlite3.SQLITE_NOLFS: (
+        StoreFailing,
+        "is larger than its file system can hold",
+    ),
+    sqlite3.SQLITE_NOMEM: (
+        StoreFailing,
+        "could not be worked on: there was not enough memory",
+    ),
+}
+
+POISONOUS = frozenset(
+    {
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+"""After these a connection is closed and a new one opened: what it remembers may be wrong."""
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """Return SQLite's own code, without what extends it; None if SQLite did not say this."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & PRIMARY if isinstance(code, int) else None
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether waiting may help: another connection is in the way."""
+    return code_of(error) == sqlite3.SQLITE_BUSY
+
+
+def is_poisonous(error: BaseException | None) -> bool:
+    """Return whether the connection that raised this should not be used any more.
+
+    An error of the database whose code is not known is not trusted either.
+    """
+    code = code_of(error)
+    return isinstance(error, sqlite3.Error) and (code is None or code in POISONOUS)
+
+
+def translated(error: sqlite3.Error, path: Path, *, waited: float = 0.0) -> StoreError:
+    """Return our error for SQLite's, naming the file and what to do; the cause stays attached."""
+    code = code_of(error)
+    name = getattr(error, "sqlite_errorname", "no code")
+    kind, advice = _MEANINGS.get(code, (StoreError, "")) if code is not None else (StoreError, "")
+    if not advice:
+        ours = kind(f"the database {path} refused a statement ({name}: {error})", path=str(path))
+    elif code == sqlite3.SQLITE_CANTOPEN and not path.parent.is_dir():
+        ours = folder_missing(path)
+    else:
+        ours = kind(f"{path} {advice} ({name}: {error})", path=str(path))
+    if isinstance(ours, StoreLocked):
+        ours.waited = waited
+    elif isinstance(ours, StoreFailing):
+        ours.sqlite = name
+    ours.__cause__ = error
+    return ours
+
+
+def folder_missing(path: Path) -> StoreMissing:
+    """Return the error for a database whose folder is not there."""
+    return StoreMissing(
+        f"the folder {path.parent} does not exist, so {path.name} cannot be made in it; "
+        "make the folder first, or mend the path",
+        path=str(path),
+    )

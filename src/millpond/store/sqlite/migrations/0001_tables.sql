@@ -1,0 +1,4 @@
+-- schema-1
+CREATE TABLE millpond_clock (
+    latest REAL NOT NULL
+) STRICT;

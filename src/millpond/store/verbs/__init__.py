@@ -1,0 +1,1 @@
+"""What each verb decides, over tables: the same on every store."""
