@@ -183,7 +183,9 @@ def measure_fleet(stage: Stage) -> Found:
         one, four = named(1, how), named(WORKERS, how)
         if not rounds.has(one, four):
             continue
-        ratio = worst_ratio(rounds.of[four], rounds.of[one])
+        # By their starts: several workers notice a little late that nothing is left.
+        fours, ones = ([one.starts for one in rounds.of[name]] for name in (four, one))
+        ratio = median_ratio(fours, ones)
         found.reach(f"{WORKERS} workers / 1, {how}", ratio, 0.8)
     return found
 

@@ -114,16 +114,15 @@ class Drained(NamedTuple):
 def rate_of(answers: list[Answer], count: int, *, part: bool = False) -> Drained:
     """Return the rate of one or more workers that drained a file together."""
     there = [one for one in answers if one["counted"]]
-    executed = sum(one["counted"] for one in there)
+    counted, ran = (sum(one[what] for one in there) for what in ("counted", "executed"))
     first, last = min(one["first"] for one in there), max(one["last"] for one in there)
     emptied = [one["empty"] for one in answers]
     whole = None
     if not part and all(emptied):
-        ran = sum(one["executed"] for one in answers)
         assert ran == count, f"{ran} runs of {count} tasks"
         whole = count / ((max(emptied) - first) / 1e9)
-    cpu = sum(one["cpu"] * one["executed"] for one in there) / executed
-    return Drained((executed - 1) / ((last - first) / 1e9), whole, cpu)
+    cpu = sum(one["cpu"] * one["executed"] for one in there) / ran
+    return Drained((counted - 1) / ((last - first) / 1e9), whole, cpu)
 
 
 def drained(
