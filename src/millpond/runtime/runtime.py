@@ -6,8 +6,6 @@ import asyncio
 import contextvars
 import logging
 import os
-import random
-import socket
 import threading
 import time
 from functools import partial
@@ -22,8 +20,10 @@ from millpond.runtime.bury import Burials
 from millpond.runtime.end import End
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
+from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.renew import Renewals
@@ -76,14 +76,17 @@ class Runtime:
         hooks: Hooks,
         keep: Keep,
         shared: bool,
-        seed: int | None = None,
+        identity: Identity | None = None,
+        clock: Callable[[], float] | None = None,
+        lease: float = 30.0,
     ) -> None:
         self.store = store
         self.view: View = store.view
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.clock = wall_clock(self.loop)
+        self.clock = clock or wall_clock(self.loop)
+        self.lease = lease
         self.steady = steady_clock(self.loop)
         """A clock that nobody sets: for how long something took, or may take."""
         self.context = contextvars.copy_context()
@@ -94,15 +97,15 @@ class Runtime:
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
         self.abilities = Abilities(store)
-        self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
+        identity = identity or Identity()
+        self.dice = identity.dice
         self.chance = self.dice.random
-        # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
-        place = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
-        self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
+        self.owner = identity.owner
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
         self.workers: list[Worker] = []
+        self.own = OwnWorker(self)
         self.brought: dict[str, Any] = {}
         """Workers that were brought for one pool, for as long as somebody drains it."""
         self.waiting = Waiting(self)
@@ -127,6 +130,10 @@ class Runtime:
         self._closers: dict[asyncio.Task[Any], None] = {}
 
     # Its life
+
+    def begin(self) -> None:
+        """Listen to other processes, and look at the store now and then, if there may be any."""
+        self.polling.start()
 
     async def close(self, grace: float = 0.0) -> None:
         """Give back what this process holds, tell everybody who waits, and let the store go.
@@ -197,23 +204,23 @@ class Runtime:
         *,
         pools: frozenset[str] | None = None,
         concurrency: int | None = None,
-        lease: float = 30.0,
         resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+        own: bool = False,
     ) -> Worker:
-        """Start one more worker."""
+        """Start one more worker; one of its `own` takes nothing but closures of this process."""
         if self.abilities.presence is not None and not self._appeared:
             # Before anybody can hear of its workers: a lock nobody holds means that we are dead.
             self.abilities.presence.appear(self.owner)
             self._appeared = True
-        self._names += 1
         worker = Worker(
             self,
-            f"{self.owner}/{self._names}",
-            pools=pools,
+            self._new_name(own=own),
+            pools=frozenset() if own else pools,
             concurrency=concurrency,
             # Nobody else could take over what runs here: such a lease needs no renewal.
-            lease=lease if self.shared else NEVER,
+            lease=self.lease if self.shared else NEVER,
             resources=resources,
+            own=own,
         )
         self.workers.append(worker)
         try:
@@ -226,12 +233,24 @@ class Runtime:
 
     async def remove_worker(self, worker: Worker, grace: float = 0.0) -> None:
         """Stop a worker; what it runs is given `grace` seconds, or less if this is cancelled."""
-        stopping = self.loop.create_task(worker.stop(grace), context=self.context.copy())
+        stopping = self.loop.create_task(self._retire(worker, grace), context=self.context.copy())
         try:
             await carried_through(stopping, worker.hurry)
         finally:
             if worker in self.workers:
                 self.workers.remove(worker)
+
+    async def _retire(self, worker: Worker, grace: float) -> None:
+        try:
+            await self.own.take_over(worker)
+        except Exception as error:  # noqa: BLE001 - it leaves all the same
+            log.warning("nobody could be brought for the closures of this process: %s", error)
+        await worker.stop(grace)
+
+    def _new_name(self, *, own: bool) -> str:
+        """Return a name that no worker ever had."""
+        self._names += 1
+        return f"{self.owner}/{self._names}{OWN if own else ''}"
 
     def known_functions(self) -> tuple[str, ...] | None:
         """Return the functions its workers know; None = whatever may come."""
@@ -239,7 +258,8 @@ class Runtime:
 
     def presented(self, worker: Worker, name: str) -> Join:
         """Return how a worker presents itself to the store."""
-        return Join(name, worker.lease, self.owner, self.known_functions())
+        functions = () if worker.own else self.known_functions()
+        return Join(name, worker.lease, self.owner, functions)
 
     # What verbs tell
 
@@ -426,8 +446,7 @@ class Runtime:
 
     async def _rejoin(self, worker: Worker) -> None:
         """Let a worker join under a new name; the store may be away, so as often as it takes."""
-        self._names += 1
-        name = f"{self.owner}/{self._names}"
+        name = self._new_name(own=worker.own)
         pause = FIRST_PAUSE
         while not worker.stopping:
             sent = self.steady()

@@ -81,6 +81,7 @@ class Worker:
         concurrency: int | None,
         lease: float,
         resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+        own: bool = False,
     ) -> None:
         self.runtime = runtime
         self.loop = runtime.loop
@@ -89,6 +90,8 @@ class Worker:
         self.concurrency = concurrency
         self.lease = lease
         self.resources = resources
+        self.own = own
+        """Whether it takes nothing but closures of this process, of pools it is told of."""
         self.jobs: dict[int, Job] = {}
         self.stuck: dict[str, int] = {}
         """Handlers that went on after they were settled, by pool: each keeps its local slot."""
@@ -148,6 +151,8 @@ class Worker:
 
     def __repr__(self) -> str:
         pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        if self.own:
+            pools = f"its own closures in {pools or 'no pool'}"
         return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
 
     @property
@@ -159,11 +164,17 @@ class Worker:
         """Look after a pool, and after its callbacks, from now on."""
         if self.pools is not None and pool not in self.pools:
             return
-        for name in (pool, pool + CALLBACKS):
+        for name in (pool,) if self.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
                 self._watches[name] = Watch()
                 self._due[name] = None
         self.kick()
+
+    def also(self, pool: str) -> None:
+        """Look after one pool more."""
+        if self.pools is not None and pool not in self.pools:
+            self.pools |= {pool}
+            self.watch(pool)
 
     def safe_since(self, sent: float) -> None:
         """Its leases hold for as long as was asked for at `sent`; any thread may tell."""
@@ -207,8 +218,8 @@ class Worker:
         return not (self.stopping or self.fenced or self.late)
 
     def serves(self, pool: str) -> bool:
-        """Return whether it looks after a pool."""
-        return self.joined and not self.stopping and pool in self._watches
+        """Return whether it looks after a pool, whoever's work that is."""
+        return self.joined and not self.stopping and not self.own and pool in self._watches
 
     def look_everywhere(self) -> None:
         """Ask every pool again: what was known of them may be old."""
@@ -293,7 +304,7 @@ class Worker:
     def woken(self, wake: Wake) -> None:
         """Take in that a pool may have something to start."""
         watch = self._watches.get(wake.pool)
-        if watch is None:
+        if watch is None or (self.own and not self.runtime.closures):
             return
         watch.woken(wake)
         self._dry.discard(wake.pool)
