@@ -123,7 +123,8 @@ class Millpond:
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
         self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
-        self.durability = check.one_of("durability", durability, ("full", "normal"))
+        check.one_of("durability", durability, ("full", "normal"))
+        self.durability: Durability = durability
         self.migrate = migrate
         self._resources = resources
         self._pools: dict[str, Pool] = {}
@@ -307,9 +308,7 @@ class Millpond:
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
             made = await stack.enter_async_context(make()) if make is not None else None
-            worker = await runtime.add_worker(
-                pools=names, concurrency=concurrency, resources=made
-            )
+            worker = await runtime.add_worker(pools=names, concurrency=concurrency, resources=made)
             try:
                 yield worker
             finally:
