@@ -42,7 +42,7 @@ class Burials:
                 if owner in owners:
                     self._runtime.heed(await self._runtime.store.control(Bury(worker)))
                     log.warning("worker %s is gone; what it held is given to others", worker)
-            for owner in owners:
+            for owner in sorted(owners):
                 presence.forget(owner)
         finally:
             # Whoever could not be buried is found again at the next look.

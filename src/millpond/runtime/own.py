@@ -23,7 +23,7 @@ class OwnWorker:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._pools: set[str] = set()
+        self._pools: dict[str, None] = {}
         """Where closures were submitted."""
         self._making: asyncio.Task[Worker] | None = None
         self.held = 0
@@ -31,7 +31,7 @@ class OwnWorker:
 
     async def serve(self, pool: str) -> None:
         """See to it that closures of a pool are run here."""
-        self._pools.add(pool)
+        self._pools[pool] = None
         if not self._runtime.served(pool):
             (await self._worker()).also(pool)
 
@@ -46,7 +46,7 @@ class OwnWorker:
         if leaving.own or runtime.closed or not runtime.shared:
             return
         others = [one for one in runtime.workers if one is not leaving]
-        for pool in self._pools if runtime.closures else ():
+        for pool in list(self._pools) if runtime.closures else ():
             if not any(one.serves(pool) for one in others):
                 (await self._worker()).also(pool)
         if self.held and not any(one.joined for one in others):

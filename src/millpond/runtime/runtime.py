@@ -226,7 +226,9 @@ class Runtime:
         try:
             await worker.start()
         except BaseException:
-            self.workers.remove(worker)
+            # Unless everything was closed meanwhile, and with it this one.
+            if worker in self.workers:
+                self.workers.remove(worker)
             raise
         self.maintenance.start()
         return worker
