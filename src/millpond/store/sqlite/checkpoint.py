@@ -26,8 +26,16 @@ LARGE = 4 * 1024 * 1024
 HUGE = 64 * 1024 * 1024
 """Bytes of WAL that are worth making readers and writers wait for a while."""
 
-_WAIT_FOR_READERS, _WAIT_LONG = 0.05, 1.0
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_WAIT, _WAIT_LONG = 0.1, 1.0
+"""Seconds to wait for readers in all, for a large and for a huge WAL."""
+
+_WAIT_ONCE = 0.005
+"""Seconds of a single try. SQLite looks where the readers stand when it begins, and then waits for
+places that readers who come later may have taken: a reader without a pause holds up one long
+try for ever, and a few short ones not at all."""
+
+_AGAIN_AFTER = 10.0
+"""Seconds after which a refused checkpoint is tried again although the WAL has hardly grown."""
 
 
 class Checkpointer:
@@ -36,42 +44,53 @@ class Checkpointer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._wal = f"{os.fspath(path)}-wal"
-        self._not_before = 0.0
-        self._pause = _SHORTEST_PAUSE
+        self._next_size = LARGE
+        self._next_time = 0.0
         self._told = False
 
     def due(self) -> bool:
         """Whether the WAL is large, and the last try not just refused; costs one system call."""
-        return self._size() >= LARGE and time.monotonic() >= self._not_before
+        size = self._size()
+        if size < LARGE:
+            return False
+        return size >= self._next_size or time.monotonic() >= self._next_time
 
     def checkpoint(self, connection: sqlite3.Connection) -> bool:
         """Carry everything over and empty the WAL; the caller holds the writers' lock.
 
         False if a reader would not leave the WAL: what could be carried over is, and it is tried
-        again later, ever more rarely.
+        again when the WAL has grown by some more.
         """
         size = self._size()
         if size < LARGE:
             return True  # another process was quicker
-        patience = _WAIT_FOR_READERS if size < HUGE else _WAIT_LONG
         try:
-            connection.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
+            connection.execute(f"PRAGMA busy_timeout={round(_WAIT_ONCE * 1000)}")
             try:
-                busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                emptied = self._insist(connection, _WAIT if size < HUGE else _WAIT_LONG)
             finally:
                 connection.execute("PRAGMA busy_timeout=0")
         except sqlite3.Error as error:
             log.warning("a checkpoint of %s failed: %s", self._path, error)
-            busy = 1
-        self._note(emptied=not busy, size=size)
-        return not busy
+            emptied = False
+        self._note(emptied=emptied, size=size)
+        return emptied
+
+    def _insist(self, connection: sqlite3.Connection, patience: float) -> bool:
+        until = time.monotonic() + patience
+        while True:
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if not busy:
+                return True
+            if time.monotonic() >= until:
+                return False
 
     def _note(self, *, emptied: bool, size: int) -> None:
         if emptied:
-            self._pause, self._not_before, self._told = _SHORTEST_PAUSE, 0.0, False
+            self._next_size, self._told = LARGE, False
             return
-        self._not_before = time.monotonic() + self._pause
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._next_size = size + max(LARGE, size // 4)
+        self._next_time = time.monotonic() + _AGAIN_AFTER
         if size >= HUGE and not self._told:
             self._told = True
             log.warning(
