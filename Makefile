@@ -9,11 +9,11 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test lint format bench spike simulate mutants docs lock clean
+.PHONY: help venv demo test lint format bench soak-sqlite spike simulate mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-10s%s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
 
 venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
 
@@ -33,13 +33,16 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-BENCHES := bulkhead store pools
+BENCHES := bulkhead store pools sqlite
 
-bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sync
+bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, sync
 	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
 bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
+
+soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may grow; ARGS="--minutes 1"
+	@$(PY) bench/soak_sqlite.py $(ARGS)
 
 spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
 	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done

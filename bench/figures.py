@@ -1,8 +1,9 @@
-"""What the sections of bench/pools.py share: figures, targets, and rounds of contenders."""
+"""What the sections of a benchmark share: figures, targets, and rounds of contenders."""
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import statistics
@@ -33,6 +34,8 @@ class Figure:
     unit: str
     wall: float | None = None
     """The same by the wall clock, where the value is CPU time."""
+    note: str = ""
+    """What else there is to say, in a few words."""
 
 
 @dataclass
@@ -41,17 +44,32 @@ class Target:
 
     name: str
     value: float
-    most: float
+    most: float | None
     unit: str = "x"
     goal: float | None = None
     """What we would like it to be."""
     wall: float | None = None
     """The same ratio by the wall clock."""
+    least: float | None = None
 
     @property
     def holds(self) -> bool:
         """Whether the must is met."""
-        return self.value <= self.most
+        low = self.least is None or self.value >= self.least
+        return low and (self.most is None or self.value <= self.most)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal is met, where there is one."""
+        if self.goal is None:
+            return False
+        return self.value <= self.goal if self.least is None else self.value >= self.goal
+
+    @property
+    def bound(self) -> str:
+        """What must hold, in words."""
+        words = (("at least", self.least), ("at most", self.most))
+        return ", ".join(f"{word} {limit:,g}" for word, limit in words if limit is not None)
 
 
 @dataclass
@@ -61,13 +79,19 @@ class Found:
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
 
-    def add(self, name: str, value: float, unit: str, wall: float | None = None) -> None:
+    def add(
+        self, name: str, value: float, unit: str, wall: float | None = None, note: str = ""
+    ) -> None:
         """Add a line."""
-        self.figures.append(Figure(name, value, unit, wall))
+        self.figures.append(Figure(name, value, unit, wall, note))
 
     def must(self, name: str, value: float, most: float, unit: str = "x", **more: Any) -> None:
-        """Add a target."""
+        """Add a target that is not to be exceeded."""
         self.targets.append(Target(name, value, most, unit, **more))
+
+    def reach(self, name: str, value: float, least: float, unit: str = "x", **more: Any) -> None:
+        """Add a target that is to be reached."""
+        self.targets.append(Target(name, value, None, unit, least=least, **more))
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -148,3 +172,12 @@ def quantile(values: list[float], part: float) -> float:
 def resident() -> int:
     """Return the bytes of memory this process has now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def cautious(value: float, *, up: bool, digits: int = 2) -> str:
+    """Return a number in digits, rounded up or down: whichever does not flatter it."""
+    if not math.isfinite(value):
+        return "-"
+    scale = 10**digits
+    cut = (math.ceil if up else math.floor)(value * scale) / scale
+    return f"{cut:,.{digits}f}"

@@ -69,7 +69,7 @@ def show(found: Found) -> None:
         word = "holds" if target.holds else "MISSED"
         print(
             f"  {target.name:58} {target.value:12,.2f} {target.unit}"
-            f" (at most {target.most:,g}{goal}) {word}{wall}"
+            f" ({target.bound}{goal}) {word}{wall}"
         )
 
 

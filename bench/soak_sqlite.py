@@ -1,0 +1,201 @@
+"""Ten minutes of steady mixed load on one SQLite file: nothing may grow, nothing may be lost.
+
+Two worker processes and a submitter, as bench/soak_load.py has them. Once a second the memory and
+descriptors of each process and the size of the file with its WAL are read. What is judged is the
+second half: the mean of its last fifth may exceed that of its first by less than 2 %. At the end
+every task that was taken must have ended, once. Exits 1 if any of it does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from figures import cautious
+from processes import Use, use_of
+
+HERE = Path(__file__).parent
+MOST = 0.02
+"""By how much anything may grow in the second half."""
+WORKERS = 2
+
+Process = subprocess.Popen[str]
+Samples = dict[str, list[float]]
+
+
+@contextmanager
+def started(role: str, url: str, given: dict[str, Any]) -> Iterator[Process]:
+    """Start a process and wait until it is ready; kill it if it is still there at the end."""
+    command = [sys.executable, str(HERE / "soak_load.py"), role, url, json.dumps(given)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise SystemExit(f"the {role} process ended with {process.wait()}")
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a database and its WAL."""
+    files = (path, path.with_name(path.name + "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+class Watch:
+    """Reads the processes and the file once a second."""
+
+    def __init__(self, processes: dict[str, Process], path: Path) -> None:
+        self.processes = processes
+        self.path = path
+        self.samples: Samples = {}
+        self.last: dict[str, Use] = {}
+
+    def note(self, name: str, value: float) -> None:
+        """Add a sample."""
+        self.samples.setdefault(name, []).append(value)
+
+    def read(self) -> None:
+        """Take one sample of everything."""
+        for name, process in self.processes.items():
+            self.last[name] = use = use_of(process.pid)
+            self.note(f"{name}: resident MB", use.resident / 1e6)
+            self.note(f"{name}: descriptors", use.descriptors)
+        self.note("file and WAL, MB", size_of(self.path) / 1e6)
+
+    def run(self, seconds: float) -> None:
+        """Read for so many seconds."""
+        end = time.monotonic() + seconds
+        shown = sys.stderr.isatty()
+        while (now := time.monotonic()) < end:
+            self.read()
+            if dead := [name for name, one in self.processes.items() if one.poll() is not None]:
+                raise SystemExit(f"ended before its time: {', '.join(dead)}")
+            if shown:
+                print(f"\r\033[K{end - now:.0f} s to go", end="", file=sys.stderr, flush=True)
+            time.sleep(max(now + 1.0 - time.monotonic(), 0.0))
+        if shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+class Growth(NamedTuple):
+    """What something was at the beginning and at the end of the second half."""
+
+    name: str
+    early: float
+    late: float
+    peak: float
+
+    @property
+    def part(self) -> float:
+        """How much it has grown, as a part of what it was."""
+        return self.late / self.early - 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether that is little enough."""
+        return self.part < MOST
+
+
+def growths(samples: Samples) -> list[Growth]:
+    """Compare the first and the last fifth of the second half."""
+    found = []
+    for name, values in samples.items():
+        half = values[len(values) // 2 :]
+        fifth = max(len(half) // 5, 1)
+        early, late = statistics.fmean(half[:fifth]), statistics.fmean(half[-fifth:])
+        found.append(Growth(name, early, late, max(values)))
+    return found
+
+
+def unaccounted(answer: dict[str, Any]) -> list[str]:
+    """Return what does not add up, in words."""
+    pools = answer["pools"]
+    taken = {**answer["taken"], "after": pools["grow"]["completed"]}
+    wrong = []
+    for name, pool in pools.items():
+        ended = pool["completed"] + pool["failed"] + pool["cancelled"]
+        if pool["left"]:
+            wrong.append(f"pool {name}: {pool['left']} task(s) have not ended")
+        if ended + pool["left"] != taken[name]:
+            wrong.append(f"pool {name}: {taken[name]} tasks were taken, {ended} ended")
+    return wrong
+
+
+def soak(path: Path, seconds: float, rate: float) -> tuple[Watch, dict[str, Any]]:
+    """Run the load; return what was seen, and what became of the tasks."""
+    url = f"sqlite:///{path}"
+    given = {"seconds": seconds, "rate": rate, "keep": min(30.0, seconds / 20)}
+    with ExitStack() as stack:
+        processes = {
+            f"worker {number}": stack.enter_context(started("work", url, given))
+            for number in range(1, WORKERS + 1)
+        }
+        processes["submitter"] = stack.enter_context(started("submit", url, given))
+        watch = Watch(processes, path)
+        watch.run(seconds - 1.0)
+        submitter = processes.pop("submitter")
+        assert submitter.stdout is not None
+        told = submitter.stdout.readline()
+        if not told:
+            raise SystemExit(f"the submitter ended with {submitter.wait()} and no answer")
+        answer: dict[str, Any] = json.loads(told)
+        for process in processes.values():
+            process.communicate()
+            assert process.returncode == 0, process.returncode
+    return watch, answer
+
+
+def show(watch: Watch, answer: dict[str, Any], seconds: float) -> None:
+    """Print what was seen."""
+    ended = sum(pool["completed"] + pool["failed"] for pool in answer["pools"].values())
+    print(f"{ended:,} tasks ended in {seconds:,.0f} s, {ended / seconds:,.0f}/s")
+    for name, use in watch.last.items():
+        print(f"  {name}: {use.cpu / seconds:.1%} of a core")
+    print(f"  {'in the second half':28} {'from':>10} {'to':>10} {'growth':>9} {'peak':>10}")
+    for one in growths(watch.samples):
+        growth = cautious(one.part * 100, up=True)
+        print(
+            f"  {one.name:28} {one.early:10,.2f} {one.late:10,.2f} {growth:>7} % {one.peak:10,.2f}"
+            f"  (under {MOST:.0%}) {'met' if one.holds else 'MISSED'}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=400.0, help="tasks submitted a second")
+    parser.add_argument("--folder", type=Path, help="where to put the file; else a temporary one")
+    parser.add_argument("--samples", type=Path, help="write every sample to this file, as JSON")
+    options = parser.parse_args()
+    seconds = options.minutes * 60.0
+    folder = Path(tempfile.mkdtemp(prefix="millpond-soak-", dir=options.folder))
+    try:
+        watch, answer = soak(folder / "soak.db", seconds, options.rate)
+    finally:
+        shutil.rmtree(folder)
+    if options.samples is not None:
+        options.samples.write_text(json.dumps({"samples": watch.samples, "tasks": answer}))
+    show(watch, answer, seconds)
+    wrong = unaccounted(answer)
+    for text in wrong:
+        print(f"  WRONG: {text}")
+    return 1 if wrong or not all(one.holds for one in growths(watch.samples)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Our own acts for bench/sqlite.py: the public API, all promises on, history kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlite_acts import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
+
+from millpond import BoundCall, Millpond, Pool, TaskFunction, fair_round_robin, fifo, priority
+from millpond.core.spec import Order
+
+ORDERS: dict[str, Callable[[], Order]] = {
+    "priority": priority,
+    "fifo": fifo,
+    "fair": lambda: fair_round_robin("tenant"),
+}
+PRIORITIES = 10
+
+
+class Bench:
+    """A pool of one shape on one file, and a handler that notes its start.
+
+    The shape: `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`, over which the
+    tasks are spread evenly and at random; none = tasks without a key. `ranked` = ten priorities.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        shape = stage.get("shape", {})
+        self.order: str = shape.get("order", "priority")
+        self.keys: int = shape.get("keys", 0)
+        self.ranked: bool = shape.get("ranked", False)
+        self.mp = millpond(stage)
+        self.pool: Pool = self.mp.pool(
+            "bench",
+            max_concurrent=shape.get("max_concurrent", 100),
+            queue=ORDERS[self.order](),
+            prefetch=shape.get("prefetch", 0),
+            max_per_key=shape.get("max_per_key"),
+        )
+        self.full = asyncio.Event()
+        self.meter = Meter(stage.count, self.full.set)
+        self.pause: float = stage.get("pause", 0.0)
+        self.plain: TaskFunction[[int], None, Any] = self.pool.task(self.noop)
+        self.keyed: TaskFunction[[int, str], None, Any] = self.pool.task(key="tenant")(self.of_key)
+        self._dice = random.Random(1)
+
+    async def noop(self, sent: int) -> None:
+        """Note the start, and end at once or after a pause."""
+        self.meter.hit(sent)
+        if self.pause:
+            await asyncio.sleep(self.pause)
+
+    async def of_key(self, sent: int, tenant: str) -> None:
+        """Do the same for a task that has a key."""
+        del tenant
+        await self.noop(sent)
+
+    def call(self) -> BoundCall[None]:
+        """Return a call as the shape wants it."""
+        sent = time.monotonic_ns()
+        if self.keys:
+            return self.keyed.bind(sent, f"tenant-{self._dice.randrange(self.keys)}")
+        if self.ranked:
+            return self.plain.bind(sent).options(priority=self._dice.randrange(PRIORITIES))
+        return self.plain.bind(sent)
+
+    async def store(self, count: int) -> None:
+        """Store tasks in chunks."""
+        for at in range(0, count, CHUNK):
+            await self.pool.submit_many([self.call() for _ in range(min(CHUNK, count - at))])
+
+
+def millpond(stage: Stage) -> Millpond:
+    """Return a Millpond on the file."""
+    settings: dict[str, Any] = {"durability": stage.contender.durability}
+    return Millpond(f"sqlite:///{stage.path}", **settings)
+
+
+async def beginning() -> None:
+    """Wait for the sign to begin; the loop goes on meanwhile."""
+    await asyncio.to_thread(begin)
+
+
+# Acts
+
+
+async def fill(stage: Stage) -> Answer:
+    """Store tasks that are not measured."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await beginning()
+        await bench.store(stage.count)
+        return {"stored": await bench.pool.size()}
+
+
+async def submit(stage: Stage) -> Answer:
+    """Store tasks one after another."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        lags, start = [], time.monotonic_ns()
+        before = start
+        for _ in range(stage.count):
+            await bench.plain.submit(before)
+            now = time.monotonic_ns()
+            lags.append((now - before) / 1e9)
+            before = now
+        seconds = (before - start) / 1e9
+        stored = await bench.pool.size()
+    return {"seconds": seconds, "stored": stored, "lags": lags if stage.get("lags") else []}
+
+
+async def bulk(stage: Stage) -> Answer:
+    """Store tasks in chunks, each one batch."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        start = time.monotonic_ns()
+        await bench.store(stage.count)
+        seconds = (time.monotonic_ns() - start) / 1e9
+        return {"seconds": seconds, "stored": await bench.pool.size()}
+
+
+async def fan(stage: Stage) -> Answer:
+    """Store tasks by many submitters of this process, each waiting for its own answer."""
+    bench = Bench(stage)
+    submitters = stage.get("submitters")
+
+    async def submitter() -> None:
+        for _ in range(stage.count // submitters):
+            await bench.plain.submit(time.monotonic_ns())
+
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        start = time.monotonic_ns()
+        await asyncio.gather(*[submitter() for _ in range(submitters)])
+        seconds = (time.monotonic_ns() - start) / 1e9
+        return {"seconds": seconds, "stored": await bench.pool.size()}
+
+
+async def beat(stage: Stage) -> Answer:
+    """Store a task every now and then."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        for _ in range(stage.count):
+            await bench.plain.submit(time.monotonic_ns())
+            await asyncio.sleep(random.uniform(*GAP))
+    return {}
+
+
+async def work(stage: Stage) -> Answer:
+    """Be a worker; with `slice`, only until so many have started, whatever is left."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        deadline = time.monotonic() + stage.get("seconds")
+        async with bench.mp.worker(concurrency=stage.get("concurrency")):
+            empty = await watch(bench, deadline, part=stage.get("slice", False))
+            answer = bench.meter.answer(empty, lags=stage.get("lags", False))
+    return answer
+
+
+async def watch(bench: Bench, deadline: float, *, part: bool) -> int | None:
+    """Wait until enough have started or nothing is left; return when the pool was empty."""
+    seen = -1
+    starts = bench.meter.starts
+    while not bench.full.is_set():
+        try:
+            await asyncio.wait_for(bench.full.wait(), PATIENCE)
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                return None
+            if seen == len(starts) and not await bench.pool.size():
+                return time.monotonic_ns()
+            seen = len(starts)
+    while not part and await bench.pool.size():
+        if time.monotonic() >= deadline:
+            return None
+        await asyncio.sleep(0.002)
+    return None if part else time.monotonic_ns()
+
+
+async def idle(stage: Stage) -> Answer:
+    """Be a worker with nothing to do."""
+    bench = Bench(stage)
+    async with bench.mp, bench.mp.worker(concurrency=stage.get("concurrency")):
+        await beginning()
+        await asyncio.to_thread(sys.stdin.read)
+    return {}
+
+
+ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
+    one.__name__: one for one in (fill, submit, bulk, fan, beat, work, idle)
+}
+
+
+def play(stage: Stage, act: str) -> Answer:
+    """Do an act on a loop of its own."""
+
+    async def whole() -> Answer:
+        return await ACTS[act](stage)
+
+    stage.path.parent.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(whole())
