@@ -30,6 +30,7 @@ from millpond.testing.torture.ledger import (
 from millpond.testing.torture.plan import Mood, Plan
 from millpond.testing.torture.recovery import (
     Recovery,
+    lives,
     locked_by_the_frozen,
     percentile,
     recoveries,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
     from millpond.testing.torture.evidence import Evidence
     from millpond.testing.torture.plan import Item
+    from millpond.testing.torture.replay import Held
 
 RECOVERED_WITHIN = 1.0
 """Seconds in which 99 of 100 killed workers' tasks must be taken back."""
@@ -371,8 +373,12 @@ def facts(case: Case) -> dict[str, int | float]:
     """Return what shows how hard it was tried."""
     evidence, replay = case.evidence, case.replay
     struck = Counter(line.how for line in evidence.of(Struck))
-    lost = {fence for fence, held in replay.held.items() if held.lost}
-    late = [line for fence, line in case.ended.items() if fence in lost and line.how != "stopped"]
+    lost = {fence: held for fence, held in replay.held.items() if held.lost}
+    late = [
+        line
+        for fence, line in case.ended.items()
+        if fence in lost and line.wall > case.wall(lost[fence].end_at)
+    ]
     still, locked = standstills(evidence), locked_by_the_frozen(evidence)
     counted: dict[str, int | float] = {
         "tasks": sum(not name.endswith(CALLBACKS) for name in _pools_of(case)),
@@ -386,7 +392,8 @@ def facts(case: Case) -> dict[str, int | float]:
             line.code == -9 and not line.asked for line in evidence.of(Gone)
         ),
         "leases lost": len(lost),
-        "handlers that ended after they had lost their lease": len(late),
+        "handlers that went on after their lease was lost": len(late),
+        "leases lost by workers that nobody had hurt": len(unhurt(case, lost.values())),
         "stale settles refused": sum(evidence.stale_settles.values()),
         "retries": replay.events[Event.RETRY],
         "released": replay.events[Event.RELEASE],
@@ -399,6 +406,26 @@ def facts(case: Case) -> dict[str, int | float]:
         "torn ledger lines": evidence.torn,
     }
     return counted | {f"met: {limit}": count for limit, count in sorted(replay.reached.items())}
+
+
+def unhurt(case: Case, lost: Iterable[Held]) -> list[Held]:
+    """Return what was lost by workers that were neither killed nor frozen, nor kept from writing.
+
+    A worker that the machine gives no time to may lose a lease as well: so this is no promise.
+    """
+    owners = {life.owner: life for life in lives(case.evidence)}
+    struck = defaultdict(list)
+    for line in case.evidence.of(Struck):
+        struck[line.child].append(line.wall)
+    still = locked_by_the_frozen(case.evidence)
+    found = []
+    for held in lost:
+        life, at = owners.get(held.worker.rpartition("/")[0]), case.wall(held.end_at)
+        hit = life is not None and any(blow <= at for blow in struck[life.pid])
+        died = life is not None and life.killed_at is not None and life.killed_at <= at
+        if not (hit or died or any(one.start <= at <= one.end + 1.0 for one in still)):
+            found.append(held)
+    return found
 
 
 def _pools_of(case: Case) -> Iterable[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
     from millpond.testing.torture.plan import Orders
 
-SHORT = {
+SHORT: dict[str, Any] = {
     "tasks": 600,
     "seconds": 9.0,
     "workers": 3,

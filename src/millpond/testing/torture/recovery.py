@@ -102,7 +102,10 @@ def frozen_spans(evidence: Evidence) -> list[Span]:
 
 def standstills(evidence: Evidence) -> list[Span]:
     """Return when nothing at all was recorded for several beats of the pulse."""
-    times = [record.at for record in evidence.records]
+    beating = min(
+        (r.at for r in evidence.records if r.pool == "pulse" and r.detail == "pause"), default=0.0
+    )
+    times = [record.at for record in evidence.records if record.at >= beating]
     return [
         Span(before, after) for before, after in pairwise(times) if after - before >= STANDSTILL
     ]

@@ -8,6 +8,7 @@ one arrow after another, and not what a sample of it looked like.
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +42,11 @@ class Held(msgspec.Struct, kw_only=True):
     started: bool
     """Whether it was ever started, as far as the store was told."""
     end: Record | None = None
+
+    @property
+    def end_at(self) -> float:
+        """When it ended; never, if it did not."""
+        return inf if self.end is None else self.end.at
 
     @property
     def lost(self) -> bool:
