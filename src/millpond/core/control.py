@@ -110,6 +110,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     lease: float
     owner: str | None = None
     functions: tuple[str, ...] | None = None
+    """The functions it knows; None = all; none at all = it runs closures of its owner only."""
 
     def __post_init__(self) -> None:
         check.number("lease", self.lease, above=0.0)

@@ -64,13 +64,18 @@ class Worker(msgspec.Struct, kw_only=True):
     number: int = 0
     """In order of joining."""
     functions: frozenset[str] | None = None
-    """The functions it knows; None = all."""
+    """The functions it knows; None = all; none at all = it runs closures of its owner only."""
     unknown: set[str] = set()
     """Functions it was given and could not find, whatever it said before."""
     holding: dict[int, str] = {}
     """Task id -> pool of what it runs."""
     ahead: dict[int, PoolSpec] = {}
     """Task id -> its pool, as it was at the claim, of what it holds ahead; first claimed first."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether calls are nothing to it: it is there for the closures of its owner."""
+        return self.functions is not None and not self.functions
 
 
 def knows(worker: Worker, function: str) -> bool:

@@ -213,11 +213,17 @@ class Backlog:
 
     # What is asked
 
-    def peek(self, owner: Owner) -> Task | None:
-        """Return the task that is next for a worker of `owner`, or None; `flush` comes first."""
+    def peek(self, owner: Owner, *, alone: bool = False) -> Task | None:
+        """Return the task that is next for a worker of `owner`, or None; `flush` comes first.
+
+        `alone` leaves out what is for everybody.
+        """
         if self.grouped:
-            group = self._next_group(owner)
+            group = self._own_group(owner) if alone else self._next_group(owner)
             return None if group is None else group.tasks.first()
+        if alone:
+            own_line = self._lines.get(owner)
+            return None if own_line is None else own_line.first()
         line = self._lines.get(None)
         first = None if line is None else line.first()
         if owner is None or (line := self._lines.get(owner)) is None:
@@ -650,6 +656,13 @@ class Backlog:
         if own is None or (first is not None and first.place < own.place):
             return first
         return own
+
+    def _own_group(self, owner: Owner) -> Group | None:
+        """Return the group to serve of what is for `owner` alone."""
+        if self._ring.turn_of(owner) is None:
+            return None
+        shelf = self._shares.get((self._ring.peek(owner), owner))
+        return None if shelf is None else shelf.first()
 
     def _not_before(self, unit: Unit, state: UnitState, now: float) -> float:
         """Return when the hold and the rate of a unit let it start something: now or later."""

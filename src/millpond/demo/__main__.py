@@ -42,10 +42,10 @@ def factor(text: str) -> float:
     return speed
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line of the demo."""
+def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
+    """Return the command line of the demo, under the name it was called by."""
     options = argparse.ArgumentParser(
-        prog="python -m millpond.demo",
+        prog=prog,
         description="Pools and a bulkhead at work, in half a minute. Everything shown is "
         "checked: the exit code is 1 if a promise was broken.",
         epilog="With make: make demo ARGS='--fast --seed 7'",
@@ -71,9 +71,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millpond.demo") -> int:
     """Give the show and return the exit code."""
-    asked = parser().parse_args(arguments)
+    asked = parser(prog).parse_args(arguments)
     try:
         if asked.json:
             show = give(asked.seed)

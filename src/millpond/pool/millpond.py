@@ -108,11 +108,12 @@ class Millpond:
                 f"no store for {url!r} yet: this release keeps pools in memory (url=None)",
                 feature="store",
             )
-        self.url = url
+        self.url: str | None = url
         if isinstance(imports, str):
             raise ConfigError("imports", imports, "must be a list of modules")
         self.imports = tuple(check.text("imports", module) for module in imports)
-        self._work = work
+        self.work = work
+        """Whether opening it also runs tasks here; None = as its store suggests."""
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
         self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
@@ -162,7 +163,7 @@ class Millpond:
                 for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.polling.start()
-                if self._work is None or self._work:
+                if self.work is None or self.work:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
         except BaseException:

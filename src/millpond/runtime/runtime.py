@@ -333,8 +333,10 @@ class Runtime:
     async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
         task = await self.view.task(job.id)
         if task is None or task.token != job.leased.fence.token:
+            job.worker.tally.stale += 1
             self.stale(job)
         elif task.status.terminal:
+            job.worker.tally.ended(task.status)
             self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
 
     def gone(self, task: int) -> Exception:

@@ -38,6 +38,7 @@ from millpond.runtime.end import End
 from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
 from millpond.runtime.slot import Slot, timed_out
+from millpond.runtime.tally import Tally
 from millpond.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Worker:
         """An answer was lost: the store may hold leases for it that never reached it."""
         self.turns = 0
         """How many verbs were answered."""
+        self.tally = Tally()
         self._watches: dict[str, Watch] = {}
         self._dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
@@ -708,13 +710,16 @@ class Worker:
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
             elif settled is Settled.STALE:
+                self.tally.stale += 1
                 runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
                 told[job.leased.fence.task] = None
+                self.tally.ended(after)
                 if decided.follow_ups:
                     runtime.followed(decided, job, answer.follow_ups[number])
                 runtime.ended(job.leased, after, End.of(decided, job, value, after))
             else:
+                self.tally.queued_again(decided)
                 runtime.retried(job.leased, decided)
         if self.ahead.gone:
             self.ahead.gone.difference_update(job.leased.fence for _, job, _ in ended)

@@ -361,9 +361,13 @@ def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:
     return 1, leader.generation
 
 
-def leads(tables: Tables, generation: int) -> bool:
-    """Return whether a generation is the one that leads."""
-    return tables.leader.generation == generation
+def leads(tables: Tables, generation: int, now: float) -> bool:
+    """Return whether a generation is the one that leads, and its time is not over.
+
+    A verb that was on its way for longer than that knows nothing of what happened meanwhile.
+    """
+    leader = tables.leader
+    return leader.generation == generation and leader.until > now
 
 
 def _seal(tables: Tables, identifier: int, holder: str) -> int:

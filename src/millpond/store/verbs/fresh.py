@@ -23,7 +23,7 @@ class Fresh:
 
     def __init__(self, spec: PoolSpec) -> None:
         self._count = 0
-        self.listed = _asks_which(spec)
+        self.listed = asks_which(spec)
         """Whether the bound of the pool asks for more than their number."""
         self._oldest: OrderedDict[int, None] = _NONE
         self._by_key: dict[str | None, OrderedDict[int, None]] = {}
@@ -61,7 +61,7 @@ class Fresh:
 
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
         """Take over another bound; one that asks for more has all of them listed: O(n)."""
-        listed = _asks_which(spec)
+        listed = asks_which(spec)
         if listed and not self.listed:
             for task in sorted((task for task in queued if task.fresh), key=_by_seq):
                 self._list(task)
@@ -79,7 +79,7 @@ class Fresh:
 _NONE: OrderedDict[int, None] = OrderedDict()
 
 
-def _asks_which(spec: PoolSpec) -> bool:
+def asks_which(spec: PoolSpec) -> bool:
     policy = spec.backpressure
     return policy is not None and (policy.per_key is not None or policy.on_full in _EVICTING)
 

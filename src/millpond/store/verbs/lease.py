@@ -136,7 +136,8 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     reachable += (
         task
         for task in pool.backlog.startable(worker.owner, now)
-        if task.new.owner is not None or knows(worker, task.new.call.function)
+        if task.new.owner is not None
+        or (not worker.alone and knows(worker, task.new.call.function))
     )
     return any(
         (task.expires_at is None or task.expires_at > now)
@@ -157,7 +158,7 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
         return now
     if pool.live == pool.running and not pool.backlog.grouped:
         return None
-    task = pool.backlog.peek(worker.owner)
+    task = pool.backlog.peek(worker.owner, alone=worker.alone)
     claim_at = ahead.next_start(tables, pool, worker, now) if worker.ahead else None
     if task is None and claim_at is None:
         return pool.backlog.next_moment()
@@ -187,7 +188,9 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
-    waits = pool.backlog.peek(worker.owner) or ahead.startable(tables, pool, worker, now)
+    waits = pool.backlog.peek(worker.owner, alone=worker.alone) or ahead.startable(
+        tables, pool, worker, now
+    )
     if wanting and waits is not None and slots(pool, worker, now) < 1:
         since, last = before or (now, now)
         pool.starved[worker.id] = (since if _is_recent(last, now) else now, now)
@@ -199,7 +202,8 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
 def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
     picky = worker.functions is not None or worker.unknown
-    while (task := pool.backlog.peek(worker.owner)) is not None:
+    alone = worker.alone
+    while (task := pool.backlog.peek(worker.owner, alone=alone)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)

@@ -164,7 +164,7 @@ def recover(
 ) -> RecoverAnswer:
     """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
     now = _begin(tables, now, entropy)
-    if generation is not None and not leads(tables, generation):
+    if generation is not None and not leads(tables, generation, now):
         return RecoverAnswer(moved=0, deposed=True)
     moved = _recover(tables, limit, now)
     tables.end(now)

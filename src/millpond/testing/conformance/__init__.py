@@ -18,6 +18,7 @@ _PARTS = (
     "idempotency",
     "lab",
     "lanes",
+    "leader",
     "lease",
     "limits",
     "order",

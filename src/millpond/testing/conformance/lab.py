@@ -257,9 +257,10 @@ class Lab:
         """Renew what a worker holds."""
         return await self.store.renew(worker, lease, **self._moment())
 
-    async def recover(self, limit: int = 1000) -> RecoverAnswer:
+    async def recover(self, limit: int = 1000, generation: int | None = None) -> RecoverAnswer:
         """Do what time alone does."""
-        return self._heard(await self.store.recover(limit=limit, **self._moment()))
+        moment = self._moment()
+        return self._heard(await self.store.recover(limit=limit, generation=generation, **moment))
 
     # Look
 

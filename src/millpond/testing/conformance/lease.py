@@ -10,7 +10,7 @@ from millpond.core import control as orders
 from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
-from millpond.core.spec import priority
+from millpond.core.spec import fair_round_robin, priority
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
     DAY,
@@ -222,6 +222,33 @@ class LeaseConformance(StoreSuite):
         await lab.put("closure", owner="mine")
         await lab.put("last")
         assert "first closure last" == names_of(await lab.lease(worker="w1"))
+
+    @scenario
+    async def test_who_knows_no_function_runs_closures_of_its_owner_only(self, lab: Lab) -> None:
+        """Calls are nothing to it: they are neither started nor parked, and do not starve it."""
+        await lab.declare(max_concurrent=2)
+        await lab.join("w1", owner="mine", functions=())
+        await lab.join("w2", owner="other")
+        call = await lab.put(priority=9)
+        assert [] == await lab.lease(worker="w1")
+        assert not await lab.view.ready(POOL, "w1", now=lab.now)
+        await lab.put("theirs", owner="other")
+        closure = await lab.put(owner="mine")
+        assert await lab.view.ready(POOL, "w1", now=lab.now)
+        assert [closure] == ids_of(await lab.lease(worker="w1"))
+        assert 0 == (await lab.pool()).parked
+        assert [call] == ids_of(await lab.lease(worker="w2"))
+
+    @scenario
+    async def test_in_a_fair_pool_too(self, lab: Lab) -> None:
+        """Its closures take their turns among themselves; the shares of others are passed over."""
+        await lab.declare(max_concurrent=9, order=fair_round_robin(), max_per_key=1)
+        await lab.join("w1", owner="mine", functions=())
+        await lab.put("call", share="a", key="a")
+        await lab.put("second", share="b", key="b", owner="mine")
+        await lab.put("third", share="c", key="c", owner="mine")
+        assert "second third" == names_of(await lab.lease(worker="w1"))
+        assert "call" == names_of(await lab.lease())
 
     @scenario
     async def test_waiting_closures_end_with_their_process(self, lab: Lab) -> None:

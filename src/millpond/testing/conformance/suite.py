@@ -12,6 +12,7 @@ from millpond.testing.conformance.declare import DeclareConformance
 from millpond.testing.conformance.endings import EndingsConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
+from millpond.testing.conformance.leader import LeaderConformance
 from millpond.testing.conformance.lease import LeaseConformance
 from millpond.testing.conformance.limits import LimitsConformance
 from millpond.testing.conformance.order import OrderConformance
@@ -41,6 +42,7 @@ class StoreConformance(
     AttemptsConformance,
     EndingsConformance,
     RecoverConformance,
+    LeaderConformance,
     DeclareConformance,
     ControlConformance,
     RunsConformance,

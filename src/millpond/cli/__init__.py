@@ -1,0 +1,1 @@
+"""The command `millpond`: one file per sub-command, imported when it is asked for."""

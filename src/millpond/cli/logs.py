@@ -1,0 +1,52 @@
+"""Logs of the command: to stderr, unless the application has set up its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from millpond.cli.plain import plain
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class PlainFormatter(logging.Formatter):
+    """One line per record, and a traceback below it; nothing that a terminal would obey."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as it is called there
+        """Return the line of a record."""
+        return plain(super().formatMessage(record))
+
+    def formatException(  # noqa: N802
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """Return a traceback."""
+        return plain(super().formatException(ei), lines=True)
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        """Return where a record was made."""
+        return plain(super().formatStack(stack_info), lines=True)
+
+
+def set_up(level: str | None) -> None:
+    """Write logs of this level to stderr; None = info.
+
+    An application that set up logging when it was imported has chosen; then only a level that was
+    asked for changes anything.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(PlainFormatter(FORM))
+        root.addHandler(handler)
+        root.setLevel((level or "info").upper())
+    elif level is not None:
+        root.setLevel(level.upper())

@@ -1,0 +1,158 @@
+"""`millpond worker module:app`: run the tasks of an application, until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from millpond.cli import logs
+from millpond.cli.exits import Exit, Refusal
+from millpond.cli.load import load
+from millpond.cli.serve import Wanted, serve
+from millpond.core.errors import UnknownPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.pool.millpond import Millpond
+
+log = logging.getLogger("millpond.cli")
+
+GRACE = 30.0
+
+USAGE = """\
+millpond worker [--pools A,B] [--concurrency N] [--once] [--grace SECONDS]
+                       [--store URL] [--log-level LEVEL] APP"""
+
+SIGNALS = """\
+signals:
+  The first SIGTERM, SIGINT (Ctrl-C) or SIGHUP drains: nothing more is started, and what runs has
+  --grace seconds to end; what is left then is given back uncharged. A second one gives it back
+  now. A third one is not waited for."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of a worker."""
+    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in Exit)
+    options = argparse.ArgumentParser(
+        prog="millpond worker",
+        usage=USAGE,
+        description="Run the tasks of an application, until told to stop.",
+        epilog=f"{SIGNALS}\n\nexit codes:\n{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_argument(
+        "app",
+        metavar="APP",
+        help="module:name of a Millpond, or of a function without arguments that returns one; the "
+        "name may be left out where the module has one Millpond, or calls it app or mp",
+    )
+    options.add_argument(
+        "--pools",
+        type=names,
+        metavar="A,B",
+        help="serve these pools only (default: all that the application declares)",
+    )
+    options.add_argument(
+        "--concurrency",
+        type=whole_number,
+        metavar="N",
+        help="run at most N tasks at a time, over all pools (default: as many as each pool allows)",
+    )
+    options.add_argument(
+        "--once",
+        action="store_true",
+        help="stop when idle: nothing of the pools runs, here or elsewhere, and nothing that is "
+        "due could start; what is due later, paused or parked is left",
+    )
+    options.add_argument(
+        "--grace",
+        type=seconds,
+        default=GRACE,
+        metavar="SECONDS",
+        help=f"what runs has so long to end after the first signal (default: {GRACE:g})",
+    )
+    options.add_argument(
+        "--store",
+        metavar="URL",
+        help="use this store instead of the application's, such as sqlite:///work.db",
+    )
+    options.add_argument(
+        "--log-level",
+        type=str.lower,
+        choices=logs.LEVELS,
+        metavar="LEVEL",
+        help=f"{', '.join(logs.LEVELS)} (default: info); logs go to stderr, unless the application "
+        "sets up its own",
+    )
+    return options
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas, each once."""
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError("it names no pool")
+    return found
+
+
+def whole_number(text: str) -> int:
+    """Return a number of tasks."""
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        message = f"{text!r} is not a whole number of 1 or more"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds."""
+    try:
+        given = float(text)
+    except ValueError:
+        given = math.nan
+    if not (given >= 0 and math.isfinite(given)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve, and return the exit code."""
+    asked = parser().parse_args(arguments)
+    mp = load(asked.app)
+    logs.set_up(asked.log_level)
+    _check(mp, asked.app, asked.pools)
+    wanted = Wanted(
+        app=asked.app,
+        pools=asked.pools,
+        concurrency=asked.concurrency,
+        once=asked.once,
+        grace=asked.grace,
+    )
+    return asyncio.run(serve(mp, wanted))
+
+
+def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
+    """Object to an application that a worker cannot serve."""
+    if mp.url is None and mp.make_store is None:
+        raise Refusal(
+            Exit.APP,
+            f"{app} keeps its pools in memory, where no other process can see them: a worker of "
+            'its own needs a store, as in Millpond("sqlite:///work.db") or --store',
+        )
+    if not mp.pools():
+        raise Refusal(
+            Exit.APP,
+            f"{app} declares no pools; if other modules declare them, name those: "
+            "Millpond(..., imports=[...])",
+        )
+    for name in pools or ():
+        try:
+            mp.get_pool(name)
+        except UnknownPool as error:
+            raise Refusal(Exit.USAGE, f"--pools: {error.message}") from None
+    if not mp.tasks:
+        log.warning("%s has no tasks: whatever it leases is parked for a worker that does", app)

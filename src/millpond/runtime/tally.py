@@ -1,0 +1,54 @@
+"""The tally of a worker: how its attempts ended, as the store answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.core.lifecycle import Event, Status
+
+if TYPE_CHECKING:
+    from millpond.core.settle import Settlement
+
+
+class Tally:
+    """Counts over the life of one worker."""
+
+    __slots__ = ("cancelled", "completed", "failed", "given_back", "retried", "stale")
+
+    def __init__(self) -> None:
+        self.completed = 0
+        """Tasks that it completed."""
+        self.failed = 0
+        """Tasks that failed for good in its hands."""
+        self.cancelled = 0
+        """Tasks that were cancelled while it ran them."""
+        self.retried = 0
+        """Attempts that failed and are followed by another."""
+        self.given_back = 0
+        """Leases and claims that went back to the queue, uncharged."""
+        self.stale = 0
+        """Attempts that it ended too late: somebody else owned the task by then."""
+
+    def ended(self, status: Status) -> None:
+        """Count a task that has ended."""
+        if status is Status.COMPLETED:
+            self.completed += 1
+        elif status is Status.FAILED:
+            self.failed += 1
+        elif status is Status.CANCELLED:
+            self.cancelled += 1
+
+    def queued_again(self, decided: Settlement) -> None:
+        """Count an attempt that left its task in the queue."""
+        if decided.event is Event.RETRY:
+            self.retried += 1
+        else:
+            self.given_back += 1
+
+    def __str__(self) -> str:
+        told = [f"{self.completed} completed", f"{self.failed} failed"]
+        told += [f"{self.cancelled} cancelled"] if self.cancelled else []
+        told += [f"{self.retried} to be tried again"] if self.retried else []
+        told += [f"{self.given_back} given back"]
+        told += [f"{self.stale} ended too late"] if self.stale else []
+        return ", ".join(told)

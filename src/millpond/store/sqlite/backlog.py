@@ -1,0 +1,751 @@
+"""The backlog over rows: the core's order of things, with only what is in reach in memory.
+
+Every decision is the core's. What is different here is where its lines, groups, units and timers
+come from: a unit is read when it is mentioned, a line page by page, and what changed is written
+when the verbs of the transaction are done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millpond.core.line import Head, Line
+from millpond.core.order import Backlog, Group, Shelf, Unit, UnitState, needs_groups
+from millpond.core.ring import Owner, Share
+from millpond.store.sqlite.paged import Paged
+from millpond.store.sqlite.ring import SqlRing, json
+from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of
+from millpond.store.sqlite.sql import SQL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
+
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import Task
+    from millpond.store.sqlite.paged import Key
+    from millpond.store.sqlite.rows import Row
+    from millpond.store.sqlite.tables import SqlTables
+
+    Address: TypeAlias = tuple[Share, Owner]
+
+
+class Place(NamedTuple):
+    """Where the first task of a line stands, and from when on."""
+
+    rank: int
+    seq: int
+    due: float
+
+
+class SqlLine(Line):
+    """The queued tasks of one group, lowest (rank, seq) first, read page by page."""
+
+    __slots__ = ("_backlog", "_count", "_front", "_loaded", "_paged", "grp")
+
+    def __init__(self, backlog: SqlBacklog, grp: int, count: int, front: Place | None) -> None:
+        super().__init__()
+        self._backlog = backlog
+        self.grp = grp
+        self._count = count
+        self._front = front
+        """The first of those in the file, as long as that is known without reading."""
+        self._paged: Paged[int] = Paged(self._page, count=count, size=2)
+        self._loaded: dict[int, TaskRow] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter([self._loaded[seq] for seq in self._paged])
+
+    def expect(self, count: int) -> None:
+        """Read as many as will be taken, and the one behind."""
+        self._paged.expect(count + 1)
+
+    def add(self, task: Task) -> None:
+        """Put a task at its place."""
+        assert isinstance(task, TaskRow)  # noqa: S101 - every task of these tables is
+        task.grp = self.grp
+        self._count += 1
+        self._loaded[task.seq] = task
+        self._paged.set(task.seq, (task.rank, task.seq))
+
+    def first(self) -> Task | None:
+        """Return the task that is next, or None."""
+        if not self._count:
+            return None
+        entry = self._paged.top()
+        return None if entry is None else self._loaded[entry[2]]
+
+    def head(self) -> Head | None:
+        """Return the place of the task that is next, or None."""
+        if self._front is None:
+            return self.first()
+        nearest = self._paged.nearest()
+        if nearest is None or nearest[0] > self._front[:2]:
+            return self._front
+        return self._loaded[nearest[2]]
+
+    def remove(self, task: Task) -> None:
+        """Take out a task that is here."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        task.grp = None
+        self._count -= 1
+        # It may still be behind what was read.
+        self._paged.known(task.seq, (task.rank, task.seq))
+        self._paged.discard(task.seq)
+        self._loaded.pop(task.seq, None)
+        if self._front is not None and task.seq == self._front.seq:
+            self._front = None
+
+    def _page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
+        backlog = self._backlog
+        if behind is None:
+            asked: tuple[float, ...] = (self.grp, size)
+        else:
+            rank, seq = behind
+            asked = (self.grp, rank, place_of(backlog.pool, int(seq)), size)
+        name = "next_of_group" if behind is None else "next_of_group_after"
+        page: list[tuple[Key, int]] = []
+        for task in backlog.tables.read_live(SQL[name], asked):
+            if task.grp == self.grp:
+                self._loaded[task.seq] = task
+            page.append(((task.rank, task.seq), task.seq))
+        return page
+
+
+class SqlGroup(Group):
+    """A group, and how it stands in the file."""
+
+    __slots__ = ("due", "id", "ready", "shelved", "stored")
+
+    def __init__(self, backlog: SqlBacklog, address: Address, unit: Unit, row: Row | None) -> None:
+        super().__init__(address, unit)
+        self.stored = row
+        if row is None:
+            self.id = backlog.tables.next_group()
+            self.ready = False
+            self.due = 0.0
+            self.tasks = SqlLine(backlog, self.id, 0, None)
+        else:
+            self.id, _, _, _, count, rank, seq, self.due, ready = row
+            self.place = (rank, seq)
+            self.ready = bool(ready)
+            self.tasks = SqlLine(backlog, self.id, count, Place(rank, seq, self.due))
+        self.shelved = self.place
+        """Where it stands on its shelf."""
+
+    def row(self) -> Row:
+        """Return it as it should stand in the file."""
+        (share, owner), (rank, seq) = self.address, self.place
+        return (
+            self.id,
+            self.unit or "",
+            share or "",
+            owner or "",
+            len(self.tasks),
+            rank,
+            seq,
+            self.due,
+            int(self.ready),
+        )
+
+
+class SqlGroups(dict["Address", Group]):
+    """The groups of one unit; those nobody mentions stay in the file."""
+
+    def __init__(self, backlog: SqlBacklog, unit: Unit, count: int) -> None:
+        super().__init__()
+        self._backlog = backlog
+        self._unit = unit
+        self._count = count
+        self._absent: set[Address] = set()
+        self.all_read = not count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def get(self, address: Address, default: Group | None = None) -> Group | None:  # type: ignore[override]
+        """Return the group at an address, or None."""
+        found = super().get(address)
+        if found is not None or self.all_read or address in self._absent:
+            return found or default
+        share, owner = address
+        backlog = self._backlog
+        row = backlog.tables.connection.execute(
+            SQL["group"], (backlog.pool, self._unit or "", share or "", owner or "")
+        ).fetchone()
+        if row is None:
+            self._absent.add(address)
+            return default
+        return backlog.group_of(row)
+
+    def __missing__(self, address: Address) -> Group:
+        found = self.get(address)
+        if found is None:
+            raise KeyError(address)
+        return found
+
+    def __setitem__(self, address: Address, group: Group) -> None:
+        self._count += 1
+        super().__setitem__(address, group)
+
+    def __delitem__(self, address: Address) -> None:
+        self._count -= 1
+        self._absent.add(address)
+        super().__delitem__(address)
+
+    def take_in(self, group: Group) -> None:
+        """Know a group that was read."""
+        super().__setitem__(group.address, group)
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every group of the unit."""
+        if not self.all_read:
+            self.all_read = True
+            backlog = self._backlog
+            rows = backlog.tables.connection.execute(
+                SQL["groups_of_unit"], (backlog.pool, self._unit or "")
+            )
+            for row in list(rows):
+                address = (row[2] or None, row[3] or None)
+                if not super().__contains__(address) and address not in self._absent:
+                    backlog.group_of(row)
+        return super().values()
+
+
+class SqlUnits(dict[Unit, UnitState]):
+    """The lanes and keys that were mentioned."""
+
+    def __init__(self, backlog: SqlBacklog) -> None:
+        super().__init__()
+        self._backlog = backlog
+        self._stored: dict[Unit, Row | None] = {}
+
+    def get(self, unit: Unit, default: UnitState | None = None) -> UnitState | None:  # type: ignore[override]
+        """Return what is known of a unit, or None."""
+        found = super().get(unit)
+        if found is not None or unit in self._stored:
+            return found or default
+        backlog = self._backlog
+        row = backlog.tables.connection.execute(SQL["unit"], (backlog.pool, unit or "")).fetchone()
+        return self._take_in(unit, row) or default
+
+    def __missing__(self, unit: Unit) -> UnitState:
+        found = self.get(unit)
+        if found is None:
+            raise KeyError(unit)
+        return found
+
+    def __contains__(self, unit: object) -> bool:
+        return self.get(unit) is not None  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        if super().__len__():
+            return True
+        # Only these: a task may be in the middle of an arrow.
+        self.write()
+        pool = (self._backlog.pool,)
+        return bool(self._backlog.tables.connection.execute(SQL["any_unit"], pool).fetchone()[0])
+
+    def __delitem__(self, unit: Unit) -> None:
+        self.get(unit)
+        super().__delitem__(unit)
+
+    def read(self, units: Iterable[Unit]) -> None:
+        """Read several units, and the groups of those that have a name, at once."""
+        backlog = self._backlog
+        wanted = [unit for unit in units if unit and unit not in self._stored]
+        if len(wanted) < 2:
+            return
+        names = json(wanted)
+        connection = backlog.tables.connection
+        found = {
+            row[0]: row[1:] for row in connection.execute(SQL["some_units"], (backlog.pool, names))
+        }
+        for unit in wanted:
+            self._take_in(unit, found.get(unit))
+        if found:
+            rows = list(connection.execute(SQL["groups_of_units"], (backlog.pool, names)))
+            for row in rows:
+                backlog.group_of(row)
+            for unit in found:
+                groups = self[unit].groups
+                assert isinstance(groups, SqlGroups)  # noqa: S101 - every unit of ours has such
+                groups.all_read = True
+
+    def items(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every unit of the pool."""
+        backlog = self._backlog
+        rows = backlog.tables.connection.execute(SQL["units"], (backlog.pool,))
+        for unit, *row in list(rows):
+            if (unit or None) not in self._stored:
+                self._take_in(unit or None, tuple(row))
+        return super().items()
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return what is known of every unit."""
+        self.items()
+        return super().values()
+
+    def _take_in(self, unit: Unit, row: Row | None) -> UnitState | None:
+        self._stored[unit] = row
+        if row is None:
+            return None
+        state = self._backlog.unit_of(unit, row)
+        super().__setitem__(unit, state)
+        return state
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        backlog = self._backlog
+        saved, dropped = [], []
+        for unit in {**self._stored, **self}:
+            state, stored = super().get(unit), self._stored.get(unit)
+            row = None if state is None else backlog.row_of_unit(unit, state)
+            if row == stored:
+                continue
+            if row is None:
+                dropped.append((backlog.pool, unit or ""))
+            else:
+                saved.append((backlog.pool, unit or "", *row))
+            self._stored[unit] = row
+        connection = backlog.tables.connection
+        if dropped:
+            connection.executemany(SQL["drop_unit"], dropped)
+        if saved:
+            connection.executemany(SQL["save_unit"], saved)
+
+
+class SqlShelf(Shelf):
+    """The groups of one share and owner that could start something."""
+
+    __slots__ = ("_paged",)
+
+    def __init__(self, backlog: SqlBacklog, address: Address) -> None:
+        share, owner = address
+        asked = (backlog.pool, share or "", owner or "")
+
+        def page(behind: Key | None, size: int) -> list[tuple[Key, SqlGroup]]:
+            name = "shelf" if behind is None else "shelf_after"
+            rows = backlog.tables.connection.execute(SQL[name], (*asked, *(behind or ()), size))
+            return [((row[5], row[6]), backlog.group_of(row)) for row in list(rows)]
+
+        self._paged: Paged[SqlGroup] = Paged(page, size=2)
+
+    def __bool__(self) -> bool:
+        return bool(self._paged)
+
+    def first(self) -> Group | None:
+        """Return the group with the lowest place."""
+        return self._paged.peek()
+
+    def put(self, group: Group) -> None:
+        """Let a group stand at its place."""
+        assert isinstance(group, SqlGroup)  # noqa: S101
+        group.shelved = group.place
+        self._paged.set(group, group.place)
+
+    def take(self, group: Group) -> None:
+        """Take a group out."""
+        assert isinstance(group, SqlGroup)  # noqa: S101
+        self._paged.discard(group)
+
+
+class SqlShelves(dict["Address", Shelf]):
+    """Shelves, each made when it is first asked for."""
+
+    def __init__(self, backlog: SqlBacklog) -> None:
+        super().__init__()
+        self._backlog = backlog
+
+    def __missing__(self, address: Address) -> Shelf:
+        made = self[address] = SqlShelf(self._backlog, address)
+        return made
+
+    def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]  # noqa: ARG002
+        """Return a shelf."""
+        return self[address]
+
+
+class SqlLater(dict[int, "Task"]):
+    """Tasks that are not due: which they are is written on each of them."""
+
+    def __init__(self, backlog: SqlBacklog, count: int) -> None:
+        super().__init__()
+        self._backlog = backlog
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __setitem__(self, identifier: int, task: Task) -> None:
+        assert isinstance(task, TaskRow)  # noqa: S101
+        task.grp = 0
+        self.count += 1
+
+    def pop(self, identifier: int, default: Task | None = None) -> Task | None:  # type: ignore[override]
+        """Take out a task that is not due."""
+        task = self._backlog.tables.tasks.get(identifier)
+        if not isinstance(task, TaskRow) or task.grp != 0:
+            return default
+        task.grp = None
+        self.count -= 1
+        return task
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every task that is not due."""
+        tables = self._backlog.tables
+        tables.write_rows()
+        return [
+            task
+            for task in tables.read_live(SQL["next_due"], (self._backlog.pool, -1))
+            if task.grp == 0
+        ]
+
+
+class SqlLines(dict[Owner, Line]):
+    """The lines of a pool in which nothing looks at lanes and keys."""
+
+    def __init__(self, backlog: SqlBacklog) -> None:
+        super().__init__()
+        self._backlog = backlog
+
+    def __missing__(self, owner: Owner) -> Line:
+        made = self[owner] = self._backlog.line_of(owner)
+        return made
+
+    def get(self, owner: Owner, default: Line | None = None) -> Line | None:  # type: ignore[override]  # noqa: ARG002
+        """Return the line of an owner, empty or not."""
+        return self[owner]
+
+
+class SqlBacklog(Backlog):
+    """The queued tasks of one pool, read as they are asked for."""
+
+    __slots__ = ("_groups", "_plain", "expected", "pool", "tables")
+
+    def __init__(self, spec: PoolSpec, tables: SqlTables, pool: int, row: dict[str, int]) -> None:
+        super().__init__(spec)
+        self.tables = tables
+        self.pool = pool
+        self.grouped = bool(row["grouped"])
+        self.expected = 1
+        self._ready = row["ready"]
+        self._groups: dict[int, SqlGroup] = {}
+        self._plain: dict[Owner, SqlGroup] = {}
+        """The one group for each owner, where nothing looks at lanes and keys."""
+        self._lines = SqlLines(self)
+        self._units = SqlUnits(self)
+        self._shares = SqlShelves(self)
+        self._delayed = SqlLater(self, row["later"])
+        self._task_timers: Paged[int] = Paged(self._due_page)
+        self._unit_timers: Paged[Unit] = Paged(self._timers_page, count=row["unit_timers"])
+        self._fading: Paged[Unit] = Paged(self._fading_page, count=row["fading"])
+        self._ring = SqlRing(
+            spec.order,
+            tables.connection,
+            pool,
+            joins=row["joins"],
+            passed=(row["passed_turn"], row["passed_join"]),
+            resting=row["resting"],
+        )
+
+    # What the rows say
+
+    def counts(self) -> dict[str, int]:
+        """Return what is kept of it in the row of its pool."""
+        ring = self.ring
+        return {
+            "grouped": int(self.grouped),
+            "ready": self._ready,
+            "later": len(self._delayed),
+            "unit_timers": len(self._unit_timers),
+            "fading": len(self._fading),
+            "joins": ring.joins,
+            "passed_turn": ring.passed[0],
+            "passed_join": ring.passed[1],
+            "resting": len(ring.resting),
+        }
+
+    @property
+    def ring(self) -> SqlRing:
+        """Whose turn it is."""
+        assert isinstance(self._ring, SqlRing)  # noqa: S101
+        return self._ring
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        changed = [group for group in self._groups.values() if group.row() != group.stored]
+        self._write_groups(changed)
+        assert isinstance(self._units, SqlUnits)  # noqa: S101
+        self._units.write()
+        self.ring.seats.write()
+
+    def _write_groups(self, groups: list[SqlGroup]) -> None:
+        saved, changed, dropped = [], [], []
+        for group in groups:
+            row = group.row()
+            identifier, unit, share, owner, count, *rest = row
+            if not count:
+                if group.stored is not None:
+                    dropped.append((identifier,))
+                group.stored = None
+                continue
+            if group.stored is None:
+                saved.append((identifier, self.pool, unit, share, owner, count, *rest))
+            else:
+                changed.append((count, *rest, identifier))
+            group.stored = row
+        connection = self.tables.connection
+        if dropped:
+            connection.executemany(SQL["drop_group"], dropped)
+        if saved:
+            connection.executemany(SQL["save_group"], saved)
+        if changed:
+            connection.executemany(SQL["change_group"], changed)
+
+    def group_of(self, row: Row) -> SqlGroup:
+        """Return the group of a row, the same one each time."""
+        known = self._groups.get(row[0])
+        if known is not None:
+            return known
+        identifier, unit, share, owner = row[:4]
+        group = SqlGroup(self, (share or None, owner or None), unit or None, row)
+        self._groups[identifier] = group
+        groups = self._unit(group.unit).groups
+        assert isinstance(groups, SqlGroups)  # noqa: S101
+        groups.take_in(group)
+        return group
+
+    def line_of(self, owner: Owner) -> Line:
+        """Return the line of an owner in a pool without groups: a group without a unit."""
+        asked = (self.pool, "", "", owner or "")
+        row = self.tables.connection.execute(SQL["group"], asked).fetchone()
+        group = SqlGroup(self, (None, owner), None, row)
+        # Its place is not kept up to date, so nobody may rely on it.
+        group.tasks = SqlLine(self, group.id, 0 if row is None else row[4], None)
+        self._groups[group.id] = group
+        group.tasks.expect(self.expected)
+        return group.tasks
+
+    def expect(self, count: int) -> None:
+        """Be ready to give `count` tasks: where they stand in one line they are read at once."""
+        self.expected = count
+        for line in dict.values(self._lines):
+            if isinstance(line, SqlLine):
+                line.expect(count)
+
+    def unit_of(self, unit: Unit, row: Row) -> UnitState:
+        """Return what a row says of a unit."""
+        state = UnitState()
+        state.running, paused, blocked, state.held_until, state.tat, groups, *times = row
+        state.paused, state.blocked = bool(paused), bool(blocked)
+        state.groups = SqlGroups(self, unit, groups)
+        timer_at, timer_rank, timer_seq, fades_at = times
+        if timer_at is not None:
+            self._unit_timers.known(unit, (timer_at, timer_rank, timer_seq))
+        if fades_at is not None:
+            self._fading.known(unit, (fades_at,))
+        return state
+
+    def row_of_unit(self, unit: Unit, state: UnitState) -> Row:
+        """Return a unit as it should stand in the file."""
+        timers, fading = self._unit_timers, self._fading
+        timer = timers.key_of(unit) if unit in timers else (None, None, None)
+        fades_at = fading.key_of(unit)[0] if unit in fading else None
+        return (
+            state.running,
+            int(state.paused),
+            int(state.blocked),
+            state.held_until,
+            state.tat,
+            len(state.groups),
+            *timer,
+            fades_at,
+        )
+
+    def read_units(self, tasks: Iterable[tuple[Unit, Share]]) -> None:
+        """Read at once what the placing of several tasks will ask for."""
+        if not self.grouped:
+            return
+        units, shares = zip(*tasks, strict=True)
+        assert isinstance(self._units, SqlUnits)  # noqa: S101
+        self._units.read(dict.fromkeys(units))
+        if self._fair:
+            self.ring.seats.read(dict.fromkeys(shares))
+
+    def _due_page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
+        name = "next_due" if behind is None else "next_due_after"
+        after = () if behind is None else (behind[0], place_of(self.pool, int(behind[1])))
+        tasks = self.tables.read_live(SQL[name], (self.pool, *after, size))
+        return [((task.due, task.seq), task.new.id) for task in tasks]
+
+    def _timers_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:
+        name = "unit_timers" if behind is None else "unit_timers_after"
+        rows = self.tables.connection.execute(SQL[name], (self.pool, *(behind or ()), size))
+        return [(tuple(key), unit or None) for *key, unit in rows]
+
+    def _fading_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:
+        # Units that fade at one moment may go in any order, so the whole of them is read.
+        del size
+        if behind is not None:
+            return []
+        rows = self.tables.connection.execute(SQL["fading_units"], (self.pool, -1))
+        return [((fades_at,), unit or None) for fades_at, unit in rows]
+
+    # What is asked, where rows answer better
+
+    def __iter__(self) -> Iterator[Task]:
+        self.tables.write_rows()
+        low, high = self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
+        found = self.tables.read_live(SQL["queued_of_pool"], (low, high))
+        return iter([task for task in found if task.grp is not None])
+
+    def next_moment(self) -> float | None:
+        """Return when time alone will make something ready, or None."""
+        moment = self._unit_timers.lowest() if self._unit_timers else None
+        soonest = None if moment is None else moment[0]
+        due = self._task_timers.lowest() if self._delayed else None
+        if due is None or (soonest is not None and soonest < due[0]):
+            return soonest
+        return due[0]
+
+    def scheduled(self, now: float) -> int:
+        """Return how many tasks are not due at `now`."""
+        self.tables.write_rows()
+        execute = self.tables.connection.execute
+        later: int = execute(SQL["count_later"], (self.pool, now)).fetchone()[0]
+        if not self.lanes:
+            return later
+        in_lanes: int = execute(SQL["count_undue_in_lanes"], (self.pool, now)).fetchone()[0]
+        return later + in_lanes
+
+    def running_in(self, unit: str) -> int:
+        """Return how many tasks of a lane or key run now."""
+        if self.grouped:
+            return super().running_in(unit)
+        self.tables.write_rows()
+        asked = (self.pool, unit)
+        held: int = self.tables.connection.execute(SQL["held_of_unit"], asked).fetchone()[0]
+        return held
+
+    def live_in(self, unit: str) -> int:
+        """Return how many tasks of a lane or key wait, for their time too, or run."""
+        state = self._units.get(unit)
+        ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
+        if not self.lanes and self._delayed:
+            self.tables.write_rows()
+            asked = (self.pool, unit)
+            execute = self.tables.connection.execute
+            ready += execute(SQL["count_later_of_unit"], asked).fetchone()[0]
+        return ready + self.running_in(unit)
+
+    # What happens, where rows need less or more to be noted
+
+    def start(self, task: Task, now: float) -> None:
+        """Move the task that `peek` named from queued to running."""
+        if self.grouped:
+            super().start(task, now)
+            return
+        # How many of each key run is counted when somebody asks.
+        self._ready -= 1
+        self._take_out(task)
+
+    def finish(self, unit: Unit) -> None:
+        """Count one running task of a lane or key less."""
+        if self.grouped:
+            super().finish(unit)
+
+    def _take_out(self, task: Task) -> None:
+        self._lines[task.new.owner].remove(task)
+
+    def _new_group(self, address: Address, unit: Unit) -> Group:
+        group = SqlGroup(self, address, unit, None)
+        self._groups[group.id] = group
+        return group
+
+    def _new_unit(self, unit: Unit) -> UnitState:
+        state = UnitState()
+        state.groups = SqlGroups(self, unit, 0)
+        return state
+
+    def _place(self, group: Group, now: float) -> None:
+        super()._place(group, now)
+        assert isinstance(group, SqlGroup)  # noqa: S101
+        head = group.tasks.head()
+        if head is not None:
+            group.due = head.due
+
+    def _enlist(self, group: Group, *, ready: bool) -> None:
+        assert isinstance(group, SqlGroup)  # noqa: S101
+        was_ready, group.ready = group.ready, ready
+        if ready:
+            if not was_ready or group.shelved != group.place:
+                self._shares[group.address].put(group)
+            if not was_ready:
+                self._ring.enter(*group.address)
+        elif was_ready:
+            shelf = self._shares[group.address]
+            shelf.take(group)
+            if not shelf:
+                self._ring.leave(*group.address)
+
+    # When keys begin to matter, and when the order changes
+
+    def _group(self) -> None:
+        """Look at lanes and keys from now on, although some tasks wait and run already."""
+        self.tables.write_rows()
+        connection, pool = self.tables.connection, (self.pool,)
+        running = list(connection.execute(SQL["held_per_unit"], pool))
+        waiting = [task for task in self if isinstance(task, TaskRow) and task.grp]
+        self._empty()
+        self.grouped = True
+        for unit, count in running:
+            self._unit(unit).running = count
+        self._ready = 0
+        for task in waiting:
+            self._insert(task)
+
+    def _empty(self) -> None:
+        """Forget how everything stands; what waits is to be put in anew."""
+        connection, pool = self.tables.connection, (self.pool,)
+        for name in ("forget_units", "forget_groups", "forget_seats"):
+            connection.execute(SQL[name], pool)
+        self._groups = {}
+        self._lines, self._units, self._shares = SqlLines(self), SqlUnits(self), SqlShelves(self)
+        self._unit_timers = Paged(self._timers_page, count=0)
+        self._fading = Paged(self._fading_page, count=0)
+        self._touched, self._touched_units = {}, {}
+        self._ring = SqlRing(
+            self.spec.order, connection, self.pool, joins=0, passed=(0, 0), resting=0
+        )
+
+    def _forget(self, unit: Unit) -> None:
+        super()._forget(unit)
+        if not self.grouped:
+            # The ring begins anew with the next group, as it would have.
+            self._empty()
+
+    def rebuilt(self, spec: PoolSpec) -> Backlog:
+        """Return an empty backlog for another order, with the pauses and holds of this one."""
+        kept = [
+            (unit, state.paused, state.held_until)
+            for unit, state in (self._units.items() if spec.lanes == self.spec.lanes else ())
+            if state.paused or state.held_until
+        ]
+        self._empty()
+        row = dict.fromkeys(self.counts(), 0)
+        other = SqlBacklog(spec, self.tables, self.pool, row)
+        other.grouped = needs_groups(spec)
+        for unit, paused, held_until in kept:
+            state = other._unit_to_stop(unit)
+            state.paused, state.held_until = paused, held_until
+        return other

@@ -1,0 +1,184 @@
+"""The fair ring over rows: a seat is read when its share is mentioned, turns page by page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.ring import Owner, Ring, Seat, Share
+from millpond.store.sqlite.paged import Paged
+from millpond.store.sqlite.sql import SQL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from sqlite3 import Connection
+
+    from millpond.core.spec import Order
+    from millpond.store.sqlite.paged import Key
+    from millpond.store.sqlite.rows import Row
+
+
+class SqlSeats(dict[Share, Seat]):
+    """The seats that were mentioned; a share that has none is remembered as having none."""
+
+    def __init__(self, ring: SqlRing, connection: Connection, pool: int) -> None:
+        super().__init__()
+        self._ring = ring
+        self._connection = connection
+        self._pool = pool
+        self._stored: dict[Share, dict[str, Row]] = {}
+
+    def get(self, share: Share, default: Seat | None = None) -> Seat | None:  # type: ignore[override]
+        """Return the seat of a share, or None."""
+        if share not in self._stored:
+            found = self._connection.execute(SQL["seat"], (self._pool, share or ""))
+            self._take_in(share, list(found))
+        return super().get(share, default)
+
+    def __missing__(self, share: Share) -> Seat:
+        seat = self.get(share)
+        if seat is None:
+            raise KeyError(share)
+        return seat
+
+    def __delitem__(self, share: Share) -> None:
+        self.get(share)
+        super().__delitem__(share)
+
+    def read(self, shares: Iterable[Share]) -> None:
+        """Read several seats at once."""
+        wanted = {share or "" for share in shares if share not in self._stored}
+        if len(wanted) < 2:
+            return
+        rows: dict[str, list[Row]] = {share: [] for share in wanted}
+        for share, *row in self._connection.execute(SQL["seats"], (self._pool, json(wanted))):
+            rows[share].append(tuple(row))
+        for share, found in rows.items():
+            self._take_in(share or None, found)
+
+    def _take_in(self, share: Share, rows: list[Row]) -> None:
+        self._stored[share] = {row[0]: row for row in rows}
+        if not rows:
+            return
+        _, turn, joined, resting = rows[0]
+        seat = Seat(turn, joined)
+        if resting:
+            self._ring.resting.known(share, seat.place)
+        else:
+            seat.owners = tuple(row[0] or None for row in rows)
+            for owner in seat.owners:
+                self._ring.audience(owner).known(share, seat.place)
+        super().__setitem__(share, seat)
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        saved, dropped = [], []
+        for share, stored in self._stored.items():
+            seat = super().get(share)
+            rows = {} if seat is None else {row[0]: row for row in _rows(seat)}
+            if rows == stored:
+                continue
+            dropped += [(self._pool, share or "", owner) for owner in stored if owner not in rows]
+            saved += [
+                (self._pool, share or "", *row)
+                for owner, row in rows.items()
+                if stored.get(owner) != row
+            ]
+            self._stored[share] = rows
+        if dropped:
+            self._connection.executemany(SQL["drop_seat"], dropped)
+        if saved:
+            self._connection.executemany(SQL["save_seat"], saved)
+
+
+def _rows(seat: Seat) -> list[Row]:
+    if not seat.owners:
+        return [("", seat.turn, seat.joined, 1)]
+    return [(owner or "", seat.turn, seat.joined, 0) for owner in seat.owners]
+
+
+def json(names: Iterable[str]) -> str:
+    """Return names as one argument of a statement."""
+    return msgspec.json.encode(list(names)).decode()
+
+
+class SqlRing(Ring):
+    """A ring of which only those in reach are read."""
+
+    __slots__ = ("_connection", "_pool", "resting")
+
+    def __init__(
+        self,
+        order: Order,
+        connection: Connection,
+        pool: int,
+        *,
+        joins: int,
+        passed: tuple[int, int],
+        resting: int,
+    ) -> None:
+        super().__init__(order)
+        self._connection = connection
+        self._pool = pool
+        self.joins = joins
+        self.passed = passed
+        self.resting: Paged[Share] = Paged(self._resting_page, count=resting)
+        self._resting = self.resting
+        self._seats = SqlSeats(self, connection, pool)
+        self._audiences = SqlAudiences(self)  # type: ignore[assignment]
+
+    @property
+    def seats(self) -> SqlSeats:
+        """The seats that were mentioned."""
+        return self._seats  # type: ignore[return-value]
+
+    def audience(self, owner: Owner) -> Paged[Share]:
+        """Return the shares in which an owner (None = everybody) has something to start."""
+        return self._audiences[owner]  # type: ignore[return-value]
+
+    def page_of(self, owner: Owner) -> Paged[Share]:
+        """Return the turns of an audience, to be read."""
+        return Paged(lambda behind, size: self._turns_page(owner, behind, size))
+
+    def _audience(self, owner: Owner) -> Paged[Share]:
+        return self.audience(owner)
+
+    def _drop(self, share: Share, owner: Owner) -> None:
+        # An audience that has run empty is no trouble: it is not kept beyond the transaction.
+        self.audience(owner).discard(share)
+
+    def _turns_page(self, owner: Owner, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
+        who = (self._pool, owner or "")
+        if behind is None:
+            rows = self._connection.execute(SQL["turns"], (*who, size))
+        else:
+            rows = self._connection.execute(SQL["turns_after"], (*who, *behind, size))
+        return [((turn, joined), share or None) for turn, joined, share in rows]
+
+    def _resting_page(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
+        if behind is None:
+            rows = self._connection.execute(SQL["resting_seats"], (self._pool, size))
+        else:
+            rows = self._connection.execute(SQL["resting_seats_after"], (self._pool, *behind, size))
+        return [((turn, joined), share or None) for turn, joined, share in rows]
+
+
+class SqlAudiences(dict[Owner, Paged[Share]]):
+    """Audiences, each made when it is first asked for: one that has nothing is just empty."""
+
+    def __init__(self, ring: SqlRing) -> None:
+        super().__init__()
+        self._ring = ring
+
+    def __missing__(self, owner: Owner) -> Paged[Share]:
+        made = self[owner] = self._ring.page_of(owner)
+        return made
+
+    def get(  # type: ignore[override]
+        self,
+        owner: Owner,
+        default: Paged[Share] | None = None,  # noqa: ARG002 - as dict's
+    ) -> Paged[Share] | None:
+        """Return an audience."""
+        return self[owner]

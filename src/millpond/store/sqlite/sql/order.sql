@@ -1,0 +1,176 @@
+-- Order: which queued task is next. A claim reads only what could start now.
+
+-- name: next_of_group
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.grp = ? ORDER BY l.rank, l.place LIMIT ?;
+
+-- name: next_of_group_after
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.grp = ? AND (l.rank, l.place) > (?, ?) ORDER BY l.rank, l.place LIMIT ?;
+
+-- name: next_due
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.pool = ? AND l.grp = 0 ORDER BY l.due, l.place LIMIT ?;
+
+-- name: next_due_after
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.pool = ? AND l.grp = 0 AND (l.due, l.place) > (?, ?) ORDER BY l.due, l.place LIMIT ?;
+
+-- name: first_due
+SELECT due FROM millpond_live WHERE pool = ? AND grp = 0 ORDER BY due, place LIMIT 1;
+
+-- name: count_later
+SELECT count(*) FROM millpond_live WHERE pool = ? AND grp = 0 AND due > ?;
+
+-- name: count_later_of_unit
+SELECT count(*) FROM millpond_live
+ WHERE pool = ? AND grp = 0 AND coalesce(lane, key) = ?;
+
+-- name: count_undue_in_lanes
+SELECT count(*) FROM millpond_live WHERE pool = ? AND grp > 0 AND due > ?;
+
+-- name: queued_of_pool
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.place > ? AND l.place <= ? AND l.grp IS NOT NULL;
+
+-- Held, not only running: what is claimed ahead counts for its key, too.
+-- name: held_per_unit
+SELECT coalesce(lane, key), count(*) FROM millpond_live
+ WHERE pool = ? AND worker IS NOT NULL AND coalesce(lane, key) IS NOT NULL GROUP BY 1;
+
+-- name: held_of_unit
+SELECT count(*) FROM millpond_live
+ WHERE pool = ? AND worker IS NOT NULL AND coalesce(lane, key) = ?;
+
+-- Units.
+
+-- name: unit
+SELECT running, paused, blocked, held_until, tat, groups, timer_at, timer_rank, timer_seq, fades_at
+  FROM millpond_unit WHERE pool = ? AND unit = ?;
+
+-- name: units
+SELECT unit, running, paused, blocked, held_until, tat, groups,
+       timer_at, timer_rank, timer_seq, fades_at
+  FROM millpond_unit WHERE pool = ?;
+
+-- name: some_units
+SELECT unit, running, paused, blocked, held_until, tat, groups,
+       timer_at, timer_rank, timer_seq, fades_at
+  FROM millpond_unit WHERE pool = ? AND unit IN (SELECT value FROM json_each(?));
+
+-- name: any_unit
+SELECT EXISTS (SELECT 1 FROM millpond_unit WHERE pool = ?);
+
+-- name: save_unit
+INSERT OR REPLACE INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_unit
+DELETE FROM millpond_unit WHERE pool = ? AND unit = ?;
+
+-- name: unit_timers
+SELECT timer_at, timer_rank, timer_seq, unit FROM millpond_unit
+ WHERE pool = ? AND timer_at IS NOT NULL
+ ORDER BY timer_at, timer_rank, timer_seq LIMIT ?;
+
+-- name: unit_timers_after
+SELECT timer_at, timer_rank, timer_seq, unit FROM millpond_unit
+ WHERE pool = ? AND timer_at IS NOT NULL AND (timer_at, timer_rank, timer_seq) > (?, ?, ?)
+ ORDER BY timer_at, timer_rank, timer_seq LIMIT ?;
+
+-- name: fading_units
+SELECT fades_at, unit FROM millpond_unit
+ WHERE pool = ? AND fades_at IS NOT NULL ORDER BY fades_at, unit LIMIT ?;
+
+-- name: fading_units_after
+SELECT fades_at, unit FROM millpond_unit
+ WHERE pool = ? AND fades_at IS NOT NULL AND (fades_at, unit) > (?, ?)
+ ORDER BY fades_at, unit LIMIT ?;
+
+-- name: paused_units
+SELECT unit FROM millpond_unit WHERE pool = ? AND paused = 1;
+
+-- Groups.
+
+-- name: group
+SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
+ WHERE pool = ? AND unit = ? AND share = ? AND owner = ?;
+
+-- name: groups_of_unit
+SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
+ WHERE pool = ? AND unit = ?;
+
+-- name: groups_of_units
+SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
+ WHERE pool = ? AND unit IN (SELECT value FROM json_each(?));
+
+-- name: shelf
+SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
+ WHERE pool = ? AND share = ? AND owner = ? AND ready = 1 ORDER BY rank, seq LIMIT ?;
+
+-- name: shelf_after
+SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
+ WHERE pool = ? AND share = ? AND owner = ? AND ready = 1 AND (rank, seq) > (?, ?)
+ ORDER BY rank, seq LIMIT ?;
+
+-- name: save_group
+INSERT OR REPLACE INTO millpond_group VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: change_group
+UPDATE millpond_group SET tasks = ?, rank = ?, seq = ?, due = ?, ready = ? WHERE id = ?;
+
+-- name: drop_group
+DELETE FROM millpond_group WHERE id = ?;
+
+-- Seats of the ring.
+
+-- name: seat
+SELECT owner, turn, joined, resting FROM millpond_seat WHERE pool = ? AND share = ?;
+
+-- name: seats
+SELECT share, owner, turn, joined, resting FROM millpond_seat
+ WHERE pool = ? AND share IN (SELECT value FROM json_each(?));
+
+-- name: save_seat
+INSERT OR REPLACE INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: change_seat
+UPDATE millpond_seat SET turn = ?, joined = ?, resting = ? WHERE pool = ? AND share = ? AND owner = ?;
+
+-- name: drop_seat
+DELETE FROM millpond_seat WHERE pool = ? AND share = ? AND owner = ?;
+
+-- name: turns
+SELECT turn, joined, share FROM millpond_seat
+ WHERE pool = ? AND owner = ? AND resting = 0 ORDER BY turn, joined LIMIT ?;
+
+-- name: turns_after
+SELECT turn, joined, share FROM millpond_seat
+ WHERE pool = ? AND owner = ? AND resting = 0 AND (turn, joined) > (?, ?)
+ ORDER BY turn, joined LIMIT ?;
+
+-- name: resting_seats
+SELECT turn, joined, share FROM millpond_seat
+ WHERE pool = ? AND resting = 1 ORDER BY turn, joined LIMIT ?;
+
+-- name: resting_seats_after
+SELECT turn, joined, share FROM millpond_seat
+ WHERE pool = ? AND resting = 1 AND (turn, joined) > (?, ?) ORDER BY turn, joined LIMIT ?;
+
+-- When lanes and keys begin to matter in a pool that already has a queue, and when its order changes.
+
+-- name: forget_units
+DELETE FROM millpond_unit WHERE pool = ?;
+
+-- name: forget_groups
+DELETE FROM millpond_group WHERE pool = ?;
+
+-- name: forget_seats
+DELETE FROM millpond_seat WHERE pool = ?;
+
+-- Lanes.
+
+-- name: lane
+SELECT sequence, processed FROM millpond_lane WHERE pool = ? AND lane = ?;
+
+-- name: save_lane
+INSERT OR REPLACE INTO millpond_lane VALUES (?, ?, ?, ?);

@@ -1,0 +1,113 @@
+-- Pools, workers, runs, keys and what concerns the whole store.
+
+-- name: meta
+SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
+  FROM millpond_meta;
+
+-- name: save_meta
+UPDATE millpond_meta
+   SET latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?, leader = ?,
+       leader_until = ?, generation = ?;
+
+-- name: pool
+SELECT * FROM millpond_pool WHERE name = ?;
+
+-- name: pool_by_id
+SELECT * FROM millpond_pool WHERE id = ?;
+
+-- name: pools
+SELECT * FROM millpond_pool ORDER BY id;
+
+-- name: last_pool
+SELECT coalesce(max(id), 0) FROM millpond_pool;
+
+-- name: save_pool
+INSERT OR REPLACE INTO millpond_pool VALUES
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- The counts, which change with every verb; the settings hardly ever do.
+-- name: change_pool
+UPDATE millpond_pool
+   SET paused = ?, closed = ?, not_before = ?, next_seq = ?, next_lane = ?, live = ?, running = ?,
+       claimed = ?, fresh = ?, ready = ?, later = ?, parked = ?, parked_apart = ?, kept = ?,
+       stale_settles = ?, measured = ?, totals = ?, grouped = ?, joins = ?, passed_turn = ?,
+       passed_join = ?, resting = ?, unit_timers = ?, fading = ?, tats = ?, holding = ?,
+       starved = ?, hungry = ?
+ WHERE id = ?;
+
+-- name: add_revision
+INSERT OR REPLACE INTO millpond_revision VALUES (?, ?, ?);
+
+-- name: revision
+SELECT spec FROM millpond_revision WHERE pool = ? AND revision = ?;
+
+-- name: workers
+SELECT id, owner, expires_at, lease, number, functions, unknown, ahead FROM millpond_worker
+ ORDER BY number;
+
+-- name: worker
+SELECT id, owner, expires_at, lease, number, functions, unknown, ahead FROM millpond_worker
+ WHERE id = ?;
+
+-- name: save_worker
+INSERT OR REPLACE INTO millpond_worker VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_worker
+DELETE FROM millpond_worker WHERE id = ?;
+
+-- name: run
+SELECT state FROM millpond_run WHERE id = ?;
+
+-- name: open_runs
+SELECT id, state FROM millpond_run WHERE finished_at IS NULL ORDER BY id;
+
+-- name: run_named
+SELECT id FROM millpond_run WHERE pool = ? AND name = ?;
+
+-- name: save_run
+INSERT OR REPLACE INTO millpond_run VALUES (?, ?, ?, ?, ?);
+
+-- name: drop_old_runs
+DELETE FROM millpond_run WHERE pool = ? AND finished_at < ?;
+
+-- name: key
+SELECT task, status, function, fingerprint FROM millpond_key
+ WHERE pool = ? AND key = ? AND run = ?;
+
+-- name: some_keys
+SELECT key, run, task, status, function, fingerprint FROM millpond_key
+ WHERE pool = ? AND key IN (SELECT value FROM json_each(?));
+
+-- name: save_key
+INSERT OR REPLACE INTO millpond_key VALUES (?, ?, ?, ?, ?, ?, ?, NULL);
+
+-- name: drop_key
+DELETE FROM millpond_key WHERE pool = ? AND key = ? AND run = ?;
+
+-- name: age_key
+UPDATE millpond_key SET ended_at = ? WHERE pool = ? AND key = ? AND run = ? AND task = ?;
+
+-- name: drop_old_keys
+DELETE FROM millpond_key
+ WHERE pool = ? AND ended_at < ?
+   AND NOT EXISTS (SELECT 1 FROM millpond_task WHERE millpond_task.id = millpond_key.task);
+
+-- name: add_audit
+INSERT INTO millpond_audit VALUES (?, ?, ?, ?);
+
+-- name: audit
+SELECT position, records, told FROM millpond_audit WHERE position > ? ORDER BY position LIMIT ?;
+
+-- name: drop_audit
+DELETE FROM millpond_audit
+ WHERE position <= (SELECT max(position) FROM
+       (SELECT position, at FROM millpond_audit ORDER BY position LIMIT 10000) WHERE at < ?);
+
+-- name: add_measured
+INSERT INTO millpond_measured VALUES (?, ?, ?);
+
+-- name: drop_measured
+DELETE FROM millpond_measured WHERE pool = ? AND upto <= ?;
+
+-- name: measured
+SELECT times FROM millpond_measured WHERE pool = ? ORDER BY upto DESC;

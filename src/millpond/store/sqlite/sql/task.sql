@@ -1,0 +1,131 @@
+-- Tasks: their bodies, where they are, and what became of them.
+-- Lists of ids travel as one JSON argument: one prepared statement serves every size.
+
+-- name: live_tasks
+SELECT l.*, t.body FROM millpond_task AS t JOIN millpond_live AS l ON l.place = t.place
+ WHERE t.id IN (SELECT value FROM json_each(?));
+
+-- name: live_task
+SELECT l.*, t.body FROM millpond_task AS t JOIN millpond_live AS l ON l.place = t.place
+ WHERE t.id = ?;
+
+-- name: ended_tasks
+SELECT e.*, t.id, t.body FROM millpond_task AS t JOIN millpond_ended AS e ON e.place = t.place
+ WHERE t.id IN (SELECT value FROM json_each(?));
+
+-- name: known_ids
+SELECT id FROM millpond_task WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: add_task
+INSERT INTO millpond_task (place, id, body) VALUES (?, ?, ?);
+
+-- name: drop_task
+DELETE FROM millpond_task WHERE place = ?;
+
+-- name: add_live
+INSERT INTO millpond_live VALUES
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- What may change of a live task. Its key, rank, lane, owner and run never do.
+-- name: change_live
+UPDATE millpond_live
+   SET running = ?, due = ?, attempt = ?, runs = ?, fresh = ?, listed = ?, token = ?, worker = ?,
+       claim = ?, claim_revision = ?, started_at = ?, first_started_at = ?, cancel_requested = ?,
+       parked_at = ?, function = ?, reason = ?, error = ?, progress = ?, steps = ?, grp = ?
+ WHERE place = ?;
+
+-- The start of a task, which changes less: the busiest of all changes.
+-- name: start_live
+UPDATE millpond_live
+   SET running = 1, attempt = ?, runs = ?, fresh = 0, listed = 0, token = ?, worker = ?,
+       started_at = ?, first_started_at = ?, reason = ?, grp = NULL
+ WHERE place = ?;
+
+-- name: drop_live
+DELETE FROM millpond_live WHERE place = ?;
+
+-- name: add_ended
+INSERT INTO millpond_ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_ended
+DELETE FROM millpond_ended WHERE place = ?;
+
+-- name: live_of_pool
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.place > ? AND l.place <= ? ORDER BY l.place LIMIT ?;
+
+-- name: live_of_run
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.run = ?;
+
+-- name: live_of_owner
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.owner = ?;
+
+-- name: owns_something
+SELECT EXISTS (SELECT 1 FROM millpond_live WHERE owner = ?);
+
+-- name: held_by
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.worker = ? AND l.running = 1;
+
+-- name: held_ahead_by
+SELECT id, pool, claim_revision FROM millpond_live
+ WHERE worker = ? AND running = 0 ORDER BY claim;
+
+-- name: asked_to_stop
+SELECT l.id FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+ WHERE l.worker = ? AND l.cancel_requested = 1 ORDER BY p.name, l.place;
+
+-- name: first_expiring
+SELECT expires_at, id FROM millpond_live
+ WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT 1;
+
+-- name: first_parked_since
+SELECT parked_at, id FROM millpond_live
+ WHERE parked_at IS NOT NULL ORDER BY parked_at, id LIMIT 1;
+
+-- name: parked_functions
+SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT NULL ORDER BY function;
+
+-- name: first_parked
+SELECT id FROM millpond_live
+ WHERE pool = ? AND function = ? ORDER BY rank, place LIMIT 1;
+
+-- name: parked_of
+SELECT id FROM millpond_live WHERE pool = ? AND function = ? ORDER BY rank, place;
+
+-- name: oldest_listed
+SELECT id FROM millpond_live WHERE pool = ? AND listed = 1 ORDER BY place LIMIT 1;
+
+-- name: oldest_listed_of_key
+SELECT id FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1 ORDER BY place LIMIT 1;
+
+-- name: oldest_listed_keyless
+SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER BY place LIMIT 1;
+
+-- name: count_listed_of_key
+SELECT count(*) FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1;
+
+-- name: count_listed_keyless
+SELECT count(*) FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1;
+
+-- name: list_fresh
+UPDATE millpond_live SET listed = ? WHERE place > ? AND place <= ? AND fresh = 1;
+
+-- Retention.
+
+-- name: old_ended
+SELECT e.place, e.finished_at, t.id, t.body
+  FROM millpond_ended AS e JOIN millpond_task AS t ON t.place = e.place
+ WHERE e.pool = ? AND e.completed = ? AND e.finished_at < ?
+ ORDER BY e.finished_at, e.place LIMIT ?;
+
+-- name: add_removed
+INSERT OR IGNORE INTO millpond_removed (id) VALUES (?);
+
+-- name: cut_removed
+DELETE FROM millpond_removed WHERE n <= (SELECT max(n) FROM millpond_removed) - ?;
+
+-- name: was_removed
+SELECT id FROM millpond_removed WHERE id IN (SELECT value FROM json_each(?));

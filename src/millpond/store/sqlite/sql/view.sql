@@ -1,0 +1,29 @@
+-- Reading, for people and for those who wait.
+
+-- name: ended_of_pool
+SELECT e.*, t.id, t.body FROM millpond_ended AS e JOIN millpond_task AS t ON t.place = e.place
+ WHERE e.place > ? AND e.place <= ? ORDER BY e.place LIMIT ?;
+
+-- name: status_of
+SELECT t.id, CASE WHEN e.status IS NOT NULL THEN e.status
+                  WHEN l.running = 1 THEN 'running' ELSE 'queued' END
+  FROM millpond_task AS t
+  LEFT JOIN millpond_ended AS e ON e.place = t.place
+  LEFT JOIN millpond_live AS l ON l.place = t.place
+ WHERE t.id IN (SELECT value FROM json_each(?));
+
+-- name: oldest_queued
+SELECT submitted_at FROM millpond_live
+ WHERE place > ? AND place <= ? AND running = 0 ORDER BY place LIMIT 1;
+
+-- What runs of a lane is the first of it.
+-- name: lanes_with_work
+SELECT lane, sum(running = 0), min(CASE WHEN running = 1 THEN sequence END) FROM millpond_live
+ WHERE place > ? AND place <= ? AND lane IS NOT NULL GROUP BY lane;
+
+-- name: worker_names
+SELECT id FROM millpond_worker;
+
+-- name: held_in_pool
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.worker IS NOT NULL AND l.running = 1 AND l.pool = ? ORDER BY l.place;

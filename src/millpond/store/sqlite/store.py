@@ -1,0 +1,262 @@
+"""The SQLite store behind the store protocol: each verb is a job of the writer's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.core.errors import MillpondError, StoreClosed
+from millpond.store.sqlite.connect import begin, connect
+from millpond.store.sqlite.errors import translated
+from millpond.store.sqlite.migrate import migrate
+from millpond.store.sqlite.pool import SqlPool
+from millpond.store.sqlite.tables import SqlTables
+from millpond.store.sqlite.view import SqliteView
+from millpond.store.sqlite.writer import Writer
+from millpond.store.verbs import steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from millpond.core.control import Order
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask
+    from millpond.store.protocol import (
+        Batch,
+        ControlAnswer,
+        LeaseAnswer,
+        RecoverAnswer,
+        RenewAnswer,
+        SettleAnswer,
+        SubmitAnswer,
+        View,
+    )
+    from millpond.store.sqlite.connect import Durability
+
+T = TypeVar("T")
+
+_BODIES_KEPT = 100_000
+
+
+class SqliteStore:
+    """One file that many processes of one machine share.
+
+    `inline=True` does every verb on the caller's thread: for tests whose time stands still while
+    they wait.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "full",
+        may_migrate: bool = True,
+        clock: Callable[[], float] = time.time,
+        inline: bool = False,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._dice = random.SystemRandom()
+        self._bodies: dict[int, NewTask] = {}
+        self._closed = False
+        self._open = partial(connect, path, durability=durability)
+        first = self._open()
+        try:
+            migrate(first, path, allowed=may_migrate)
+        except BaseException:
+            first.close()
+            raise
+        self._connection = first if inline else None
+        self._reader = first
+        if not inline:
+            self._reader.execute("PRAGMA query_only=ON")
+        self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
+        self._writer = None if inline else Writer(path, self._open, self._unit)
+        self._view = SqliteView(self._read, clock)
+
+    @classmethod
+    async def open(cls, path: Path, **options: Any) -> Self:  # noqa: ANN401 - as __init__
+        """Open the file in another thread: it may have to wait for others."""
+        return await asyncio.get_running_loop().run_in_executor(None, partial(cls, path, **options))
+
+    @property
+    def view(self) -> View:
+        """The reading side."""
+        return self._view
+
+    def _unit(self, connection: sqlite3.Connection) -> SqlTables:
+        return SqlTables(connection, self._dice.getrandbits(64), self._bodies)
+
+    # How a verb is carried out
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        if self._closed:
+            message = f"the store {self._path} is closed; open a new one"
+            raise StoreClosed(message)
+        if self._writer is not None:
+            return await self._writer.do(job)
+        return self._do_inline(job)
+
+    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
+        connection = self._connection
+        assert connection is not None  # noqa: S101 - there is one where there is no writer
+        begin(connection, self._path)
+        try:
+            unit = self._unit(connection)
+            try:
+                answer = job(unit)
+            except MillpondError:
+                unit.write()
+                connection.execute("COMMIT")
+                raise
+            unit.write()
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self._path) from error
+            raise
+        return answer
+
+    async def _read(self, question: Callable[[SqlTables], object]) -> object:
+        if self._threads is None:
+            return self._answer(question)
+        if self._closed:
+            message = f"the store {self._path} is closed; open a new one"
+            raise StoreClosed(message)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._answer, question
+        )
+
+    def _answer(self, question: Callable[[SqlTables], object]) -> object:
+        """Answer a question of one moment; whatever it made of the tables is forgotten."""
+        self._reader.execute("BEGIN")
+        try:
+            return question(SqlTables(self._reader, 0, readonly=True))
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+        finally:
+            self._reader.execute("ROLLBACK")
+
+    def _moment(self, now: float | None) -> float:
+        return self._clock() if now is None else now
+
+    # The verbs
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        """Take in batches, each whole or not at all where its pool's policy says so."""
+
+        def job(tables: SqlTables) -> SubmitAnswer:
+            for batch in batches:
+                if batch.tasks:
+                    tables.expect(batch.tasks)
+            return steps.submit(tables, batches, self._moment(now), entropy)
+
+        return await self._do(job)
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        """Give a worker the next tasks of a pool, within every limit in force."""
+
+        def job(tables: SqlTables) -> LeaseAnswer:
+            self._expect(tables, ask)
+            answer = steps.lease(tables, ask, self._moment(now), entropy)
+            self._remember(tables, answer)
+            return answer
+
+        return await self._do(job)
+
+    async def renew(
+        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
+    ) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return await self._do(
+            lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
+        )
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        """End attempts, each only with its current fence, and lease the next if asked."""
+
+        def job(tables: SqlTables) -> SettleAnswer:
+            named = [one.fence.task for one in settlements]
+            named += [one.successor.task for one in settlements if one.successor is not None]
+            tables.tasks.read(named)
+            if then is not None:
+                self._expect(tables, then)
+            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
+            if answer.lease is not None:
+                self._remember(tables, answer.lease)
+            for identifier in answer.ended:
+                self._bodies.pop(identifier, None)
+            return answer
+
+        return await self._do(job)
+
+    async def recover(
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> RecoverAnswer:
+        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        return await self._do(
+            lambda tables: steps.recover(
+                tables, limit, self._moment(now), entropy, generation=generation
+            )
+        )
+
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order."""
+        return await self._do(
+            lambda tables: steps.control(tables, order, self._moment(now), entropy)
+        )
+
+    async def close(self) -> None:
+        """Let go of the file; safe twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+        self._reader.close()
+
+    def _expect(self, tables: SqlTables, ask: LeaseAsk) -> None:
+        pool = tables.pools.get(ask.pool)
+        if isinstance(pool, SqlPool):
+            pool.sql_backlog.expect(ask.want + ask.ahead)
+
+    def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
+        """Keep the bodies of what is leased: its settle will want them again."""
+        if len(self._bodies) > _BODIES_KEPT:
+            self._bodies.clear()
+        for one in (*answer.leased, *answer.claimed):
+            task = tables.tasks.get(one.fence.task)
+            if task is not None:
+                self._bodies[task.new.id] = task.new

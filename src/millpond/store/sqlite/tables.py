@@ -1,0 +1,868 @@
+"""The tables in rows: one unit of work over one connection, inside one transaction.
+
+Whatever a verb asks for is read when it asks, once, and is the same object from then on. What the
+verbs changed is found by comparing, and written before the transaction ends. A question that only
+the file can answer has everything written first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from millpond.core.audit import Note, Record
+from millpond.core.heap import LazyHeap
+from millpond.core.lease import Worker, tokens
+from millpond.core.lifecycle import Status
+from millpond.core.run import Run
+from millpond.core.spec import PoolSpec
+from millpond.core.task import key_of
+from millpond.store.sqlite.audit import encoded
+from millpond.store.sqlite.pool import SqlPool
+from millpond.store.sqlite.ring import json
+from millpond.store.sqlite.rows import (
+    CHANGING,
+    SEQ_BITS,
+    STARTING,
+    TaskRow,
+    body_of,
+    ended_row,
+    ended_task,
+    live_row,
+    live_task,
+    new_of,
+)
+from millpond.store.sqlite.sql import SQL
+from millpond.store.verbs.endings import Endings
+from millpond.store.verbs.tables import REMOVED_KEPT, Leader, PoolTable, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from sqlite3 import Connection
+
+    from millpond.core.task import NewTask, Task
+    from millpond.store.sqlite.rows import Row
+
+_QUEUED, _RUNNING, _LIVE = Status.QUEUED, Status.RUNNING, (Status.QUEUED, Status.RUNNING)
+
+_encode_run = msgspec.msgpack.Encoder().encode
+_decode_run = msgspec.msgpack.Decoder(Run).decode
+
+_PAGE = 1000
+
+
+class SqlTasks(dict[int, TaskRow]):
+    """The tasks that were mentioned, by id."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+        self._absent: set[int] = set()
+
+    def get(self, identifier: int, default: TaskRow | None = None) -> TaskRow | None:  # type: ignore[override]
+        """Return a task, or None."""
+        found = super().get(identifier)
+        if found is not None or identifier in self._absent:
+            return found or default
+        self.read((identifier,))
+        return super().get(identifier, default)
+
+    def __missing__(self, identifier: int) -> TaskRow:
+        found = self.get(identifier)
+        if found is None:
+            raise KeyError(identifier)
+        return found
+
+    def __contains__(self, identifier: object) -> bool:
+        return self.get(identifier) is not None  # type: ignore[arg-type]
+
+    def __setitem__(self, identifier: int, task: TaskRow) -> None:
+        self._absent.discard(identifier)
+        super().__setitem__(identifier, task)
+
+    def read(self, identifiers: Iterable[int]) -> None:
+        """Read several tasks at once; what is not there is remembered as not there."""
+        wanted = [i for i in identifiers if not super(SqlTasks, self).__contains__(i)]
+        wanted = [i for i in wanted if i not in self._absent]
+        if not wanted:
+            return
+        asked = (msgspec.json.encode(wanted).decode(),)
+        missing = dict.fromkeys(wanted)
+        for task in self._tables.read_live(SQL["live_tasks"], asked):
+            missing.pop(task.new.id, None)
+        if missing:
+            self._tables.read_ended(SQL["ended_tasks"], asked)
+        self._absent.update(i for i in missing if not super(SqlTasks, self).__contains__(i))
+
+    def expect_new(self, identifiers: Sequence[int]) -> None:
+        """Find out at once which of these ids are known: hardly ever one is."""
+        asked = (msgspec.json.encode(identifiers).decode(),)
+        known = {row[0] for row in self._tables.connection.execute(SQL["known_ids"], asked)}
+        here = super().keys()
+        self._absent.update(i for i in identifiers if i not in known and i not in here)
+
+    def taken_in(self, row: Row, pool: str) -> TaskRow:
+        """Return the task of a live row, the same object each time."""
+        found = super().get(row[1])
+        if found is None:
+            found = live_task(row, pool, self._tables.bodies)
+            super().__setitem__(row[1], found)
+        return found
+
+    def taken_in_ended(self, row: Row, pool: str) -> TaskRow:
+        """Return the task of an ended row, the same object each time."""
+        found = super().get(row[11])
+        if found is None:
+            found = ended_task(row, pool)
+            super().__setitem__(row[11], found)
+        return found
+
+    def forget(self, identifier: int) -> None:
+        """Know a task no more: its rows are gone."""
+        super().pop(identifier, None)
+        self._absent.add(identifier)
+
+
+class SqlPools(dict[str, PoolTable]):
+    """The pools that were mentioned, by name."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+        self.by_id: dict[int, SqlPool] = {}
+        self._absent: set[str] = set()
+        self._all_read = False
+
+    def get(self, name: str, default: PoolTable | None = None) -> PoolTable | None:  # type: ignore[override]
+        """Return a pool, or None."""
+        found = super().get(name)
+        if found is not None or self._all_read or name in self._absent:
+            return found or default
+        row = self._tables.connection.execute(SQL["pool"], (name,)).fetchone()
+        if row is None:
+            self._absent.add(name)
+            return default
+        return self._take_in(row)
+
+    def __missing__(self, name: str) -> PoolTable:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def numbered(self, identifier: int) -> SqlPool:
+        """Return the pool of a number."""
+        found = self.by_id.get(identifier)
+        if found is None:
+            row = self._tables.connection.execute(SQL["pool_by_id"], (identifier,)).fetchone()
+            found = self._take_in(row)
+        return found
+
+    def __setitem__(self, name: str, made: PoolTable) -> None:
+        """Keep a pool that was just declared."""
+        execute = self._tables.connection.execute
+        number = max(execute(SQL["last_pool"]).fetchone()[0], *self.by_id, 0) + 1
+        pool = SqlPool.declared_now(self._tables, number, made)
+        self.by_id[number] = pool
+        super().__setitem__(name, pool)
+
+    def items(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every pool."""
+        if not self._all_read:
+            for row in list(self._tables.connection.execute(SQL["pools"])):
+                if row[0] not in self.by_id:
+                    self._take_in(row)
+            self._all_read = True
+        return sorted(super().items(), key=_by_number)
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every pool."""
+        return [pool for _, pool in self.items()]
+
+    def _take_in(self, row: Row) -> SqlPool:
+        pool = SqlPool.read(self._tables, row)
+        self.by_id[pool.number] = pool
+        super().__setitem__(pool.name, pool)
+        return pool
+
+
+def _by_number(item: tuple[str, PoolTable]) -> int:
+    pool = item[1]
+    assert isinstance(pool, SqlPool)  # noqa: S101 - every pool of these tables is
+    return pool.number
+
+
+class SqlWorkers(dict[str, Worker]):
+    """The workers that were mentioned."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+        self._stored: dict[str, Row | None] = {}
+        self._all_read = False
+
+    def get(self, name: str, default: Worker | None = None) -> Worker | None:  # type: ignore[override]
+        """Return a worker, or None."""
+        found = super().get(name)
+        if found is not None or self._all_read or name in self._stored:
+            return found or default
+        row = self._tables.connection.execute(SQL["worker"], (name,)).fetchone()
+        self._stored[name] = row
+        return default if row is None else self._take_in(row)
+
+    def __missing__(self, name: str) -> Worker:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return self.get(name) is not None  # type: ignore[arg-type]
+
+    def __setitem__(self, name: str, worker: Worker) -> None:
+        self._stored.setdefault(name, None)
+        worker.holding = SqlHolding(self._tables, name)
+        worker.ahead = SqlAhead(self._tables, name, 0)
+        super().__setitem__(name, worker)
+
+    def __iter__(self) -> Iterator[str]:
+        self._read_all()
+        return super().__iter__()
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return every worker, in order of joining."""
+        self._read_all()
+        return sorted(super().values(), key=lambda worker: worker.number)
+
+    def _read_all(self) -> None:
+        if not self._all_read:
+            for row in list(self._tables.connection.execute(SQL["workers"])):
+                if row[0] not in self._stored:
+                    self._stored[row[0]] = row
+                    self._take_in(row)
+            self._all_read = True
+
+    def _take_in(self, row: Row) -> Worker:
+        name, owner, expires_at, lease, number, functions, unknown, ahead = row
+        known = None if functions is None else frozenset(msgspec.json.decode(functions))
+        worker = Worker(
+            id=name,
+            owner=owner,
+            expires_at=expires_at,
+            lease=lease,
+            number=number,
+            functions=known,
+            unknown=set(msgspec.json.decode(unknown)),
+            holding=SqlHolding(self._tables, name),
+            ahead=SqlAhead(self._tables, name, ahead),
+        )
+        super().__setitem__(name, worker)
+        return worker
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        execute = self._tables.connection.execute
+        for name, stored in self._stored.items():
+            worker = super().get(name)
+            row = None if worker is None else _worker_row(worker)
+            if row == stored:
+                continue
+            if row is None:
+                execute(SQL["drop_worker"], (name,))
+            else:
+                execute(SQL["save_worker"], row)
+            self._stored[name] = row
+
+
+def _worker_row(worker: Worker) -> Row:
+    functions = None if worker.functions is None else json(sorted(worker.functions))
+    return (
+        worker.id,
+        worker.owner,
+        worker.expires_at,
+        worker.lease,
+        worker.number,
+        functions,
+        json(sorted(worker.unknown)),
+        len(worker.ahead),
+    )
+
+
+class SqlHolding(dict[int, str]):
+    """What a worker runs: it is written on each task, so here is nothing to note."""
+
+    def __init__(self, tables: SqlTables, worker: str) -> None:
+        super().__init__()
+        self._tables = tables
+        self._worker = worker
+
+    def __setitem__(self, identifier: int, pool: str) -> None:
+        pass
+
+    def pop(self, identifier: int, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
+        """Take nothing out."""
+        return None
+
+    def __iter__(self) -> Iterator[int]:
+        self._tables.write_rows()
+        held = list(self._tables.read_live(SQL["held_by"], (self._worker,)))
+        return iter([task.new.id for task in held])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+
+class SqlAhead(dict[int, PoolSpec]):
+    """What a worker holds ahead: read at once when anybody looks, first claimed first."""
+
+    def __init__(self, tables: SqlTables, worker: str, count: int) -> None:
+        super().__init__()
+        self._tables = tables
+        self._worker = worker
+        self._count = count
+        self._all_read = not count
+
+    def _read(self) -> None:
+        if self._all_read:
+            return
+        self._all_read = True
+        tables = self._tables
+        for identifier, number, revision in list(
+            tables.connection.execute(SQL["held_ahead_by"], (self._worker,))
+        ):
+            spec = tables.pools.numbered(number).spec_at(revision)
+            super().__setitem__(identifier, spec)
+
+    def __len__(self) -> int:
+        return super().__len__() if self._all_read else self._count
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __iter__(self) -> Iterator[int]:
+        self._read()
+        return super().__iter__()
+
+    def items(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return the ids and the settings under which they were claimed."""
+        self._read()
+        return super().items()
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return the settings under which they were claimed."""
+        self._read()
+        return super().values()
+
+    def __getitem__(self, identifier: int) -> PoolSpec:
+        self._read()
+        return super().__getitem__(identifier)
+
+    def __setitem__(self, identifier: int, spec: PoolSpec) -> None:
+        self._read()
+        super().__setitem__(identifier, spec)
+
+    def __delitem__(self, identifier: int) -> None:
+        self._read()
+        super().__delitem__(identifier)
+
+
+class SqlRuns(dict[int, Run]):
+    """The runs that were mentioned."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+        self._stored: dict[int, bytes | None] = {}
+
+    def get(self, identifier: int, default: Run | None = None) -> Run | None:  # type: ignore[override]
+        """Return a run, or None."""
+        found = super().get(identifier)
+        if found is not None or identifier in self._stored:
+            return found or default
+        row = self._tables.connection.execute(SQL["run"], (identifier,)).fetchone()
+        return default if row is None else self.take_in(identifier, row[0])
+
+    def __missing__(self, identifier: int) -> Run:
+        found = self.get(identifier)
+        if found is None:
+            raise KeyError(identifier)
+        return found
+
+    def __contains__(self, identifier: object) -> bool:
+        return identifier is not None and self.get(identifier) is not None  # type: ignore[arg-type]
+
+    def take_in(self, identifier: int, state: bytes) -> Run:
+        """Return the run of a row, the same object each time."""
+        found = super().get(identifier)
+        if found is None:
+            found = _decode_run(state)
+            self._stored[identifier] = state
+            super().__setitem__(identifier, found)
+        return found
+
+    def forget_all(self) -> None:
+        """Read everything anew that is asked for from now on."""
+        self.clear()
+        self._stored.clear()
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        rows = []
+        for identifier, run in super().items():
+            state = _encode_run(run)
+            if state != self._stored.get(identifier):
+                self._stored[identifier] = state
+                rows.append((identifier, run.new.pool, run.new.name, run.finished_at, state))
+        if rows:
+            self._tables.connection.executemany(SQL["save_run"], rows)
+
+
+class SqlOpenRuns(dict[int, Run]):
+    """The runs that are not over: a view of the rows."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def __setitem__(self, identifier: int, run: Run) -> None:
+        pass
+
+    def pop(self, identifier: int, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
+        """Take nothing out: that it is over is written on the run."""
+        return None
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return the runs that are not over."""
+        tables = self._tables
+        tables.write_rows()
+        rows = list(tables.connection.execute(SQL["open_runs"]))
+        return [tables.runs.take_in(identifier, state) for identifier, state in rows]
+
+
+class SqlRunNames(dict[tuple[str, str], int]):
+    """Runs by name: a view of the rows."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def __setitem__(self, named: tuple[str, str], identifier: int) -> None:
+        pass
+
+    def get(self, named: tuple[str, str], default: Any = None) -> Any:  # noqa: ANN401 - as dict's
+        """Return the run of a name, or the default."""
+        self._tables.write_rows()
+        row = self._tables.connection.execute(SQL["run_named"], named).fetchone()
+        return default if row is None else row[0]
+
+
+class SqlRunQueued(dict[int, dict[int, None]]):
+    """The queued tasks of each run: a view of the rows."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def setdefault(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
+        """Return a place to note what is written on the task anyway."""
+        return {}
+
+    def get(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
+        """Return the queued tasks of a run that nobody holds."""
+        return {
+            task.new.id: None
+            for task in self._tables.of_run(run)
+            if task.status is _QUEUED and not task.claimed and not task.new.is_callback
+        }
+
+
+class SqlExpiring(LazyHeap[int]):
+    """Tasks by a moment written on each of them."""
+
+    def __init__(self, tables: SqlTables, statement: str) -> None:
+        super().__init__()
+        self._tables = tables
+        self._statement = SQL[statement]
+
+    def set(self, item: int, key: tuple[float, ...]) -> None:
+        """Note nothing."""
+
+    def discard(self, item: int) -> None:
+        """Note nothing."""
+
+    def _first(self) -> Row | None:
+        self._tables.write_rows()
+        row: Row | None = self._tables.connection.execute(self._statement).fetchone()
+        return row
+
+    def lowest(self) -> tuple[float, ...] | None:
+        """Return the first moment."""
+        return self._first()
+
+    def peek(self) -> int | None:
+        """Return whose moment it is."""
+        row = self._first()
+        return None if row is None else row[1]
+
+
+class SqlExpiringWorkers(LazyHeap[str]):
+    """Workers by when their leases end: there are few."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def set(self, item: str, key: tuple[float, ...]) -> None:
+        """Note nothing: it is written on the worker."""
+
+    def discard(self, item: str) -> None:
+        """Note nothing."""
+
+    def _first(self) -> Worker | None:
+        workers = self._tables.workers.values()
+        return min(workers, key=lambda one: (one.expires_at, one.number), default=None)
+
+    def lowest(self) -> tuple[float, ...] | None:
+        """Return when the first of them expires."""
+        first = self._first()
+        return None if first is None else (first.expires_at, first.number)
+
+    def peek(self) -> str | None:
+        """Return which expires first."""
+        first = self._first()
+        return None if first is None else first.id
+
+
+class SqlRemoved(dict[int, None]):
+    """The ids of tasks that retention removed."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def __contains__(self, identifier: object) -> bool:
+        asked = (msgspec.json.encode([identifier]).decode(),)
+        return self._tables.connection.execute(SQL["was_removed"], asked).fetchone() is not None
+
+
+class SqlTables(Tables):
+    """One unit of work: what the verbs of one transaction see, and what they leave behind."""
+
+    make_task: ClassVar[type[Task]] = TaskRow
+    pools: SqlPools
+    tasks: SqlTasks  # type: ignore[assignment]
+    workers: SqlWorkers
+    runs: SqlRuns
+
+    def __init__(
+        self,
+        connection: Connection,
+        entropy: int,
+        bodies: dict[int, NewTask] | None = None,
+        *,
+        readonly: bool = False,
+    ) -> None:
+        self.connection = connection
+        self._readonly = readonly
+        self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
+        """Bodies of tasks that this process leased: they never change, so they need no reading."""
+        meta = connection.execute(SQL["meta"]).fetchone()
+        self._meta: Row = meta
+        self.latest = meta[0]
+        self.workers_joined = meta[1]
+        self._next_group, self._next_claim, self._told = meta[2:5]
+        self.leader = Leader(*meta[5:])
+        self.pools = SqlPools(self)
+        self.tasks = SqlTasks(self)
+        self.removed = SqlRemoved(self)
+        self.workers = SqlWorkers(self)
+        self.expiring_workers = SqlExpiringWorkers(self)
+        self.expiring_tasks = SqlExpiring(self, "first_expiring")
+        self.parked_since = SqlExpiring(self, "first_parked_since")
+        self.owned = {}
+        self.runs = SqlRuns(self)
+        self.open_runs = SqlOpenRuns(self)
+        self.runs_by_name = SqlRunNames(self)
+        self.run_queued = SqlRunQueued(self)
+        self._records: list[Note | Record] = []
+        self.records_dropped = 0
+        self._audit_limit = None
+        self._wakes = {}
+        self._finished_runs = []
+        self._touched_runs = {}
+        self._touched_pools = {}
+        self._own_tokens = tokens(entropy)
+        self._tokens = self._own_tokens
+        self.endings = Endings()
+        self.begun = set()
+
+    @property
+    def told(self) -> int:
+        """How many records of the audit there ever were."""
+        told: int = self._told
+        return told
+
+    # Reading
+
+    def read_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds."""
+        tasks, numbered = self.tasks, self.pools.numbered
+        return [
+            tasks.taken_in(row, numbered(row[2]).name)
+            for row in self.connection.execute(statement, asked).fetchall()
+        ]
+
+    def read_ended(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the ended tasks that a statement finds."""
+        tasks, numbered = self.tasks, self.pools.numbered
+        return [
+            tasks.taken_in_ended(row, numbered(row[1]).name)
+            for row in self.connection.execute(statement, asked).fetchall()
+        ]
+
+    def next_group(self) -> int:
+        """Return a number for a new group."""
+        number: int = self._next_group
+        self._next_group += 1
+        return number
+
+    def expect(self, new: Sequence[NewTask]) -> None:
+        """Read at once what the submit of these tasks will ask for."""
+        self.tasks.expect_new([one.id for one in new])
+        pool = self.pools.get(new[0].pool)
+        if not isinstance(pool, SqlPool):
+            return
+        keys = [one.idempotency_key for one in new if one.idempotency_key is not None]
+        if keys:
+            pool.known_keys.read(keys)
+        if pool.sql_backlog.grouped and not pool.spec.strict:
+            pool.sql_backlog.read_units((one.key, one.share) for one in new)
+
+    # What hangs on an arrow, where a row says it already
+
+    def _forget_waiting(self, task: Task) -> None:
+        pass
+
+    def _own(self, owner: str) -> None:
+        pass
+
+    def _disown(self, owner: str) -> None:
+        pass
+
+    def _keep(self, pool: PoolTable, ended: Task) -> None:  # noqa: ARG002 - its row says it
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        pool.kept += 1
+
+    def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        assert isinstance(task, TaskRow)  # noqa: S101
+        pool.parked_count += 1
+        task.parked_at = now
+
+    def _note_unparked(self, pool: PoolTable, task: Task) -> None:
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        assert isinstance(task, TaskRow)  # noqa: S101
+        pool.parked_count -= 1
+        task.parked_at = None
+
+    def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
+        """Let a worker hold a queued task ahead."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        super().claim(task, worker, token, now)
+        task.claim = self._next_claim
+        task.claim_revision = self.pools[task.new.pool].revision
+        self._next_claim += 1
+
+    def start_claim(self, task: Task, now: float) -> None:
+        """Take the arrow from queued to running for a claim."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        super().start_claim(task, now)
+        task.claim = task.claim_revision = None
+
+    def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
+        """Put a claim back into the queue."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        super().drop_claim(task, now, rate=rate)
+        task.claim = task.claim_revision = None
+
+    def redrive(self, ended: Task, now: float) -> None:
+        """Queue an ended task again."""
+        pool = self.pools[ended.new.pool]
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        pool.kept -= 1
+        super().redrive(ended, now)
+
+    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+        """Return what a worker holds of which the end was asked for, by pool and place."""
+        self.write_rows()
+        rows = self.connection.execute(SQL["asked_to_stop"], (worker.id,))
+        return tuple(row[0] for row in rows)
+
+    # Looking through what is kept
+
+    def live(self, pool: PoolTable) -> Iterator[Task]:
+        """Yield the queued and running tasks of a pool."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        last, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS
+        while page := self.read_live(SQL["live_of_pool"], (last, high, _PAGE)):
+            last = last - (last & ((1 << SEQ_BITS) - 1)) | page[-1].seq
+            yield from (task for task in page if task.status in _LIVE)
+
+    def of_run(self, run: int) -> list[Task]:
+        """Return the queued and running tasks of a run, its callbacks too."""
+        self.write_rows()
+        found = self.read_live(SQL["live_of_run"], (run,))
+        return [task for task in found if task.status in _LIVE]
+
+    def has_closures(self, owner: str) -> bool:
+        """Return whether a process has queued or running closures."""
+        self.write_rows()
+        return bool(self.connection.execute(SQL["owns_something"], (owner,)).fetchone()[0])
+
+    def closures_of(self, owner: str) -> list[Task]:
+        """Return the queued and running closures of a process."""
+        self.write_rows()
+        found = self.read_live(SQL["live_of_owner"], (owner,))
+        return [task for task in found if task.status in _LIVE]
+
+    # Retention
+
+    def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
+        """Forget tasks that ended before a moment, oldest first; return how many."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        asked = (pool.number, completed, before, max(limit, 0))
+        old = self.connection.execute(SQL["old_ended"], asked).fetchall()
+        places = [(place,) for place, *_ in old]
+        self.connection.executemany(SQL["drop_ended"], places)
+        self.connection.executemany(SQL["drop_task"], places)
+        self.connection.executemany(SQL["add_removed"], [(row[2],) for row in old])
+        if old:
+            self.connection.execute(SQL["cut_removed"], (REMOVED_KEPT,))
+        aged = []
+        for _, finished_at, identifier, body in old:
+            self.tasks.forget(identifier)
+            new = new_of(body, identifier, pool.name)
+            if new.idempotency_key is not None:
+                key, run = key_of(new)
+                aged.append((finished_at, pool.number, key, run or 0, identifier))
+        self.connection.executemany(SQL["age_key"], aged)
+        pool.kept -= len(old)
+        return len(old)
+
+    def prune_keys(self, pool: PoolTable, before: float) -> None:
+        """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        self.connection.execute(SQL["drop_old_keys"], (pool.number, before))
+        self.connection.execute(SQL["drop_old_runs"], (pool.name, before))
+        pool.known_keys.forget_all()
+        self.runs.forget_all()
+
+    def prune_audit(self, before: float) -> None:
+        """Forget records that are older than a moment."""
+        self.connection.execute(SQL["drop_audit"], (before,))
+
+    # Writing
+
+    def write(self) -> None:
+        """Send everything that changed to the file; the transaction may then be committed."""
+        self.write_rows()
+        if self._records:
+            self._write_audit()
+        meta = (
+            self.latest,
+            self.workers_joined,
+            self._next_group,
+            self._next_claim,
+            self._told,
+            self.leader.owner,
+            self.leader.until,
+            self.leader.generation,
+        )
+        if meta != self._meta:
+            self.connection.execute(SQL["save_meta"], meta)
+            self._meta = meta
+
+    def _write_audit(self) -> None:
+        count, told, at = len(self._records), *encoded(self._records)
+        self._told += count
+        self.connection.execute(SQL["add_audit"], (self._told, count, at, told))
+        self._records = []
+
+    def write_rows(self) -> None:
+        """Send every row that changed to the file, so that a question can be asked of it."""
+        if self._readonly:
+            return
+        self._write_tasks()
+        for pool in self.pools.by_id.values():
+            pool.write()
+        self.workers.write()
+        self.runs.write()
+
+    def _write_tasks(self) -> None:
+        added, live, changed, started, dropped, ended = [], [], [], [], [], []
+        by_name = self.pools
+        for task in dict.values(self.tasks):
+            number = by_name[task.new.pool].number  # type: ignore[attr-defined]
+            if task.status in _LIVE:
+                row = live_row(task, number)
+                if task.stored is None:
+                    added.append((row[0], row[1], body_of(task.new)))
+                    live.append(row)
+                elif not task.stored_live or task.stored_at != row[0]:
+                    # It was redriven: it stands at the tail now.
+                    self._drop(task)
+                    added.append((row[0], row[1], body_of(task.new)))
+                    live.append(row)
+                elif row != task.stored[:31]:
+                    if _only_started(row, task.stored):
+                        started.append((*[row[i] for i in STARTING], row[0]))
+                    else:
+                        changed.append((*[row[i] for i in CHANGING], row[0]))
+                else:
+                    continue
+                task.stored_live = True
+            else:
+                if task.stored is not None and not task.stored_live:
+                    continue
+                row = ended_row(task, number)
+                if task.stored is None:
+                    added.append((row[0], task.new.id, body_of(task.new)))
+                else:
+                    dropped.append((task.stored_at,))
+                ended.append(row)
+                task.stored_live = False
+            task.stored, task.stored_at = row, row[0]
+        many = self.connection.executemany
+        for name, rows in (
+            ("add_task", added),
+            ("add_live", live),
+            ("start_live", started),
+            ("change_live", changed),
+            ("drop_live", dropped),
+            ("add_ended", ended),
+        ):
+            if rows:
+                many(SQL[name], rows)
+
+    def _drop(self, task: TaskRow) -> None:
+        """Take a task away from where it stood."""
+        place = (task.stored_at,)
+        self.connection.execute(SQL["drop_live" if task.stored_live else "drop_ended"], place)
+        self.connection.execute(SQL["drop_task"], place)
+
+
+_NOT_IN_START = tuple(i for i in CHANGING if i not in (*STARTING, 3, 12, 13, 30))
+
+
+def _only_started(row: Row, stored: Row) -> bool:
+    """Return whether nothing but a start has changed a row."""
+    if not row[3] or stored[3]:
+        return False
+    return all(row[i] == stored[i] for i in _NOT_IN_START)

@@ -1,0 +1,80 @@
+"""URLs of SQLite stores: `sqlite:///work.db` is relative, `sqlite:////var/lib/work.db` absolute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import unquote_to_bytes
+
+from millpond.core.errors import BadStoreURL, NotSupported
+
+SCHEME = "sqlite"
+
+_TO_COME = frozenset({"postgres", "postgresql"})
+_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PASSWORD = re.compile(r"(:)[^:@/]*@")
+"""Also a URL that is refused ends in logs, so a password is not repeated."""
+_ADVICE = (
+    "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db, "
+    "or nothing at all for memory"
+)
+
+
+def path_of(url: str) -> Path:
+    """Return the file a URL names, as it was written: relative or absolute. It is not looked at."""
+    if not isinstance(url, str):
+        _refuse(url, "is not a text")
+    if any(ord(character) <= 32 or ord(character) == 127 for character in url):
+        _refuse(url, "has a space or a control character; write a space in a file name as %20")
+    scheme, colon, rest = url.partition(":")
+    if scheme.lower() in _TO_COME:
+        raise NotSupported(
+            "there is no PostgreSQL store yet: use sqlite:///work.db, or memory (url=None)",
+            feature="store",
+        )
+    if not colon or scheme.lower() != SCHEME:
+        _refuse(url, "names no kind of store this release has")
+    if not rest.startswith("//"):
+        _refuse(url, "lacks the slashes after its scheme")
+    return _file(url, _path(url, rest.removeprefix("//")))
+
+
+def _path(url: str, rest: str) -> str:
+    """Return the decoded path of a URL that has nothing else to say."""
+    host, _, path = rest.partition("/")
+    if host:
+        _refuse(url, "names a host, and a SQLite store is a file of this machine")
+    if "?" in path:
+        _refuse(url, "has options, and there are none: give durability= and migrate= to Millpond")
+    if "#" in path:
+        _refuse(url, "has a fragment; write a # in a file name as %23")
+    if _PERCENT.search(path):
+        _refuse(url, "has a % that begins no code; write a % in a file name as %25")
+    try:
+        return unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        _refuse(url, "does not decode to UTF-8")
+
+
+def _file(url: str, name: str) -> Path:
+    if ":memory:" in name:
+        _refuse(url, "asks for a database in memory: use Millpond() for pools in memory")
+    if not name or name.isspace():
+        _refuse(url, "names no file")
+    if "\0" in name:
+        _refuse(url, "has a zero byte in its path")
+    path = Path(name)
+    if name.endswith("/") or path.name in {"", ".."}:
+        _refuse(url, "names a folder; add the name of a file")
+    return path
+
+
+def _refuse(url: object, reason: str) -> NoReturn:
+    shown = _PASSWORD.sub(r"\1***@", url) if isinstance(url, str) else url
+    text = ascii(shown)
+    raise BadStoreURL(
+        f"the store URL {text if len(text) < 200 else text[:197] + '...'} {reason}; {_ADVICE}",
+        url=shown,
+        reason=reason,
+    )

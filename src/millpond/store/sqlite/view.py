@@ -1,0 +1,316 @@
+"""The reading side: each question is asked inside one read transaction, of one moment."""
+
+from __future__ import annotations
+
+from heapq import merge, nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.admit import answers_for
+from millpond.core.lifecycle import Status
+from millpond.core.moment import rounded
+from millpond.core.quantiles import quantiles
+from millpond.core.run import view as run_view
+from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
+from millpond.store.sqlite.audit import decoded
+from millpond.store.sqlite.pool import SqlPool
+from millpond.store.sqlite.rows import SEQ_BITS, plain
+from millpond.store.sqlite.sql import SQL
+from millpond.store.verbs.control import pool_named
+from millpond.store.verbs.endings import processed
+from millpond.store.verbs.lease import could_lease
+from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.why import facts_about
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+    from millpond.core.audit import Record
+    from millpond.core.run import RunView
+    from millpond.core.task import Dedupe, Task
+    from millpond.core.why import Facts
+    from millpond.store.sqlite.tables import SqlTables
+
+T = TypeVar("T")
+
+_PAGE = 200
+_TERMINAL = tuple(status for status in Status if status.terminal)
+
+
+class SqliteView:
+    """Reads of the SQLite store."""
+
+    def __init__(
+        self,
+        read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._read_ = read
+        self._clock = clock
+
+    async def _read(self, question: Callable[[SqlTables], T]) -> T:
+        return await self._read_(question)  # type: ignore[return-value]
+
+    async def task(self, task: int) -> Task | None:
+        """Return a task, or None if it is unknown or forgotten."""
+
+        def asked(tables: SqlTables) -> Task | None:
+            found = tables.tasks.get(task)
+            return None if found is None else plain(found)
+
+        return await self._read(asked)
+
+    async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
+        """Return the task that answers for an idempotency key under `dedupe`, or None."""
+
+        def asked(tables: SqlTables) -> int | None:
+            table = tables.pools.get(pool)
+            known = None if table is None else table.keys.get((key, run))
+            return known.task if known is not None and answers_for(dedupe, known.status) else None
+
+        return await self._read(asked)
+
+    async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
+        """Return where each task is: its status, or "expired", or "unknown"."""
+
+        def asked(tables: SqlTables) -> tuple[str, ...]:
+            ids = (msgspec.json.encode(list(tasks)).decode(),)
+            execute = tables.connection.execute
+            known: dict[int, str] = dict(execute(SQL["status_of"], ids).fetchall())
+            if len(known) < len(tasks):
+                gone = [row[0] for row in execute(SQL["was_removed"], ids)]
+                known = {**dict.fromkeys(gone, "expired"), **known}
+            return tuple(known.get(task, "unknown") for task in tasks)
+
+        return await self._read(asked)
+
+    async def tasks(
+        self,
+        pool: str,
+        *,
+        status: Status | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> TaskPage:
+        """Return tasks of a pool behind place `after`, in the order of their places."""
+        check.whole("limit", limit, least=1)
+
+        def asked(tables: SqlTables) -> TaskPage:
+            table = _pool(tables, pool)
+            behind = (
+                task
+                for task in _candidates(tables, table, status, after)
+                if (status is None or task.status is status)
+                and (key is None or task.new.key == key)
+            )
+            page = list(islice(behind, limit + 1))
+            following = page[limit - 1].seq if len(page) > limit else None
+            return TaskPage(tuple(map(plain, page[:limit])), following)
+
+        return await self._read(asked)
+
+    async def pool(
+        self, name: str, *, now: float | None = None, measured: bool = True
+    ) -> PoolView | None:
+        """Return a pool's counts and settings, or None if it was never declared."""
+        moment = rounded(self._clock() if now is None else now)
+
+        def asked(tables: SqlTables) -> PoolView | None:
+            pool = tables.pools.get(name)
+            if not isinstance(pool, SqlPool):
+                return None
+            waits, run_times = pool.times() if measured else ([], [])
+            return PoolView(
+                spec=pool.spec,
+                declared=pool.declared,
+                revision=pool.revision,
+                created_at=pool.created_at,
+                paused=pool.paused,
+                paused_units=tuple(sorted(pool.paused_units)),
+                closed=pool.closed,
+                queued=pool.queued,
+                fresh=len(pool.fresh),
+                scheduled=pool.backlog.scheduled(moment) if measured else 0,
+                claimed=pool.claimed,
+                running=pool.running,
+                parked=pool.parked_count,
+                kept=pool.kept,
+                oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
+                totals=dict(pool.totals),
+                stale_settles=pool.stale_settles,
+                waits=quantiles(waits),
+                run_times=quantiles(run_times),
+            )
+
+        return await self._read(asked)
+
+    async def lanes(self, pool: str) -> tuple[LaneView, ...]:
+        """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""
+
+        def asked(tables: SqlTables) -> tuple[LaneView, ...]:
+            table = _pool(tables, pool)
+            rows = tables.connection.execute(SQL["lanes_with_work"], _places(table))
+            live = {lane: (waiting, current) for lane, waiting, current in rows}
+            return tuple(
+                _lane(table, lane, *live.get(lane, (0, None))) for lane in _lanes(table, live)
+            )
+
+        return await self._read(asked)
+
+    async def run(self, run: int) -> RunView | None:
+        """Return a run, or None."""
+
+        def asked(tables: SqlTables) -> RunView | None:
+            found = tables.runs.get(run)
+            return None if found is None else run_view(found)
+
+        return await self._read(asked)
+
+    async def run_named(self, pool: str, name: str) -> RunView | None:
+        """Return the run of a pool that has this name, or None."""
+
+        def asked(tables: SqlTables) -> RunView | None:
+            run = tables.runs_by_name.get((pool, name))
+            found = None if run is None else tables.runs.get(run)
+            return None if found is None else run_view(found)
+
+        return await self._read(asked)
+
+    async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
+        """Return queued and running tasks of a run, callbacks too, by pool and place."""
+        check.whole("limit", limit, least=1)
+
+        def asked(tables: SqlTables) -> tuple[Task, ...]:
+            return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=in_order)))
+
+        return await self._read(asked)
+
+    async def workers(self) -> frozenset[str]:
+        """Return the workers that may hold leases."""
+
+        def asked(tables: SqlTables) -> frozenset[str]:
+            return frozenset(row[0] for row in tables.connection.execute(SQL["worker_names"]))
+
+        return await self._read(asked)
+
+    async def ready(self, pool: str, worker: str, *, now: float) -> bool:
+        """Return whether a lease at `now` would give this worker something."""
+
+        def asked(tables: SqlTables) -> bool:
+            table, row = pool_named(tables, pool), tables.workers.get(worker)
+            return row is not None and could_lease(tables, table, row, rounded(now))
+
+        return await self._read(asked)
+
+    async def due(self, *, now: float) -> tuple[str, ...]:
+        """Return the pools in which something due waits and starts are allowed at all."""
+        moment = rounded(now)
+
+        def asked(tables: SqlTables) -> tuple[str, ...]:
+            return tuple(
+                name
+                for name, pool in tables.pools.items()
+                if pool.queued
+                and not pool.paused
+                and pool.spec.max_concurrent
+                and pool.not_before <= moment
+                and pool.queued > pool.backlog.scheduled(moment)
+            )
+
+        return await self._read(asked)
+
+    async def why(self, task: int, *, now: float) -> Facts | None:
+        """Return what decides when a task starts, or None if it is unknown or forgotten."""
+
+        def asked(tables: SqlTables) -> Facts | None:
+            found = tables.tasks.get(task)
+            return None if found is None else facts_about(tables, found, rounded(now))
+
+        return await self._read(asked)
+
+    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
+        """Return audit records from position `after` on, oldest first."""
+
+        def asked(tables: SqlTables) -> AuditPage:
+            records: list[Record] = []
+            first = None
+            for last, count, told in tables.connection.execute(SQL["audit"], (after, limit)):
+                if first is None:
+                    first = max(after, last - count)
+                skipped = max(first - (last - count), 0) if not records else 0
+                records += decoded(told)[skipped:]
+                if len(records) >= limit:
+                    break
+            if first is None:
+                return AuditPage((), max(after, tables.told))
+            return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
+
+        return await self._read(asked)
+
+
+def _pool(tables: SqlTables, name: str) -> SqlPool:
+    pool = pool_named(tables, name)
+    assert isinstance(pool, SqlPool)  # noqa: S101 - every pool of these tables is
+    return pool
+
+
+def _places(pool: SqlPool, after: int = 0) -> tuple[int, int]:
+    """Return the range in which the tasks of a pool stand."""
+    return pool.number << SEQ_BITS | after, (pool.number + 1) << SEQ_BITS
+
+
+def _candidates(
+    tables: SqlTables, pool: SqlPool, status: Status | None, after: int
+) -> Iterable[Task]:
+    """Return the tasks among which a page is to be found, in order."""
+    if status is Status.RUNNING:
+        found = tables.read_live(SQL["held_in_pool"], (pool.number,))
+        return [task for task in found if task.seq > after]
+    if status is Status.QUEUED:
+        return _pages(tables, pool, after, ended=False)
+    if status in _TERMINAL:
+        return _pages(tables, pool, after, ended=True)
+    both = (_pages(tables, pool, after, ended=ended) for ended in (False, True))
+    return merge(*both, key=_by_seq)
+
+
+def _pages(tables: SqlTables, pool: SqlPool, after: int, *, ended: bool) -> Iterator[Task]:
+    name = "ended_of_pool" if ended else "live_of_pool"
+    read = tables.read_ended if ended else tables.read_live
+    while page := read(SQL[name], (*_places(pool, after), _PAGE)):
+        yield from page
+        after = page[-1].seq
+
+
+def _by_seq(task: Task) -> int:
+    return task.seq
+
+
+def _oldest_queued_at(tables: SqlTables, pool: SqlPool) -> float | None:
+    if not pool.queued:
+        return None
+    row = tables.connection.execute(SQL["oldest_queued"], _places(pool)).fetchone()
+    return None if row is None else row[0]
+
+
+def _lanes(pool: SqlPool, live: Iterable[str]) -> list[str]:
+    if pool.spec.lanes is not None:
+        return [str(lane) for lane in range(pool.spec.lanes)]
+    return sorted({*live, *pool.paused_units}) if pool.spec.ordered else []
+
+
+def _lane(pool: SqlPool, lane: str, waiting: int, current: int | None) -> LaneView:
+    paused = lane in pool.paused_units
+    busy: LaneState = "idle" if current is None else "processing"
+    return LaneView(
+        lane=lane,
+        state="paused" if paused or pool.paused else busy,
+        pending=waiting,
+        processed=processed(pool, lane),
+        current_sequence=current,
+        paused=paused,
+    )

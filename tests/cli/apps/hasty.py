@@ -1,0 +1,7 @@
+"""The shop, with a command that has less patience."""
+
+from tests.cli.apps.shop import mp as mp
+
+from millpond.cli import serve
+
+serve.LEAVE_WITHIN = 0.3
