@@ -86,7 +86,8 @@ class LiteQueue:
     def _opened(self) -> Any:
         import litequeue
 
-        return litequeue.LiteQueue(self.path)
+        # Where a claim sorts a long queue, ten threads outwait the usual 5 s and give up.
+        return litequeue.LiteQueue(self.path, timeout=60)
 
     def submit(self, sent: int) -> object:
         return self.queue.put(str(sent))
