@@ -18,7 +18,7 @@ from sqlite_contenders import (
     PERSIST,
     Contender,
 )
-from sqlite_stage import Actor, Answer, Rounds, Stage, act
+from sqlite_stage import ActFailed, Actor, Answer, Rounds, Stage, act
 
 SUBMITTERS = 100
 SECONDS = 15.0
@@ -215,15 +215,16 @@ def lags_of(stage: Stage, contender: Contender, count: int) -> list[float]:
     """Return the seconds from before each submit, in one process, to its start in another."""
     with stage.fresh() as path:
         act(contender, "fill", path, count=0)
-        given = {"count": count, "concurrency": CONCURRENCY, "seconds": 120.0, "lags": True}
-        with Actor(contender, "work", path, **given) as worker:
+        given = {"count": count, "concurrency": CONCURRENCY, "seconds": 120.0}
+        with Actor(contender, "work", path, lags=True, stay=True, **given) as worker:
             worker.ready()
             with Actor(contender, "beat", path, count=count) as other:
                 other.ready()
                 worker.go()
                 other.go().answer()
             lags: list[float] = worker.answer()["lags"]
-    assert len(lags) == count, len(lags)
+    if len(lags) != count:
+        raise ActFailed(f"{contender.name}: {len(lags)} of {count} tasks started")
     return lags[WARM:]
 
 
