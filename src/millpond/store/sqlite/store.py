@@ -8,7 +8,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.errors import MillpondError, StoreClosed
 from millpond.store.sqlite.connect import begin, connect
@@ -85,9 +85,18 @@ class SqliteStore:
         self._view = SqliteView(self._read, clock)
 
     @classmethod
-    async def open(cls, path: Path, **options: Any) -> Self:  # noqa: ANN401 - as __init__
+    async def open(
+        cls,
+        path: Path,
+        *,
+        owner: str = "",  # noqa: ARG003 - who sends hints to the others
+        durability: Durability = "full",
+        migrate: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
         """Open the file in another thread: it may have to wait for others."""
-        return await asyncio.get_running_loop().run_in_executor(None, partial(cls, path, **options))
+        made = partial(cls, path, durability=durability, may_migrate=migrate, clock=clock)
+        return await asyncio.get_running_loop().run_in_executor(None, made)
 
     @property
     def view(self) -> View:

@@ -1,0 +1,30 @@
+"""Addresses: which store a URL means, and how it is shown to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def file_of(url: str | None) -> Path | None:
+    """Return the file that a URL names, None for memory; BadStoreURL for what names no store."""
+    if url is None:
+        return None
+    from millpond.store.sqlite.url import path_of  # noqa: PLC0415 - memory needs nothing of it
+
+    return path_of(url)
+
+
+def shown(url: str | None) -> str:
+    """Return a URL as it may stand in a log: without a password, and without what follows a `?`."""
+    if url is None:
+        return "memory"
+    parts = urlsplit(url)
+    place = parts.netloc
+    if "@" in place:
+        who, _, host = place.rpartition("@")
+        place = f"{who.partition(':')[0]}:***@{host}" if ":" in who else place
+    return urlunsplit(parts._replace(netloc=place, query="", fragment="")) if place else url
