@@ -23,7 +23,7 @@ class Stage:
     """A supervisor over dummies, and what it wrote down."""
 
     def __init__(self, home: Path, manner: str = "good", **orders: float) -> None:
-        given = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3, **orders}
+        usual = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3}
         self.orders = Orders(
             url="",
             home=str(home),
@@ -31,7 +31,7 @@ class Stage:
             workers=3,
             submitters=1,
             began=time.monotonic(),
-            **given,  # type: ignore[arg-type]
+            **{**usual, **orders},  # type: ignore[arg-type]
         )
         self._ledger = Ledger(home / "ledger.jsonl")
         self.supervisor = Supervisor(
@@ -92,10 +92,10 @@ def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
     tmp_path: Path, stages: list[Stage]
 ) -> None:
     """Longer than its lease; the next blow for it comes when it moves again."""
-    stage = Stage(tmp_path, kill_every=50.0)
+    stage = Stage(tmp_path, kill_every=50.0, patience=0.6)
     stages.append(stage)
     with pytest.raises(Unfinished):
-        _impatiently(stage)
+        stage.supervisor.run(lambda: False)
     frozen: dict[int, float] = {}
     spans = []
     for line in (line for line in stage.lines() if isinstance(line, Struck)):
@@ -108,18 +108,12 @@ def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
     assert min(spans) > stage.orders.lease
 
 
-def _impatiently(stage: Stage) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "TO_FINISH", 0.6)
-        stage.supervisor.run(lambda: False)
-
-
 def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[Stage]) -> None:
     """After a while, with an error that says so and nobody left running."""
-    stage = Stage(tmp_path, seconds=0.5)
+    stage = Stage(tmp_path, seconds=0.5, patience=0.6)
     stages.append(stage)
     with pytest.raises(Unfinished, match="not everything was done"):
-        _impatiently(stage)
+        stage.supervisor.run(lambda: False)
 
 
 def test_a_process_that_does_not_stop_is_named(
@@ -141,8 +135,8 @@ def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
     stages.append(stage)
     stage.supervisor.run(lambda: True)
     fell = [line for line in stage.lines() if isinstance(line, Gone) and line.code == 3]
-    assert fell
-    assert not any(line.asked for line in fell)
+    # Some may have been told to stop while they fell.
+    assert [line for line in fell if not line.asked]
 
 
 def test_processes_end_with_their_supervisor(tmp_path: Path) -> None:

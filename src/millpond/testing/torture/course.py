@@ -16,7 +16,7 @@ from millpond.testing.torture.fleet import Fleet
 from millpond.testing.torture.ledger import Ledger
 from millpond.testing.torture.member import LEDGER, ORDERS
 from millpond.testing.torture.report import Report, report
-from millpond.testing.torture.supervisor import Supervisor
+from millpond.testing.torture.supervisor import Supervisor, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,6 +34,7 @@ SHORT: dict[str, Any] = {
     "freeze_every": 3.0,
     "poisoned": 1,
     "poison_attempts": 2,
+    "patience": 20.0,
 }
 """What the suite has time for."""
 
@@ -47,8 +48,10 @@ def torture(orders: Orders, *, whole: bool) -> Report:
         with_store(orders, ledger, _nothing)
         orders = msgspec.structs.replace(orders, began=time.monotonic())
         (home / ORDERS).write_bytes(msgspec.json.encode(orders))
-        supervisor = Supervisor(orders, ledger)
-        supervisor.run(lambda: with_store(orders, ledger, is_idle))
+        Supervisor(orders, ledger).run(lambda: with_store(orders, ledger, is_idle))
+    except Unfinished as unfinished:
+        what = f"{unfinished}; {with_store(orders, ledger, _what_is_left)}"
+        return msgspec.structs.replace(judged(orders, whole=whole), unfinished=what, clean=False)
     finally:
         ledger.close()
     return judged(orders, whole=whole)
@@ -84,6 +87,13 @@ def with_store(
 
 async def _nothing(_mp: Millpond) -> None:
     return None
+
+
+async def _what_is_left(mp: Millpond) -> str:
+    """Return in words what has not ended, and why."""
+    left = await mp.unsettled()
+    told = [f"task {one.id} of pool {one.pool}: {await mp.why(one.id)}" for one in left[:5]]
+    return "; ".join([f"{len(left)} tasks are left", *told])
 
 
 async def is_idle(mp: Millpond) -> bool:

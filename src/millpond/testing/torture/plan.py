@@ -36,6 +36,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     poisoned: int = 6
     """Tasks that kill the process they run in."""
     poison_attempts: int = 3
+    patience: float = 90.0
+    """Seconds that the fleet has, once nobody is hurt any more, to finish everything."""
     began: float = 0.0
     """When it began, by the clock that no process can set (CLOCK_MONOTONIC)."""
 

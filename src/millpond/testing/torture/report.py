@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, int | float]
     recovery: dict[str, float]
     shortfalls: list[Shortfall]
+    unfinished: str | None = None
+    """What was not done in time, if anything."""
 
 
 WANTED = {
@@ -111,5 +113,7 @@ def lines_of(told: Report) -> Iterator[str]:
     )
     for short in told.shortfalls:
         yield f"NOT ENOUGH  {short.what}: {short.seen:g} of {short.wanted:g}"
+    if told.unfinished is not None:
+        yield f"UNFINISHED  {told.unfinished}"
     result = "clean" if told.clean else "BROKEN"
     yield f"{result}: seed {told.seed}, {told.seconds:.0f} s"

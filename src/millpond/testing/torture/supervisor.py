@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 TICK = 0.01
 """Seconds between two looks at the processes."""
 
-TO_FINISH = 90.0
-"""Seconds that the fleet has, once nobody is hurt any more, to finish everything."""
-
 TO_STOP = 15.0
 """Seconds that a process has to end in good order."""
 
@@ -108,7 +105,7 @@ class Supervisor:
 
     def _wait(self, all_done: Callable[[], bool]) -> None:
         """Hurt nobody any more, and wait until all is submitted and done."""
-        until = time.monotonic() + TO_FINISH
+        until = time.monotonic() + self.orders.patience
         while True:
             calm = time.monotonic() + ASK_EVERY
             while (now := time.monotonic()) < calm:
@@ -118,7 +115,8 @@ class Supervisor:
             if all(child.done for child in submitters) and all_done():
                 return
             if now >= until:
-                raise Unfinished(f"not everything was done {TO_FINISH:g} s after the last blow")
+                patience = self.orders.patience
+                raise Unfinished(f"not everything was done {patience:g} s after the last blow")
 
     def _stop(self) -> None:
         """Tell everybody to end, and see that they do."""
