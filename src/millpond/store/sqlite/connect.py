@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -20,7 +21,6 @@ from millpond.core.errors import (
     ConfigError,
     NotADatabase,
     SQLiteTooOld,
-    StoreError,
     StoreFailing,
     StoreMissing,
     StoreNotWritable,
@@ -49,13 +49,17 @@ _WAL_KEPT = 16 * 1024 * 1024
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.0002, 0.005
 
 
+class Connection(sqlite3.Connection):
+    """A connection that a forked child neither uses nor closes: it is the parent's."""
+
+
 def connect(
     path: Path,
     *,
     durability: Durability = "full",
     create: bool = True,
     patience: float = PATIENCE,
-) -> sqlite3.Connection:
+) -> Connection:
     """Open the database at `path`; it may then be used by one thread at a time.
 
     Transactions are begun and ended by hand. The mode of the file is WAL from now on.
@@ -72,6 +76,7 @@ def connect(
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_KEPT,
+            factory=Connection,
         )
     except sqlite3.Error as error:
         raise translated(error, path) from error
@@ -80,6 +85,7 @@ def connect(
     except BaseException:
         connection.close()
         raise
+    _OPEN.add(connection)
     return connection
 
 
@@ -182,10 +188,22 @@ def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience
         except sqlite3.Error as error:
             waited = time.monotonic() - begun
             if not is_busy(error) or waited >= patience:
-                raise _told(error, path, waited) from error
+                raise translated(error, path, waited=waited) from error
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_WAIT)
 
 
-def _told(error: sqlite3.Error, path: Path, waited: float) -> StoreError:
-    return translated(error, path, waited=waited)
+_OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
+_THE_PARENTS: list[Connection] = []
+
+
+def _leave_to_the_parent() -> None:
+    """Keep what was open when this process was forked, so that it is never closed here.
+
+    Closing in the child would act on the parent's files with the child's locks, which are none.
+    """
+    _THE_PARENTS.extend(_OPEN)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -117,6 +117,11 @@ def code_of(error: BaseException | None) -> int | None:
     return code & PRIMARY if isinstance(code, int) else None
 
 
+def of_database(error: BaseException) -> bool:
+    """Return whether the database raised this, translated or not."""
+    return isinstance(error, sqlite3.Error) or isinstance(error.__cause__, sqlite3.Error)
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Return whether waiting may help: another connection is in the way."""
     return code_of(error) == sqlite3.SQLITE_BUSY

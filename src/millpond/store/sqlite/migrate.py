@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
 _LEDGER = """\
 CREATE TABLE IF NOT EXISTS millpond_schema (
     version INTEGER PRIMARY KEY,
@@ -156,3 +158,5 @@ def statements(text: str) -> Iterator[str]:
         if sqlite3.complete_statement(text[begun:end]):
             yield text[begun:end].strip()
             begun = end
+    if _COMMENT.sub("", text[begun:]).strip():
+        yield text[begun:].strip()

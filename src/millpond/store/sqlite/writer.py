@@ -16,18 +16,19 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future as BlockingFuture
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.errors import (
     MillpondError,
     OutcomeUnknown,
     StoreClosed,
-    StoreError,
     StoreForked,
+    StoreLocked,
 )
-from millpond.store.sqlite.connect import PATIENCE, begin
-from millpond.store.sqlite.errors import code_of, is_poisonous, translated
-from millpond.store.sqlite.lock import WritersLock
+from millpond.store.sqlite.checkpoint import Checkpointer
+from millpond.store.sqlite.connect import PATIENCE
+from millpond.store.sqlite.errors import of_database, translated
+from millpond.store.sqlite.transact import Transactor, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,28 +39,9 @@ log = logging.getLogger("millpond.sqlite")
 MOST_JOBS, LONGEST = 200, 0.005
 """How many jobs one transaction takes at most, and for how many seconds it takes more."""
 
-_NOT_COMMITTED = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-"""A COMMIT that says one of these did not happen; after any other error nobody can tell."""
+_LOOK_EVERY = 0.5
+"""Seconds between two looks at who has waited too long, while somebody else holds the lock."""
 
-
-class UnitOfWork(Protocol):
-    """What jobs work on, made anew for each transaction."""
-
-    def write(self) -> None:
-        """Send to the database what the jobs changed."""
-        ...
-
-
-Unit = TypeVar("Unit", bound=UnitOfWork)
 T = TypeVar("T")
 
 
@@ -83,10 +65,11 @@ class _Job(Generic[Unit]):
 
     def attempt(self, unit: Unit) -> None:
         """Do it; an error of ours is an answer, because it has changed nothing."""
-        self.error = None
         try:
             self.answer = self.work(unit)
         except MillpondError as error:
+            if of_database(error):
+                raise
             self.error = error
 
     def tell(self) -> None:
@@ -117,15 +100,16 @@ class Writer(Generic[Unit]):
         patience: float = PATIENCE,
     ) -> None:
         self._path = path
-        self._open_connection = open_connection
-        self._make_unit = make_unit
         self._committed = committed
         self._patience = patience
-        self._lock = WritersLock(path)
-        self._connection: sqlite3.Connection | None = None
+        self._transactor = Transactor(path, open_connection, make_unit, patience=patience)
+        self._checkpointer = Checkpointer(path)
         self._jobs: deque[_Job[Unit]] = deque()
         self._news = threading.Condition(threading.Lock())
         self._closing = False
+        self._in_line = False
+        self._watched = False
+        self._watch_until = 0.0
         self._process = os.getpid()
         # A daemon: a program that ends without closing is not held up; its open jobs are not done.
         self._thread = threading.Thread(target=self._run, name="millpond-writer", daemon=True)
@@ -151,8 +135,8 @@ class Writer(Generic[Unit]):
         with self._news:
             self._closing = True
             self._news.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        # Whoever holds the database may never let go: what waits is told so, the thread is left.
+        self._thread.join(self._patience + 2 * _LOOK_EVERY)
 
     def _take_in(self, job: _Job[Unit]) -> None:
         if os.getpid() != self._process:
@@ -172,10 +156,25 @@ class Writer(Generic[Unit]):
     def _run(self) -> None:
         try:
             while self._wait():
-                self._answer(self._do_group())
+                self._line_up()
+                try:
+                    group = self._do_group()
+                finally:
+                    self._transactor.lock.release()
+                self._answer(group)
+                self._after_commit(group)
+                self._tidy()
         finally:
-            self._disconnect()
-            self._lock.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Leave nobody waiting, however the thread came to its end."""
+        with self._news:
+            self._closing = True
+            left = list(self._jobs)
+            self._jobs.clear()
+        self._answer(self._failed(left, StoreClosed(f"the writer of {self._path} has ended")))
+        self._transactor.close()
 
     def _wait(self) -> bool:
         """Wait for something to do; False = there will be no more."""
@@ -189,53 +188,51 @@ class Writer(Generic[Unit]):
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
         try:
-            unit = self._begin()
-        except StoreError as error:
-            return self._failed(self._all_waiting(), error)
+            unit = self._transactor.begin()
+        except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
+            return self._failed(list(self._taken(len(self._jobs))), error)
         # Only now: all that came while others wrote is taken along.
         group: list[_Job[Unit]] = []
         try:
             for job in self._waiting():
                 group.append(job)
                 job.attempt(unit)
-            self._commit(unit)
+            self._transactor.commit(unit)
         except OutcomeUnknown as error:
             return self._failed(group, error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody must be told
-            self._undo(error)
-            if len(group) == 1 and not isinstance(error, sqlite3.Error):
+            self._transactor.undo(error)
+            if len(group) == 1 and not of_database(error):
                 return self._failed(group, error)
             log.debug("%d jobs on %s are tried one by one: %r", len(group), self._path, error)
-            return self._one_by_one(group)
+            self._one_by_one(group)
         return group
 
-    def _one_by_one(self, group: list[_Job[Unit]]) -> list[_Job[Unit]]:
+    def _one_by_one(self, group: list[_Job[Unit]]) -> None:
         for index, job in enumerate(group):
             try:
-                unit = self._begin()
-            except StoreError as error:
+                job.answer, job.error = self._transactor.once(job.work), None
+            except StoreLocked as error:  # each of the others would wait as long
                 self._failed(group[index:], error)
-                break
-            try:
-                job.attempt(unit)
-                self._commit(unit)
-            except OutcomeUnknown as error:
-                job.error = error
+                return
             except BaseException as error:  # noqa: BLE001 - the one who asked is told
-                self._undo(error)
                 self._failed([job], error)
-        return group
 
     def _waiting(self) -> Iterator[_Job[Unit]]:
         """Give the jobs that wait, also those that come meanwhile, as many as one commit takes."""
         enough = time.monotonic() + LONGEST
-        for count in range(MOST_JOBS):
-            if not self._jobs or (count and time.monotonic() > enough):
+        for job in self._taken(MOST_JOBS):
+            yield job
+            if time.monotonic() > enough:
                 return
-            yield self._jobs.popleft()
 
-    def _all_waiting(self) -> list[_Job[Unit]]:
-        return [self._jobs.popleft() for _ in range(len(self._jobs))]
+    def _taken(self, most: int) -> Iterator[_Job[Unit]]:
+        for _ in range(most):
+            with self._news:  # the patient thread may be taking some away
+                if not self._jobs:
+                    return
+                job = self._jobs.popleft()
+            yield job
 
     def _failed(self, jobs: list[_Job[Unit]], error: BaseException) -> list[_Job[Unit]]:
         ours = translated(error, self._path) if isinstance(error, sqlite3.Error) else error
@@ -245,69 +242,71 @@ class Writer(Generic[Unit]):
             job.error.__cause__ = ours.__cause__
         return jobs
 
-    # --- one transaction ----------------------------------------------------------------------
-
-    def _begin(self) -> Unit:
-        """Stand in line, begin, and give what jobs work on; a spoilt connection is replaced."""
-        self._lock.acquire()
+    def _tidy(self) -> None:
+        """Have the WAL emptied if it is large; in a turn of its own, after all are answered."""
+        if not self._checkpointer.due():
+            return
+        self._line_up()
         try:
-            try:
-                begin(self._connected(), self._path, patience=self._patience)
-            except StoreError as error:
-                if not is_poisonous(error.__cause__):
-                    raise
-                self._disconnect()
-                begin(self._connected(), self._path, patience=self._patience)
-            return self._make_unit(self._connected())
-        except BaseException as error:
-            self._undo(error)
-            raise
+            self._checkpointer.checkpoint(self._transactor.connection)
+        except MillpondError as error:
+            log.warning("no checkpoint of %s: %s", self._path, error)
+        finally:
+            self._transactor.lock.release()
 
-    def _commit(self, unit: Unit) -> None:
-        unit.write()
-        try:
-            self._connected().execute("COMMIT")
-        except sqlite3.Error as error:
-            if code_of(error) in _NOT_COMMITTED:
-                raise
-            unknown = self._unknown(error)
-            self._undo(error)
-            raise unknown from error
-        self._lock.release()
+    # --- patience -----------------------------------------------------------------------------
 
-    def _unknown(self, error: sqlite3.Error) -> OutcomeUnknown:
-        name = getattr(error, "sqlite_errorname", "no code")
-        return OutcomeUnknown(
-            f"the commit to {self._path} failed ({name}: {error}): it is not known whether this "
-            "change is stored; look before doing it again, or repeat it with an idempotency key",
-            path=str(self._path),
+    def _line_up(self) -> None:
+        """Wait for the writers' lock; those who asked for something do not wait for ever."""
+        lock = self._transactor.lock
+        if lock.try_acquire():
+            return
+        self._be_watched()
+        self._in_line = True
+        lock.wait()
+        self._in_line = False
+
+    def _be_watched(self) -> None:
+        """See to it that a second thread looks after the jobs while this one stands in line.
+
+        Nobody can stop waiting for such a lock half way. So jobs that have waited too long are
+        taken away behind the back of the thread that waits. The second thread is started when
+        somebody else has the lock, and ends when that has not happened for a while.
+        """
+        with self._news:
+            self._watch_until = time.monotonic() + 4 * _LOOK_EVERY
+            if self._watched:
+                return
+            self._watched = True
+        threading.Thread(target=self._watch, name="millpond-patience", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_EVERY)
+            if self._in_line:
+                self._answer(self._given_up())
+            with self._news:
+                if not self._in_line and time.monotonic() > self._watch_until:
+                    self._watched = False
+                    return
+
+    def _given_up(self) -> list[_Job[Unit]]:
+        """Take out the jobs that have waited too long, with an error that says for whom."""
+        latest = time.monotonic() - self._patience
+        given_up: list[_Job[Unit]] = []
+        with self._news:
+            while self._jobs and self._jobs[0].asked_at <= latest:
+                given_up.append(self._jobs.popleft())
+        return self._failed(
+            given_up,
+            StoreLocked(
+                f"another process has kept {self._transactor.lock.path} locked for more than "
+                f"{self._patience:g} s: it was stopped or hangs while it writes to {self._path}; "
+                "let it go on, or end it. Nothing was changed",
+                path=str(self._path),
+                waited=self._patience,
+            ),
         )
-
-    def _undo(self, error: BaseException) -> None:
-        """Leave nothing of a transaction behind, neither on the connection nor in the line."""
-        try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._disconnect()
-        if is_poisonous(error):
-            self._disconnect()
-        self._lock.release()
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._open_connection()
-            # `begin` waits in its own way.
-            self._connection.execute("PRAGMA busy_timeout=0")
-        return self._connection
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except sqlite3.Error as error:
-                log.warning("closing %s failed: %s", self._path, error)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -324,9 +323,9 @@ class Writer(Generic[Unit]):
                 loop.call_soon_threadsafe(_tell, jobs)
             except RuntimeError:  # the loop is closed: nobody is there to hear it
                 log.debug("%d answers of %s came too late", len(jobs), self._path)
-        self._after_commit([job.answer for job in group if job.error is None])
 
-    def _after_commit(self, answers: Sequence[Any]) -> None:
+    def _after_commit(self, group: Sequence[_Job[Unit]]) -> None:
+        answers = [job.answer for job in group if job.error is None]
         if self._committed is None or not answers:
             return
         try:

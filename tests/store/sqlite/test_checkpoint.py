@@ -1,0 +1,169 @@
+"""Checkpoints: the WAL does not grow without end, whoever reads or writes."""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.store.sqlite.counting import Entries, adding, table
+
+from millpond.store.sqlite import checkpoint as checkpoint_module
+from millpond.store.sqlite.checkpoint import Checkpointer
+from millpond.store.sqlite.connect import connect
+from millpond.store.sqlite.writer import Writer
+
+LARGE = 64 * 1024
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts as large is small here."""
+    monkeypatch.setattr(checkpoint_module, "LARGE", LARGE)
+    monkeypatch.setattr(checkpoint_module, "HUGE", 4 * LARGE)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with a table to write to."""
+    return table(tmp_path / "work.db")
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[Writer[Entries]]:
+    """A writer that needs no disk."""
+    one = Writer(path, lambda: connect(path, durability="normal"), Entries)
+    yield one
+    one.close()
+
+
+def wal(path: Path) -> int:
+    """Bytes of WAL."""
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    """A connection in the middle of a transaction that reads."""
+    reader = connect(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM entry").fetchone()
+    return reader
+
+
+PAGE = "x" * 4000
+
+
+def test_a_large_wal_is_emptied_by_the_writer(path: Path, writer: Writer[Entries]) -> None:
+    """Between two groups; what was in it is in the database."""
+    highest = 0
+    for _ in range(200):
+        writer.do_now(adding(PAGE))
+        highest = max(highest, wal(path))
+    assert LARGE / 2 < highest < 3 * LARGE
+    assert 201 == writer.do_now(adding(PAGE))
+
+
+def test_readers_that_come_and_go_do_not_stop_it(path: Path, writer: Writer[Entries]) -> None:
+    """There is always one that reads, and none that reads for long."""
+    over = threading.Event()
+    reads = [0, 0]
+
+    def reading_on(number: int) -> None:
+        reader = connect(path)
+        while not over.is_set():
+            reader.execute("BEGIN")
+            for _ in range(3):
+                reader.execute("SELECT count(*), sum(length(word)) FROM entry").fetchone()
+            reader.execute("COMMIT")
+            reads[number] += 1
+        reader.close()
+
+    threads = [threading.Thread(target=reading_on, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    highest = 0
+    for _ in range(400):
+        writer.do_now(adding(PAGE))
+        highest = max(highest, wal(path))
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert min(reads) > 0
+    # All of it would be more than 3 MiB.
+    assert highest < 1024 * 1024
+
+
+def filled(path: Path, connection: sqlite3.Connection, pages: int) -> sqlite3.Connection:
+    """Fill the WAL behind the back of a reader, which is returned."""
+    connection.execute("INSERT INTO entry (word) VALUES ('first')")
+    reader = reading(path)
+    for _ in range(pages):
+        connection.execute("INSERT INTO entry (word) VALUES (?)", (PAGE,))
+    return reader
+
+
+def test_a_reader_that_stays_is_reported_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be done about it but to say so; when it leaves, the WAL is emptied."""
+    monkeypatch.setattr(checkpoint_module, "_WAIT_LONG", 0.001)
+    monkeypatch.setattr(checkpoint_module, "_AGAIN_AFTER", 0.0)
+    connection = connect(path)
+    reader = filled(path, connection, 100)
+    checkpointer = Checkpointer(path)
+    with caplog.at_level(logging.WARNING):
+        assert [False] * 3 == [checkpointer.checkpoint(connection) for _ in range(3)]
+    assert 1 == len([record for record in caplog.records if "cannot be emptied" in record.message])
+    reader.close()
+    assert checkpointer.due()
+    assert checkpointer.checkpoint(connection)
+    assert 0 == wal(path)
+    assert not checkpointer.due()
+    connection.close()
+
+
+def test_a_refused_try_is_not_repeated_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in the way costs a try now and then, not one per commit."""
+    monkeypatch.setattr(checkpoint_module, "_WAIT", 0.001)
+    monkeypatch.setattr(checkpoint_module, "_WAIT_LONG", 0.001)
+    connection = connect(path)
+    reader = filled(path, connection, 30)
+    checkpointer = Checkpointer(path)
+    assert checkpointer.due()
+    assert not checkpointer.checkpoint(connection)
+    refused = wal(path)
+    assert refused > LARGE
+    tries = []
+    while wal(path) < refused + 2 * LARGE:
+        connection.execute("INSERT INTO entry (word) VALUES ('more')")
+        if checkpointer.due():
+            tries.append(wal(path) - refused)
+            checkpointer.checkpoint(connection)
+    assert 2 >= len(tries)
+    assert tries[0] >= LARGE
+    reader.close()
+    connection.close()
+
+
+def test_what_another_has_emptied_is_left_alone(path: Path) -> None:
+    """Two processes see a large WAL; the second to have its turn finds a small one."""
+    connection = connect(path)
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    assert Checkpointer(path).checkpoint(connection)
+    assert [] == statements
+    connection.close()
+
+
+def test_a_checkpoint_that_fails_is_logged_and_no_more(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commits are safe in the WAL; the writer goes on."""
+    connection = connect(path)
+    for _ in range(30):
+        connection.execute("INSERT INTO entry (word) VALUES (?)", (PAGE,))
+    connection.execute("BEGIN IMMEDIATE")  # a checkpoint in a transaction is refused
+    assert not Checkpointer(path).checkpoint(connection)
+    assert "checkpoint" in caplog.text
+    connection.close()
