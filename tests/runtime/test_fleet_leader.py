@@ -105,9 +105,10 @@ async def test_a_deposed_leader_changes_nothing_and_stands_by() -> None:
         await harbour.store.control(Join("other/1", 1000.0, "other"))
         harbour.store._tables.leader.until = 0.0
         assert 1 == (await harbour.store.control(Lead("other", 1000.0))).count
+        before = ship_of(mp).asked["recover"]
         mp.runtime.maintenance.nudge()
         await asyncio.sleep(0.1)
-        assert 2 == ship_of(mp).asked["recover"]
+        assert before + 1 == ship_of(mp).asked["recover"]
         assert not leadership.leads
         assert ("running",) == await mp.runtime.view.status((task,))
 
