@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BODIES_KEPT = 100_000
+_ROWS_KEPT = 5_000
+"""How many rows are kept in memory between two transactions, at most."""
 
 
 class SqliteStore:
@@ -68,6 +70,7 @@ class SqliteStore:
         self._clock = clock
         self._dice = random.SystemRandom()
         self._bodies: dict[int, NewTask] = {}
+        self._kept: SqlTables | None = None
         self._closed = False
         self._open = partial(connect, path, durability=durability)
         first = self._open()
@@ -104,7 +107,23 @@ class SqliteStore:
         return self._view
 
     def _unit(self, connection: sqlite3.Connection) -> SqlTables:
-        return SqlTables(connection, self._dice.getrandbits(64), self._bodies)
+        """Return what jobs work on: the last unit of work, while nobody else has written.
+
+        Asked inside the transaction, so nobody can write any more; a connection that was opened
+        anew counts from another number.
+        """
+        kept, self._kept = self._kept, None
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        if kept is not None and kept.connection is connection and kept.version == version:
+            return kept
+        unit = SqlTables(connection, self._dice.getrandbits(64), self._bodies)
+        unit.version = version
+        unit.on_commit = self._keep
+        return unit
+
+    def _keep(self, unit: SqlTables) -> None:
+        """Keep a unit of work that was committed, unless it has grown."""
+        self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
 
     # How a verb is carried out
 
@@ -127,9 +146,11 @@ class SqliteStore:
             except MillpondError:
                 unit.write()
                 connection.execute("COMMIT")
+                unit.committed()
                 raise
             unit.write()
             connection.execute("COMMIT")
+            unit.committed()
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
