@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test lint format bench soak-sqlite spike simulate mutants docs lock clean
+.PHONY: help venv demo test lint format bench soak-sqlite spike simulate torture mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -49,6 +49,9 @@ spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and Post
 
 simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 	@$(PY) -m millpond.testing.simulate $(ARGS)
+
+torture: venv   ## real processes, killed and frozen for minutes; ARGS="--seed 7 --short"
+	@$(PY) -m millpond.testing.torture $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)

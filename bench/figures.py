@@ -78,6 +78,14 @@ class Found:
 
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    """What could not be measured, and why."""
+
+    def missed(self) -> list[str]:
+        """Return what does not hold; what was not measured does not."""
+        return [target.name for target in self.targets if not target.holds] + [
+            f"{name} (not measured)" for name in self.absent
+        ]
 
     def add(
         self, name: str, value: float, unit: str, wall: float | None = None, note: str = ""
@@ -101,7 +109,9 @@ class Found:
     def read(cls, data: dict[str, Any]) -> Found:
         """Return it from plain data."""
         return cls(
-            [Figure(**one) for one in data["figures"]], [Target(**one) for one in data["targets"]]
+            [Figure(**one) for one in data["figures"]],
+            [Target(**one) for one in data["targets"]],
+            data["absent"],
         )
 
 

@@ -94,7 +94,7 @@ def main() -> int:
         if not options.json:
             print(name)
             show(every[name])
-    missed = [t.name for found in every.values() for t in found.targets if not t.holds]
+    missed = [what for found in every.values() for what in found.missed()]
     if options.json:
         sections = {name: found.data() for name, found in every.items()}
         print(json.dumps({"python": platform.python_version(), "missed": missed} | sections))

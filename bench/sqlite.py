@@ -65,8 +65,6 @@ def show_machine(stage: Stage) -> None:
 
 def line_of(figure: Figure) -> str:
     """Return a figure as a line."""
-    if not figure.unit:
-        return f"  {figure.name:58} {figure.note}"
     digits = 0 if figure.value >= 1_000 else 2
     note = f"  ({figure.note})" if figure.note else ""
     # What is ours is not rounded up: a rate down, a time or a size up.
@@ -89,6 +87,8 @@ def show(name: str, found: Found) -> None:
     print(f"\n{name}")
     for figure in found.figures:
         print(line_of(figure))
+    for what, reason in found.absent.items():
+        print(f"  {what:58} NOT MEASURED: {reason}")
     for target in found.targets:
         print(verdict_of(target))
     sys.stdout.flush()
@@ -126,9 +126,7 @@ def main() -> int:
         f"{CALM:g} times the {stage.fsync * 1e3:.3f} ms that it can take",
         file=sys.stderr if options.json else sys.stdout,
     )
-    missed = [
-        target.name for found in every.values() for target in found.targets if not target.holds
-    ]
+    missed = [what for found in every.values() for what in found.missed()]
     if options.json:
         sections = {name: found.data() for name, found in every.items()}
         print(json.dumps({"python": platform.python_version(), "missed": missed} | sections))

@@ -10,7 +10,8 @@ submit    store `count` tasks one after another, each answered before the next
 bulk      store `count` tasks in chunks of 1,000, where it has a way to
 fan       store `count` tasks by `submitters` coroutines of this process (ours alone)
 beat      store `count` tasks, one every 12 to 15 ms
-work      be a worker until `count` tasks have started, nothing is left, or time is up
+work      be a worker until `count` tasks have started and nothing is left, or time is up; it also
+          ends once it is idle and nothing is left, unless it is to `stay`
 idle      be a worker with nothing to do until stdin ends
 """
 

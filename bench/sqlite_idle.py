@@ -15,7 +15,6 @@ from pathlib import Path
 from figures import Found
 from processes import Use, use_of
 from sqlite_contenders import HUEY, LITEQUEUE, OURS, PERSIST, Contender
-from sqlite_speed import tell_failures
 from sqlite_stage import HERE, ActFailed, Actor, Stage, act
 
 CONCURRENCY = 10
@@ -107,7 +106,7 @@ def measure_idle(stage: Stage) -> Found:
             f"{wakes:,.0f} wake-ups"
         )
         found.add(f"{name}: resident", memory, "MB", note=note)
-    tell_failures(found, rounds.failed)
+    found.absent |= rounds.failed
     for name in (APP, WORKER):
         if rounds.has(name):
             largest = max(after.resident for _, after in rounds.of[name]) / 1e6

@@ -159,29 +159,29 @@ async def beat(stage: Stage) -> Answer:
 
 
 async def work(stage: Stage) -> Answer:
-    """Be a worker; with `slice`, only until so many have started, whatever is left."""
+    """Be a worker; with `slice`, only until `count` have started, whatever is left."""
     bench = Bench(stage)
     async with bench.mp:
         await bench.pool.ready()
         await beginning()
         deadline = time.monotonic() + stage.get("seconds")
         async with bench.mp.worker(concurrency=stage.get("concurrency")):
-            empty = await watch(bench, deadline, part=stage.get("slice", False))
+            empty = await watch(bench, deadline, stage)
             answer = bench.meter.answer(empty, lags=stage.get("lags", False))
     return answer
 
 
-async def watch(bench: Bench, deadline: float, *, part: bool) -> int | None:
+async def watch(bench: Bench, deadline: float, stage: Stage) -> int | None:
     """Wait until enough have started or nothing is left; return when the pool was empty."""
-    seen = -1
-    starts = bench.meter.starts
+    part, stay = stage.get("slice", False), stage.get("stay", False)
+    seen, starts = -1, bench.meter.starts
     while not bench.full.is_set():
         try:
             await asyncio.wait_for(bench.full.wait(), PATIENCE)
         except TimeoutError:
             if time.monotonic() >= deadline:
                 return None
-            if seen == len(starts) and not await bench.pool.size():
+            if not stay and seen == len(starts) and not await bench.pool.size():
                 return time.monotonic_ns()
             seen = len(starts)
     while not part and await bench.pool.size():

@@ -16,7 +16,6 @@ from sqlite_speed import (
     median_ratio,
     rate_of,
     show_drains,
-    tell_failures,
     worst_ratio,
 )
 from sqlite_stage import Actor, Rounds, Stage, act
@@ -69,7 +68,7 @@ def measure_scale(stage: Stage) -> Found:
             cpu = statistics.median(one.cpu for one in taken) * 1e6
             rate = statistics.median(one.starts for one in taken)
             found.add(label, rate, "/s", note=f"{cpu:,.0f} us CPU each")
-        tell_failures(found, rounds.failed)
+        found.absent |= rounds.failed
         if rounds.has(few_named, many_named):
             lots, few = rounds.of[many_named], rounds.of[few_named]
             ratio = median_ratio([one.starts for one in lots], [one.starts for one in few])
@@ -231,7 +230,7 @@ def measure_writers(stage: Stage) -> Found:
         spread = statistics.median(spread_of(lags) for lags in taken)
         note = f"p99 {late * 1e3:,.2f} ms = {spread:,.1f} x, worst {worst * 1e3:,.1f} ms"
         found.add(f"{name}, {WRITERS} writers: p50", middle * 1e3, "ms", note=note)
-    tell_failures(found, rounds.failed)
+    found.absent |= rounds.failed
     for contender in (OURS, OURS_NORMAL):
         if rounds.has(contender.name):
             spread = statistics.median(map(spread_of, rounds.of[contender.name]))

@@ -18,17 +18,11 @@ from sqlite_contenders import (
     PERSIST,
     Contender,
 )
-from sqlite_stage import Actor, Answer, Rounds, Stage, act
+from sqlite_stage import ActFailed, Actor, Answer, Rounds, Stage, act
 
 SUBMITTERS = 100
 SECONDS = 15.0
 """After which a drain is stopped; its rate is that of what it had started."""
-
-
-def tell_failures(found: Found, failed: dict[str, str]) -> None:
-    """Name those that could not be measured, and why."""
-    for name, reason in failed.items():
-        found.add(name, float("nan"), "", note=f"not measured: {reason}")
 
 
 # Submits
@@ -70,7 +64,7 @@ def measure_submit(stage: Stage) -> Found:
     rounds = stage.interleaved(submits(stage))
     for name, rates in rounds.done().items():
         found.add(name, statistics.median(rates), "/s")
-    tell_failures(found, rounds.failed)
+    found.absent |= rounds.failed
     ours, theirs = f"{OURS.name}, {WORDS['fan']}", f"{HUEY.name}, {WORDS['submit']}"
     if rounds.has(ours, theirs):
         ratio = median_ratio(rounds.of[ours], rounds.of[theirs])
@@ -178,7 +172,7 @@ def show_drains(found: Found, rounds: Rounds[Drained]) -> None:
         cpu = statistics.median(one.cpu for one in taken) * 1e6
         starts = statistics.median(one.starts for one in taken)
         found.add(name, starts, "/s", note=f"{empty}; {cpu:,.0f} us CPU each")
-    tell_failures(found, rounds.failed)
+    found.absent |= rounds.failed
 
 
 def measure_drain(stage: Stage) -> Found:
@@ -221,15 +215,16 @@ def lags_of(stage: Stage, contender: Contender, count: int) -> list[float]:
     """Return the seconds from before each submit, in one process, to its start in another."""
     with stage.fresh() as path:
         act(contender, "fill", path, count=0)
-        given = {"count": count, "concurrency": CONCURRENCY, "seconds": 120.0, "lags": True}
-        with Actor(contender, "work", path, **given) as worker:
+        given = {"count": count, "concurrency": CONCURRENCY, "seconds": 120.0}
+        with Actor(contender, "work", path, lags=True, stay=True, **given) as worker:
             worker.ready()
             with Actor(contender, "beat", path, count=count) as other:
                 other.ready()
                 worker.go()
                 other.go().answer()
             lags: list[float] = worker.answer()["lags"]
-    assert len(lags) == count, len(lags)
+    if len(lags) != count:
+        raise ActFailed(f"{contender.name}: {len(lags)} of {count} tasks started")
     return lags[WARM:]
 
 
@@ -251,7 +246,7 @@ def measure_latency(stage: Stage) -> Found:
         worst = max(max(lags) for lags in taken)
         note = f"p99 {late * 1e3:,.2f} ms, worst {worst * 1e3:,.1f} ms"
         found.add(f"{name}: p50", middle * 1e3, "ms", note=note)
-    tell_failures(found, rounds.failed)
+    found.absent |= rounds.failed
     for contender in (OURS, OURS_NORMAL):
         if rounds.has(contender.name):
             late = max(quantile(lags, 0.99) for lags in rounds.of[contender.name])

@@ -65,11 +65,13 @@ class Running:
 
     def ended(self) -> int:
         """Wait for its end; return its exit code."""
-        code = self.process.wait(timeout=PATIENCE)
-        self._reader.join(PATIENCE)
-        while (line := self._heard.get()) is not None:
-            self.lines.append(line)
-        return code
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while (line := self._heard.get(timeout=deadline - time.monotonic())) is not None:
+                self.lines.append(line)
+            return self.process.wait(timeout=PATIENCE)
+        except (queue.Empty, ValueError, subprocess.TimeoutExpired):
+            raise AssertionError(f"it does not end: {self.told}") from None
 
     @property
     def told(self) -> str:

@@ -1,12 +1,13 @@
 """When `--once` is over: nothing of its pools runs, and nothing that is due could start."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
 
-from millpond import Context, Millpond, Pool, Rate
-from millpond.cli.idle import until_idle
+from millpond import Context, Millpond, Outcome, Pool, Rate
+from millpond.cli.idle import nothing_left, until_idle
 from millpond.runtime.worker import Worker
 
 
@@ -171,3 +172,54 @@ async def test_a_store_that_is_away_is_not_one_without_work(
         monkeypatch.setattr(worker.runtime, "view", view)
         async with asyncio.timeout(5):
             await waiting
+
+
+async def test_callbacks_that_run_elsewhere_are_waited_for() -> None:
+    """They belong to their pool."""
+    fleet = Fleet()
+    here, there = Shop(fleet), Shop(fleet)
+    told = asyncio.Event()
+    for shop in (here, there):
+
+        @shop.mp.task(name="tell")
+        async def tell(outcome: Outcome) -> None:
+            await told.wait()
+
+    there.may_end.set()
+    async with here.mp, there.mp, there.mp.worker() as other:
+        await here.job.options(on_complete=here.mp.tasks["tell"].bind()).submit(1)
+        await until(lambda: _runs_a_callback(other))
+        async with here.mp.worker() as worker:
+            assert not await idle_within(worker, 30)
+            told.set()
+            assert await idle_within(worker, 5)
+
+
+async def _runs_a_callback(worker: Worker) -> bool:
+    return any(job.leased.call.function == "tell" for job in worker.jobs.values())
+
+
+async def test_what_comes_while_it_looks_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it in a pool that it has looked at already."""
+    shop = Shop(Fleet())
+    shop.mp.pool("later")
+    async with shop.mp, shop.mp.worker() as worker:
+        assert await idle_within(worker, 5)
+        view = worker.runtime.view
+
+        class Slow:
+            """A view that takes so long that somebody submits meanwhile."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(view, name)
+
+            async def pool(self, name: str, **asked: Any) -> Any:
+                if name == "later":
+                    await shop.job.submit(1)
+                    await asyncio.sleep(0.01)
+                return await view.pool(name, **asked)
+
+        monkeypatch.setattr(worker.runtime, "view", Slow())
+        assert not await nothing_left(worker)
+        assert [1] == shop.ran
+        shop.may_end.set()

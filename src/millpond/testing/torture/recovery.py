@@ -1,0 +1,166 @@
+"""Recovery: how long the tasks of a killed worker waited until somebody took them back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Started, Struck
+
+if TYPE_CHECKING:
+    from millpond.testing.torture.evidence import Evidence
+    from millpond.testing.torture.replay import Held, Replay
+
+STANDSTILL = 0.6
+"""Seconds without any record, three beats of the pulse, that show that nobody could write."""
+
+MOSTLY = 0.7
+"""The part of a standstill during which the process that caused it was seen to be frozen."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A time during which something was so, by the wall clock."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted."""
+        return self.end - self.start
+
+    def shared(self, other: Span) -> float:
+        """Return for how many seconds both were so."""
+        return max(min(self.end, other.end) - max(self.start, other.start), 0.0)
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that was killed while it held leases, and how long they stayed with it."""
+
+    pid: int
+    at: float
+    leases: int
+    seconds: float
+    """From the kill to the record that took back the last of them."""
+    stood_still: bool
+    """Whether nobody could write in the meantime: a frozen process had the store's lock."""
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: the owner's name it had in the store, and how it was killed."""
+
+    pid: int
+    owner: str
+    killed_at: float | None
+
+
+def lives(evidence: Evidence) -> list[Life]:
+    """Return every process that opened the store; a pid may have been used twice."""
+    found: list[Life] = []
+    born: dict[int, Born] = {}
+    struck: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for line in evidence.lines:
+        match line:
+            case Started():
+                born.pop(line.child, None)
+                struck.pop(line.child, None)
+            case Born():
+                born[line.pid] = line
+            case Began() | Ended():
+                last[line.pid] = line.wall
+            case Struck(how="killed"):
+                struck[line.child] = line.wall
+            case Gone() if line.child in born:
+                by_itself = last.get(line.child) if line.code < 0 and not line.asked else None
+                found.append(
+                    Life(
+                        pid=line.child,
+                        owner=born.pop(line.child).owner,
+                        killed_at=struck.pop(line.child, by_itself),
+                    )
+                )
+            case _:
+                pass
+    return found
+
+
+def frozen_spans(evidence: Evidence) -> list[Span]:
+    """Return when processes were frozen."""
+    frozen: dict[int, float] = {}
+    spans: list[Span] = []
+    for line in evidence.of(Struck):
+        if line.how == "frozen":
+            frozen[line.child] = line.wall
+        elif line.child in frozen:
+            spans.append(Span(frozen.pop(line.child), line.wall))
+    return spans
+
+
+def standstills(evidence: Evidence) -> list[Span]:
+    """Return when nothing at all was recorded for several beats of the pulse."""
+    beating = min(
+        (r.at for r in evidence.records if r.pool == "pulse" and r.detail == "pause"), default=0.0
+    )
+    times = [record.at for record in evidence.records if record.at >= beating]
+    return [
+        Span(before, after) for before, after in pairwise(times) if after - before >= STANDSTILL
+    ]
+
+
+def locked_by_the_frozen(evidence: Evidence) -> list[Span]:
+    """Return when nobody could write because a frozen process had the lock of the store.
+
+    Nothing else stops every process at once, for about as long as one of them was frozen.
+    """
+    frozen = frozen_spans(evidence)
+    return [
+        span
+        for span in standstills(evidence)
+        if any(span.shared(one) > MOSTLY * span.seconds for one in frozen)
+    ]
+
+
+def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
+    """Return how the leases of each killed worker were recovered, if it held any."""
+    by_owner: dict[str, list[Held]] = {}
+    for held in replay.held.values():
+        by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
+    still = locked_by_the_frozen(evidence)
+    found = []
+    for life in lives(evidence):
+        if life.killed_at is None:
+            continue
+        taken_back = _taken_back(by_owner.get(life.owner, []), life.killed_at, evidence)
+        if taken_back:
+            last = max(taken_back)
+            span = Span(life.killed_at, last)
+            found.append(
+                Recovery(
+                    pid=life.pid,
+                    at=life.killed_at,
+                    leases=len(taken_back),
+                    seconds=last - life.killed_at,
+                    stood_still=any(span.shared(one) > 0 for one in still),
+                )
+            )
+    return found
+
+
+def _taken_back(held: list[Held], killed_at: float, evidence: Evidence) -> list[float]:
+    """Return when each lease that a worker held at its death was lost, by the wall clock."""
+    start = evidence.records[0].at
+    ends = (start + one.end.at for one in held if one.end is not None and one.lost)
+    return [end for end in ends if end >= killed_at]
+
+
+def percentile(values: list[float], part: float) -> float:
+    """Return the smallest value that `part` of all values do not exceed; 0 where there are none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    ranks = [(place + 1) / len(ordered) for place in range(len(ordered))]
+    return ordered[min(bisect_left(ranks, part), len(ordered) - 1)]

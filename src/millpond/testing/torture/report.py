@@ -1,0 +1,119 @@
+"""The report of a torture: a table for people, and the same as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.testing.torture.auditor import Check, Verdict
+from millpond.testing.torture.plan import Orders
+from millpond.testing.torture.recovery import percentile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHOWN = 5
+"""How many breaks of one promise the table tells; the JSON tells all of them."""
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """Something that the torture did not try often enough to prove anything by it."""
+
+    what: str
+    seen: float
+    wanted: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a torture came to."""
+
+    seed: int
+    url: str
+    seconds: float
+    clean: bool
+    checks: list[Check]
+    facts: dict[str, int | float]
+    recovery: dict[str, float]
+    shortfalls: list[Shortfall]
+    unfinished: str | None = None
+    """What was not done in time, if anything."""
+
+
+WANTED = {
+    "processes killed": 100,
+    "processes frozen": 15,
+    "processes stopped": 5,
+    "leases lost": 200,
+    "stale settles refused": 5,
+    "retries": 500,
+    "released": 5,
+    "duplicates answered": 500,
+    "met: fair: all 6 slots taken": 100,
+    "met: fair: all 2 of a key or lane taken": 100,
+    "met: lanes: all 4 slots taken": 50,
+    "met: ordered: all 4 slots taken": 50,
+    "met: priority: all 5 slots taken": 100,
+    "met: rate: rate of 20 used up": 100,
+    "met: bounded: bound of 25 reached": 20,
+    "met: ahead: claimed ahead": 100,
+    "met: ahead: all 2 of a key or lane taken": 20,
+}
+"""What a whole torture must have done: one that meets no limit proves nothing about it."""
+
+
+def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> Report:
+    """Return the report; a whole torture must also have tried hard enough."""
+    short = [
+        Shortfall(what, verdict.facts.get(what, 0), wanted)
+        for what, wanted in (WANTED if whole else {}).items()
+        if verdict.facts.get(what, 0) < wanted
+    ]
+    usual = [one.seconds for one in verdict.recoveries if not one.stood_still]
+    locked = [one.seconds for one in verdict.recoveries if one.stood_still]
+    recovery = {
+        "workers killed with leases": float(len(verdict.recoveries)),
+        "p50": percentile(usual, 0.5),
+        "p99": percentile(usual, 0.99),
+        "max": max(usual, default=0.0),
+        "while nobody could write": float(len(locked)),
+        "max while nobody could write": max(locked, default=0.0),
+    }
+    return Report(
+        seed=orders.seed,
+        url=orders.url,
+        seconds=round(seconds, 1),
+        clean=verdict.clean and not short,
+        checks=verdict.checks,
+        facts=verdict.facts,
+        recovery={name: round(value, 3) for name, value in recovery.items()},
+        shortfalls=short,
+    )
+
+
+def lines_of(told: Report) -> Iterator[str]:
+    """Yield the table, line by line."""
+    yield f"{'promise':62}{'looked at':>10}{'broken':>8}"
+    for check in told.checks:
+        yield f"{check.name:62}{check.seen:>10,}{len(check.broken):>8,}"
+        for broken in check.broken[:SHOWN]:
+            yield f"    BROKEN  {broken}"
+    yield ""
+    for name, value in told.facts.items():
+        yield f"{name:62}{value:>10,}"
+    yield ""
+    kills = told.recovery
+    yield (
+        f"recovery of {kills['workers killed with leases']:.0f} workers killed with leases: "
+        f"p50 {kills['p50']:.3f} s, p99 {kills['p99']:.3f} s, max {kills['max']:.3f} s"
+    )
+    yield (
+        f"apart from these: {kills['while nobody could write']:.0f} killed while a frozen process "
+        f"kept everybody from writing, max {kills['max while nobody could write']:.3f} s"
+    )
+    for short in told.shortfalls:
+        yield f"NOT ENOUGH  {short.what}: {short.seen:g} of {short.wanted:g}"
+    if told.unfinished is not None:
+        yield f"UNFINISHED  {told.unfinished}"
+    result = "clean" if told.clean else "BROKEN"
+    yield f"{result}: seed {told.seed}, {told.seconds:.0f} s"

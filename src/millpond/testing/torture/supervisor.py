@@ -1,0 +1,234 @@
+"""The supervisor: starts the processes of a fleet, hurts them, and brings them back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millpond.testing.torture.ledger import Gone, Started, Struck
+from millpond.testing.torture.member import LEDGER
+from millpond.testing.torture.violence import Blow, How, Violence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from millpond.testing.torture.ledger import Ledger
+    from millpond.testing.torture.plan import Orders
+
+    Command = Callable[[str, int], Sequence[str]]
+
+TICK = 0.01
+"""Seconds between two looks at the processes."""
+
+TO_STOP = 15.0
+"""Seconds that a process has to end in good order."""
+
+ASK_EVERY = 0.5
+"""Seconds between two questions whether everything is done."""
+
+
+class Unfinished(Exception):
+    """The fleet did not finish in time."""
+
+
+class Child:
+    """A place in the fleet: a role and a number, and the process that fills it now."""
+
+    def __init__(self, role: str, number: int) -> None:
+        self.role = role
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        self.thaw_at: float | None = None
+        """When it is to move again; None = it moves."""
+        self.kill_frozen = False
+        self.asked = False
+        """Whether its process was told or made to end."""
+        self.done = False
+        """Whether it ended by itself, with all its work done."""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Who it is."""
+        return self.role, self.number
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is up and not frozen."""
+        return self.process is not None and self.thaw_at is None
+
+
+class Supervisor:
+    """Runs one torture. Only ever signals processes that it started itself."""
+
+    def __init__(self, orders: Orders, ledger: Ledger, *, command: Command | None = None) -> None:
+        self.orders = orders
+        self._ledger = ledger
+        self._command = command or self._member
+        self._violence = Violence(orders)
+        workers = [Child("worker", number) for number in range(orders.workers)]
+        submitters = [Child("submitter", number) for number in range(orders.submitters)]
+        self.children = [*workers, *submitters, Child("pulse", 0)]
+        self.blows: dict[How, int] = dict.fromkeys(How, 0)
+
+    def run(self, all_done: Callable[[], bool]) -> None:
+        """Let the fleet do its work, hurting it all the while, until `all_done` says yes."""
+        try:
+            self._hurt()
+            self._wait(all_done)
+            self._stop()
+        finally:
+            self._end_all()
+
+    # The three parts
+
+    def _hurt(self) -> None:
+        until = self.orders.began + self.orders.seconds
+        while (now := time.monotonic()) < until and not self._everything_submitted(now):
+            self._tend(now)
+            moving = [child.name for child in self.children if child.moves]
+            frozen = sum(child.thaw_at is not None for child in self.children)
+            for blow in self._violence.due(now - self.orders.began, moving, frozen):
+                self._strike(blow, now)
+            time.sleep(TICK)
+
+    def _everything_submitted(self, now: float) -> bool:
+        """Return whether there is little left to disturb; never before the plan's time is over."""
+        submitters = [child for child in self.children if child.role == "submitter"]
+        planned = self.orders.began + self.orders.submitting
+        return now > planned and all(child.done for child in submitters)
+
+    def _wait(self, all_done: Callable[[], bool]) -> None:
+        """Hurt nobody any more, and wait until all is submitted and done."""
+        until = time.monotonic() + self.orders.patience
+        while True:
+            calm = time.monotonic() + ASK_EVERY
+            while (now := time.monotonic()) < calm:
+                self._tend(now)
+                time.sleep(TICK)
+            submitters = [child for child in self.children if child.role == "submitter"]
+            if all(child.done for child in submitters) and all_done():
+                return
+            if now >= until:
+                patience = self.orders.patience
+                raise Unfinished(f"not everything was done {patience:g} s after the last blow")
+
+    def _stop(self) -> None:
+        """Tell everybody to end, and see that they do."""
+        for child in self._up():
+            self._signal(child, signal.SIGTERM, "stopped")
+            child.asked = True
+        until = time.monotonic() + TO_STOP
+        while list(self._up()):
+            for child in self._up():
+                self._reap(child)
+            if time.monotonic() >= until:
+                stuck = ", ".join(f"{child.role} {child.number}" for child in self._up())
+                raise Unfinished(f"told to stop, these did not within {TO_STOP:g} s: {stuck}")
+            time.sleep(TICK)
+
+    # Processes
+
+    def _tend(self, now: float) -> None:
+        """Start what is down, and let move what was frozen for long enough."""
+        for child in self.children:
+            if child.process is not None:
+                self._reap(child)
+            if child.process is None and not child.done:
+                self._start(child)
+            if child.thaw_at is not None and now >= child.thaw_at:
+                self._thaw(child)
+
+    def _start(self, child: Child) -> None:
+        log = Path(self.orders.home) / f"{child.role}-{child.number}.log"
+        with log.open("ab") as output:
+            child.process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
+                self._command(*child.name),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        child.asked = child.kill_frozen = False
+        child.thaw_at = None
+        pid = child.process.pid
+        self._ledger.write(Started, child=pid, role=child.role, number=child.number)
+
+    def _member(self, role: str, number: int) -> list[str]:
+        program = "millpond.testing.torture.member"
+        parent = str(os.getpid())
+        return [sys.executable, "-m", program, self.orders.home, role, str(number), parent]
+
+    def _reap(self, child: Child) -> None:
+        """Take note if its process has ended."""
+        process = child.process
+        if process is None or (code := process.poll()) is None:
+            return
+        child.process = None
+        child.thaw_at = None
+        child.done = child.role == "submitter" and code == 0
+        self._ledger.write(
+            Gone,
+            child=process.pid,
+            role=child.role,
+            number=child.number,
+            code=code,
+            asked=child.asked or child.done,
+        )
+
+    def _up(self) -> Iterator[Child]:
+        return (child for child in self.children if child.process is not None)
+
+    # Blows
+
+    def _strike(self, blow: Blow, now: float) -> None:
+        child = next(one for one in self.children if one.name == (blow.role, blow.number))
+        self.blows[blow.how] += 1
+        match blow.how:
+            case How.KILL:
+                child.asked = True
+                self._signal(child, signal.SIGKILL, "killed")
+            case How.STOP:
+                child.asked = True
+                self._signal(child, signal.SIGTERM, "stopped")
+            case How.FREEZE | How.FREEZE_AND_KILL:
+                child.thaw_at = now + blow.seconds
+                child.kill_frozen = blow.how is How.FREEZE_AND_KILL
+                self._signal(child, signal.SIGSTOP, "frozen")
+
+    def _thaw(self, child: Child) -> None:
+        child.thaw_at = None
+        if child.kill_frozen:
+            child.asked = True
+            self._signal(child, signal.SIGKILL, "killed")
+        else:
+            self._signal(child, signal.SIGCONT, "thawed")
+
+    def _signal(self, child: Child, number: signal.Signals, how: str) -> None:
+        """Send a signal to a process of ours; it is written down first, so that nothing is late."""
+        process = child.process
+        if process is None or process.poll() is not None:
+            return
+        self._ledger.write(Struck, child=process.pid, how=how)
+        os.kill(process.pid, number)
+
+    def _end_all(self) -> None:
+        """Leave no process behind, whatever happened."""
+        for child in list(self._up()):
+            process = child.process
+            if process is None:
+                continue
+            if process.poll() is None:
+                process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=TO_STOP)
+            self._reap(child)
+
+
+def ledger_of(orders: Orders) -> Path:
+    """Return where the ledger of a torture is."""
+    return Path(orders.home) / LEDGER

@@ -1,0 +1,196 @@
+"""`millpond worker` over a SQLite file: what becomes of tasks when workers drain, stop and die."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from tests.cli.apps.ledger import make
+from tests.cli.running import PATIENCE, Running, running
+from tests.cli.test_worker import after_the_echo
+
+from millpond import TaskInfo
+from millpond.cli.exits import Exit
+
+TERM = signal.SIGTERM
+
+
+def worker_of(folder: Path, *options: str) -> AbstractContextManager[Running]:
+    """A worker of the application in a folder."""
+    return running("ledger:make", *options, LEDGER=str(folder))
+
+
+def submit(folder: Path, name: str, numbers: Iterable[int]) -> None:
+    """Store tasks, as any process may."""
+
+    async def main() -> None:
+        async with make(folder) as mp:
+            await mp.get_pool("jobs").submit_many(mp.tasks[name].each(numbers))
+
+    asyncio.run(main())
+
+
+def stored(folder: Path) -> list[TaskInfo]:
+    """Every task, as the store has it."""
+
+    async def main() -> list[TaskInfo]:
+        async with make(folder) as mp:
+            return await mp.get_pool("jobs").tasks(limit=1000)
+
+    return asyncio.run(main())
+
+
+def statuses(folder: Path) -> Counter[str]:
+    """How many tasks stand how."""
+    return Counter(task.status for task in stored(folder))
+
+
+def runs(folder: Path, word: str) -> list[int]:
+    """The numbers of the runs that began, or were done, in order."""
+    lines = (folder / "ledger").read_text("utf-8").splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{word} ")]
+
+
+def test_until_idle_does_all_there_is(tmp_path: Path) -> None:
+    """Each task once."""
+    submit(tmp_path, "job", range(50))
+    with worker_of(tmp_path, "--once") as worker:
+        assert Exit.CLEAN == worker.ended()
+        assert "stopped: 50 completed, 0 failed, 0 given back" in worker.told
+    assert {"completed": 50} == statuses(tmp_path)
+    assert [*range(50)] == sorted(runs(tmp_path, "begun"))
+
+
+def test_two_workers_share_what_there_is(tmp_path: Path) -> None:
+    """Each task once, and both leave when all of it is done."""
+    submit(tmp_path, "job", range(100))
+    with worker_of(tmp_path, "--once") as one, worker_of(tmp_path, "--once") as two:
+        assert (Exit.CLEAN, Exit.CLEAN) == (one.ended(), two.ended())
+    assert {"completed": 100} == statuses(tmp_path)
+    assert [*range(100)] == sorted(runs(tmp_path, "begun"))
+
+
+@pytest.mark.rows("CX-T113", "CX-T114")
+def test_what_a_stopping_worker_had_not_begun_or_ended_costs_nothing(tmp_path: Path) -> None:
+    """What ran is given back uncharged, what waited is not touched, and another does both."""
+    submit(tmp_path, "held", range(6))
+    with worker_of(tmp_path, "--grace", "0") as worker:
+        for _ in range(4):
+            worker.until("held ")
+        worker.signal(TERM)
+        worker.until("stopped: 0 completed, 0 failed, 4 given back")
+        assert Exit.CLEAN == worker.ended()
+    tasks = stored(tmp_path)
+    assert {("queued", 0, 1): 4, ("queued", 0, 0): 2} == Counter(
+        (task.status, task.attempt, task.runs) for task in tasks
+    )
+    (tmp_path / "go").touch()
+    with worker_of(tmp_path, "--once") as worker:
+        assert Exit.CLEAN == worker.ended()
+    assert {("completed", 1): 6} == Counter((t.status, t.attempt) for t in stored(tmp_path))
+
+
+def test_what_runs_ends_within_the_grace_period(tmp_path: Path) -> None:
+    """It is completed by the worker that began it."""
+    submit(tmp_path, "held", range(5))
+    with worker_of(tmp_path) as worker:
+        for _ in range(4):
+            worker.until("held ")
+        worker.signal(TERM)
+        worker.until("SIGTERM: draining, with 4 running")
+        (tmp_path / "go").touch()
+        worker.until("stopped: 4 completed, 0 failed, 0 given back")
+        assert Exit.CLEAN == worker.ended()
+    assert {"completed": 4, "queued": 1} == statuses(tmp_path)
+
+
+def test_a_second_signal_gives_back(tmp_path: Path) -> None:
+    """Uncharged, as the first would in the end."""
+    submit(tmp_path, "held", range(2))
+    with worker_of(tmp_path, "--grace", "3600") as worker:
+        worker.until("held ")
+        worker.until("held ")
+        worker.signal(TERM)
+        worker.until("SIGTERM: draining")
+        after_the_echo()
+        worker.signal(TERM)
+        assert Exit.FORCED == worker.ended()
+    assert {("queued", 0, 1): 2} == Counter((t.status, t.attempt, t.runs) for t in stored(tmp_path))
+
+
+@pytest.mark.rows("DP-09", "CX-T66")
+def test_what_a_killed_worker_held_is_done_by_another(tmp_path: Path) -> None:
+    """Nothing is lost; an attempt is charged, for nobody knows how far it had come."""
+    submit(tmp_path, "held", range(3))
+    with worker_of(tmp_path) as killed:
+        for _ in range(3):
+            killed.until("held ")
+        killed.signal(signal.SIGKILL)
+        killed.process.wait(timeout=PATIENCE)
+    (tmp_path / "go").touch()
+    with worker_of(tmp_path, "--once") as worker:
+        assert Exit.CLEAN == worker.ended()
+    assert {("completed", 2): 3} == Counter((t.status, t.attempt) for t in stored(tmp_path))
+    assert [0, 0, 1, 1, 2, 2] == sorted(runs(tmp_path, "begun"))
+    assert [0, 1, 2] == sorted(runs(tmp_path, "done"))
+
+
+def freeze(worker: Running, folder: Path) -> None:
+    """Stop a worker between two transactions: in one of them it would stop everybody."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        worker.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WNOWAIT)
+        with (folder / "work.db-writers").open() as line:
+            try:
+                fcntl.flock(line, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                worker.signal(signal.SIGCONT)
+            else:
+                return
+        assert time.monotonic() < deadline
+
+
+def test_a_worker_that_lost_its_leases_in_its_sleep_ends_nothing(tmp_path: Path) -> None:
+    """Frozen for longer than its lease: another does its work, and its own comes too late."""
+    submit(tmp_path, "held", range(2))
+    with worker_of(tmp_path) as frozen:
+        frozen.until("held ")
+        frozen.until("held ")
+        freeze(frozen, tmp_path)
+        (tmp_path / "go").touch()
+        with worker_of(tmp_path, "--once") as worker:
+            assert Exit.CLEAN == worker.ended()
+        frozen.signal(signal.SIGCONT)
+        frozen.signal(TERM)
+        assert Exit.CLEAN == frozen.ended()
+        assert "stopped: 0 completed" in frozen.told
+    assert {("completed", 2): 2} == Counter((t.status, t.attempt) for t in stored(tmp_path))
+
+
+# Stores that cannot be opened
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Told in a line, with the file's name; and the file is as it was."""
+    (tmp_path / "work.db").write_bytes(b"my diary, " * 1000)
+    with worker_of(tmp_path) as worker:
+        assert Exit.STORE == worker.ended()
+        assert 1 == len(worker.lines)
+        assert str(tmp_path / "work.db") in worker.told
+    assert b"my diary, " * 1000 == (tmp_path / "work.db").read_bytes()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """It is not made: it may be a mistake, or a disk that is not mounted."""
+    with worker_of(tmp_path / "nowhere") as worker:
+        assert Exit.STORE == worker.ended()
+        assert 1 == len(worker.lines)
+        assert str(tmp_path / "nowhere") in worker.told
+    assert [] == list(tmp_path.iterdir())

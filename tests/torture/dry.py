@@ -1,0 +1,124 @@
+"""A fleet in one process, on one store in memory: evidence to judge, and to doctor.
+
+Nobody is killed here. One worker is cut off from the store and buried, and finds its way back: its
+leases are lost, its handlers go on, and what they settle comes too late.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from millpond import Millpond
+from millpond.core.control import Bury
+from millpond.store.memory import MemoryStore
+from millpond.store.protocol import Store
+from millpond.testing.torture.course import is_idle
+from millpond.testing.torture.evidence import Evidence, gather
+from millpond.testing.torture.member import LEDGER, Member
+from millpond.testing.torture.plan import Orders
+
+
+class Cable:
+    """The way of one member to the store; cut, it keeps what is sent until it is mended."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.whole = asyncio.Event()
+        self.whole.set()
+
+    @property
+    def view(self) -> Any:
+        """The reading side."""
+        return self._store.view
+
+    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            await self.whole.wait()
+            return await getattr(self._store, verb)(*args, **kwargs)
+
+        return send
+
+    async def close(self) -> None:
+        """Leave the store to the others."""
+
+
+class DryFleet:
+    """Members of a fleet on one loop. Make it inside a running loop."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.store = MemoryStore(audit_limit=None)
+        self.cables: list[Cable] = []
+
+    def member(self, role: str, number: int) -> Member:
+        """Return one more member."""
+        mp = Millpond(work=False, lease=self.orders.lease)
+        cable = Cable(self.store)
+        self.cables.append(cable)
+        mp.make_store = lambda: as_store(cable)
+        return Member(self.orders, role, number, mp=mp)
+
+    async def live(self) -> Evidence:
+        """Let everybody do their part; return the evidence."""
+        workers = [self.member("worker", number) for number in range(self.orders.workers)]
+        submitters = [self.member("submitter", number) for number in range(self.orders.submitters)]
+        pulse = self.member("pulse", 0)
+        staying = [asyncio.create_task(member.live()) for member in (*workers, pulse)]
+        async with asyncio.TaskGroup() as group:
+            for member in submitters:
+                group.create_task(member.live())
+            group.create_task(self._cut_off(workers[0], self.cables[0]))
+        mp = pulse.fleet.mp
+        async with asyncio.timeout(30):
+            while not await is_idle(mp):  # noqa: ASYNC110 - as the supervisor asks
+                await asyncio.sleep(0.05)
+        evidence = await gather(mp, self.orders, Path(self.orders.home) / LEDGER)
+        for member in (*workers, pulse):
+            member.told_to_stop.set()
+        await asyncio.gather(*staying)
+        return evidence
+
+    async def _cut_off(self, member: Member, cable: Cable) -> None:
+        """Cut a worker off while it holds something, let its leases be lost, and let it return."""
+        async with asyncio.timeout(30):
+            while not member.fleet.mp.is_open or not _held(member):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        cable.whole.clear()
+        for worker in member.fleet.mp.runtime.workers:
+            await self.store.control(Bury(worker.name))
+        await asyncio.sleep(0.6)
+        cable.whole.set()
+
+
+def _held(member: Member) -> bool:
+    workers = member.fleet.mp.runtime.workers
+    return sum(len(worker.jobs) for worker in workers) >= 4
+
+
+def dry_run(home: Path) -> Evidence:
+    """Return the evidence of a small fleet on memory."""
+
+    async def live() -> Evidence:
+        orders = Orders(
+            url="memory",
+            home=str(home),
+            seed=4,
+            tasks=400,
+            seconds=2.0,
+            workers=2,
+            submitters=2,
+            lease=5.0,
+            poisoned=0,
+            began=time.monotonic(),
+        )
+        return await DryFleet(orders).live()
+
+    return asyncio.run(live())
+
+
+def as_store(cable: Cable) -> Store:
+    """Return a cable as what it stands for."""
+    store: Any = cable
+    return store  # type: ignore[no-any-return]

@@ -1,0 +1,177 @@
+"""Recovery: from the kill to the record that takes the leases back, and who stood in the way."""
+
+from typing import Any
+
+import pytest
+
+from millpond.core.audit import Kind, Record
+from millpond.core.lifecycle import Event, Status
+from millpond.core.spec import PoolSpec
+from millpond.testing.torture.auditor import recovered_in_time
+from millpond.testing.torture.evidence import Evidence, from_zero
+from millpond.testing.torture.ledger import AnyLine, Began, Born, Gone, Started, Struck
+from millpond.testing.torture.plan import Orders
+from millpond.testing.torture.recovery import Recovery, percentile, recoveries, standstills
+from millpond.testing.torture.replay import Replay
+
+START = 1_700_000_000.0
+PID, OTHER = 40, 41
+BOX: dict[str, Any] = {"pool": "p", "task": 1, "token": 5, "worker": "own/1", "attempts": 3}
+
+
+def submit(at: float) -> Record:
+    return Record(
+        at=START + at,
+        kind=Kind.SUBMIT,
+        event=Event.SUBMIT,
+        pool="p",
+        task=1,
+        after=Status.QUEUED,
+        attempts=3,
+    )
+
+
+def lease(at: float) -> Record:
+    arrow: dict[str, Any] = {"before": Status.QUEUED, "after": Status.RUNNING, "attempt": 1}
+    return Record(at=START + at, kind=Kind.DEQUEUE, event=Event.LEASE, **arrow, **BOX)
+
+
+def lose(at: float) -> Record:
+    arrow: dict[str, Any] = {"before": Status.RUNNING, "after": Status.QUEUED, "attempt": 1}
+    return Record(at=START + at, kind=Kind.LEASE_EXPIRED, event=Event.LOSE, **arrow, **BOX)
+
+
+def beats(first: float, last: float) -> list[Record]:
+    count = round((last - first) / 0.2)
+    return [
+        Record(at=START + first + beat * 0.2, kind=Kind.CONTROL, pool="pulse", detail="pause")
+        for beat in range(count + 1)
+    ]
+
+
+def when(at: float, pid: int = 1) -> dict[str, Any]:
+    return {"pid": pid, "wall": START + at, "mono": at}
+
+
+def life(*lines: AnyLine) -> list[AnyLine]:
+    started = Started(**when(0.0), child=PID, role="worker", number=0)
+    return [started, Born(**when(0.1, PID), owner="own", role="worker", number=0), *lines]
+
+
+def killed(at: float, pid: int = PID) -> list[AnyLine]:
+    return [
+        Struck(**when(at), child=pid, how="killed"),
+        Gone(**when(at), child=pid, role="worker", number=0, code=-9, asked=True),
+    ]
+
+
+def found(lines: list[AnyLine], records: list[Record]) -> list[Recovery]:
+    specs = {"p": PoolSpec(name="p"), "pulse": PoolSpec(name="pulse")}
+    told = sorted(records, key=lambda record: record.at)
+    evidence = Evidence(
+        orders=Orders(url="", home="", seed=0), specs=specs, lines=lines, records=told, rows={}
+    )
+    replay = Replay(specs)
+    replay.read(from_zero(told))
+    assert {} == replay.broken
+    return recoveries(evidence, replay)
+
+
+def test_recovery_is_the_time_from_the_kill_to_the_record() -> None:
+    """A worker that held a lease when it was killed counts, with that lease."""
+    (one,) = found(life(*killed(2.0)), [submit(0.5), lease(1.0), lose(2.3), *beats(0, 4)])
+    assert (PID, 1, False) == (one.pid, one.leases, one.stood_still)
+    assert 0.3 == pytest.approx(one.seconds, abs=1e-5)
+
+
+def test_a_worker_that_held_nothing_does_not_count() -> None:
+    """Neither one that had lost its leases before it was killed."""
+    assert [] == found(life(*killed(2.0)), [submit(0.5), *beats(0, 4)])
+    earlier = [submit(0.5), lease(0.6), lose(1.0), *beats(0, 4)]
+    assert [] == found(life(*killed(2.0)), earlier)
+
+
+def test_a_worker_that_its_own_task_killed_counts_from_its_last_word() -> None:
+    """Nobody wrote the kill down but itself."""
+    began = Began(**when(1.5, PID), task=1, attempt=1, token=5, pool="p", item="0")
+    gone = Gone(**when(1.6), child=PID, role="worker", number=0, code=-9, asked=False)
+    (one,) = found(life(began, gone), [submit(0.5), lease(1.0), lose(1.9), *beats(0, 4)])
+    assert 0.4 == pytest.approx(one.seconds, abs=1e-5)
+
+
+def test_a_pid_that_is_used_again_is_another_process() -> None:
+    """The second one held nothing, whatever the first one did."""
+    first = life(Gone(**when(1.2), child=PID, role="worker", number=0, code=0, asked=True))
+    again: list[AnyLine] = [
+        Started(**when(1.3), child=PID, role="worker", number=0),
+        Born(**when(1.4, PID), owner="another", role="worker", number=0),
+    ]
+    assert [] == found(
+        [*first, *again, *killed(2.0)], [submit(0.5), lease(1.0), lose(2.3), *beats(0, 4)]
+    )
+
+
+def frozen(start: float, end: float) -> list[AnyLine]:
+    return [
+        Struck(**when(start), child=OTHER, how="frozen"),
+        Struck(**when(end), child=OTHER, how="thawed"),
+    ]
+
+
+def test_a_kill_while_a_frozen_process_had_the_lock_is_told_apart() -> None:
+    """Nobody recorded anything, not even the pulse, from the freeze to the thaw."""
+    lines = [*life(), *frozen(1.9, 5.0), *killed(2.0)]
+    records = [submit(0.5), lease(1.0), *beats(0, 1.8), lose(5.1), *beats(5.1, 6)]
+    (one,) = found(lines, records)
+    assert one.stood_still
+    assert 3.1 == pytest.approx(one.seconds, abs=1e-5)
+
+
+def test_a_freeze_that_kept_nobody_from_writing_is_no_excuse() -> None:
+    """The pulse went on, so somebody could have recovered."""
+    lines = [*life(), *frozen(1.9, 5.0), *killed(2.0)]
+    (one,) = found(lines, [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)])
+    assert not one.stood_still
+
+
+def test_a_standstill_with_nobody_frozen_is_no_excuse() -> None:
+    """Whatever it was, it is ours."""
+    records = [submit(0.5), lease(1.0), *beats(0, 1.8), lose(5.1), *beats(5.1, 6)]
+    (one,) = found(life(*killed(2.0)), records)
+    assert not one.stood_still
+
+
+def test_standstills_are_gaps_in_the_audit() -> None:
+    """Three beats of the pulse missing, and no fewer."""
+    records = [*beats(0, 1), *beats(1.4, 2), *beats(2.8, 3)]
+    evidence = Evidence(
+        orders=Orders(url="", home="", seed=0), specs={}, lines=[], records=records, rows={}
+    )
+    (still,) = standstills(evidence)
+    assert 0.8 == pytest.approx(still.seconds, abs=1e-5)
+
+
+def recovery(seconds: float, *, stood_still: bool = False) -> Recovery:
+    return Recovery(pid=1, at=0.0, leases=1, seconds=seconds, stood_still=stood_still)
+
+
+def test_one_in_a_hundred_may_be_late() -> None:
+    """Two may not; those that nobody could have recovered do not count."""
+    fine = [recovery(0.4) for _ in range(99)]
+    assert not recovered_in_time([*fine, recovery(2.0)]).broken
+    assert recovered_in_time([*fine, recovery(2.0), recovery(2.0)]).broken
+    locked = [recovery(4.0, stood_still=True) for _ in range(5)]
+    assert not recovered_in_time([*fine, *locked]).broken
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(0.0, 1.0), (0.5, 2.0), (0.75, 3.0), (0.99, 4.0), (1.0, 4.0)]
+)
+def test_a_percentile_is_one_of_the_values(part: float, expected: float) -> None:
+    """The smallest that so many do not exceed."""
+    assert expected == percentile([3.0, 1.0, 4.0, 2.0], part)
+
+
+def test_no_values_have_no_percentile() -> None:
+    """Zero, so that a table can be printed."""
+    assert 0.0 == percentile([], 0.99)

@@ -1,0 +1,156 @@
+"""The supervisor: hurts its own processes, brings them back, and leaves none behind."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.testing.torture import supervisor as module
+from millpond.testing.torture.ledger import AnyLine, Gone, Ledger, Started, Struck, read
+from millpond.testing.torture.plan import Orders
+from millpond.testing.torture.supervisor import Supervisor, Unfinished
+from millpond.testing.torture.violence import How
+
+DUMMY = Path(__file__).parent / "dummy.py"
+
+
+class Stage:
+    """A supervisor over dummies, and what it wrote down."""
+
+    def __init__(self, home: Path, manner: str = "good", **orders: float) -> None:
+        usual = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3}
+        self.orders = Orders(
+            url="",
+            home=str(home),
+            seed=3,
+            workers=3,
+            submitters=1,
+            began=time.monotonic(),
+            **{**usual, **orders},  # type: ignore[arg-type]
+        )
+        self._ledger = Ledger(home / "ledger.jsonl")
+        self.supervisor = Supervisor(
+            self.orders,
+            self._ledger,
+            command=lambda role, _: [
+                sys.executable,
+                str(DUMMY),
+                role,
+                str(home),
+                manner,
+                str(os.getpid()),
+            ],
+        )
+
+    def lines(self) -> list[AnyLine]:
+        """Return what was written down."""
+        return read(Path(self.orders.home) / "ledger.jsonl")[0]
+
+    def close(self) -> None:
+        """Put the pen down."""
+        self._ledger.close()
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> Iterator[list[Stage]]:
+    """The stages of a test; closed at its end, with nobody left on them."""
+    made: list[Stage] = []
+    yield made
+    for stage in made:
+        stage.close()
+        for line in stage.lines():
+            if isinstance(line, Started):
+                with pytest.raises(ProcessLookupError):
+                    os.kill(line.child, 0)
+
+
+def test_processes_are_hurt_in_every_way_and_brought_back(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    """Each blow is written down; whoever ends is started again; in the end all have ended."""
+    stage = Stage(tmp_path, seconds=4.0)
+    stages.append(stage)
+    stage.supervisor.run(lambda: True)
+    lines = stage.lines()
+    struck = Counter(line.how for line in lines if isinstance(line, Struck))
+    assert {"killed", "frozen", "thawed", "stopped"} == set(struck)
+    assert all(stage.supervisor.blows[how] for how in (How.KILL, How.FREEZE))
+    started = [line.child for line in lines if isinstance(line, Started)]
+    gone = [line for line in lines if isinstance(line, Gone)]
+    assert sorted(started) == sorted(line.child for line in gone)
+    assert len(started) > 5 + 5
+    assert {0, -9, -15} >= {line.code for line in gone}
+    assert all(line.asked for line in gone)
+
+
+def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    """Longer than its lease; the next blow for it comes when it moves again."""
+    stage = Stage(tmp_path, kill_every=50.0, patience=0.6)
+    stages.append(stage)
+    with pytest.raises(Unfinished):
+        stage.supervisor.run(lambda: False)
+    frozen: dict[int, float] = {}
+    spans = []
+    for line in (line for line in stage.lines() if isinstance(line, Struck)):
+        if line.how == "frozen":
+            assert line.child not in frozen
+            frozen[line.child] = line.mono
+        elif line.child in frozen:
+            spans.append(line.mono - frozen.pop(line.child))
+    assert spans
+    assert min(spans) > stage.orders.lease
+
+
+def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[Stage]) -> None:
+    """After a while, with an error that says so and nobody left running."""
+    stage = Stage(tmp_path, seconds=0.5, patience=0.6)
+    stages.append(stage)
+    with pytest.raises(Unfinished, match="not everything was done"):
+        stage.supervisor.run(lambda: False)
+
+
+def test_a_process_that_does_not_stop_is_named(
+    tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to stop, it has some time; then it is killed, and the torture has failed."""
+    monkeypatch.setattr(module, "TO_STOP", 0.5)
+    stage = Stage(tmp_path, "deaf", seconds=1.0)
+    stages.append(stage)
+    with pytest.raises(Unfinished, match="told to stop, these did not"):
+        stage.supervisor.run(lambda: True)
+
+
+def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    """It is started again, and its code is kept for the auditor."""
+    stage = Stage(tmp_path, "feeble", seconds=0.5, kill_every=50.0, freeze_every=50.0)
+    stages.append(stage)
+    stage.supervisor.run(lambda: True)
+    fell = [line for line in stage.lines() if isinstance(line, Gone) and line.code == 3]
+    # Some may have been told to stop while they fell.
+    assert [line for line in fell if not line.asked]
+
+
+def test_processes_end_with_their_supervisor(tmp_path: Path) -> None:
+    """Even one that was killed and could see to nothing: its children find themselves alone."""
+    parent = f"""
+import os, subprocess, sys, time
+dummy = [sys.executable, {str(DUMMY)!r}, "worker", {str(tmp_path)!r}, "deaf", str(os.getpid())]
+child = subprocess.Popen(dummy)
+print("started", flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"started\n" == process.stdout.readline()
+        process.kill()
+        # The child has the same pipe: it ends when the child has.
+        assert b"" == process.stdout.read()
