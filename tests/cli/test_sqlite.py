@@ -177,6 +177,29 @@ def test_a_worker_that_lost_its_leases_in_its_sleep_ends_nothing(tmp_path: Path)
 # Stores that cannot be opened
 
 
+def test_a_store_that_somebody_keeps_is_no_reason_to_stay(tmp_path: Path) -> None:
+    """A signal ends the wait for it: nothing is held, so there is nothing to drain."""
+    submit(tmp_path, "job", range(1))
+    path = tmp_path / "work.db-writers"
+    with path.open() as line:
+        fcntl.flock(line, fcntl.LOCK_EX)
+        with running("ledger_hasty:make", LEDGER=str(tmp_path)) as worker:
+            until_it_has_open(worker, path)
+            worker.signal(TERM)
+            worker.until("SIGTERM: stopped before the store was open")
+            assert Exit.CLEAN == worker.ended()
+    assert {"queued": 1} == statuses(tmp_path)
+
+
+def until_it_has_open(worker: Running, path: Path) -> None:
+    """Wait until a file is open in its process: it stands in line then, or is about to."""
+    files = Path(f"/proc/{worker.process.pid}/fd")
+    deadline = time.monotonic() + PATIENCE
+    while not any(link.resolve() == path for link in files.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     """Told in a line, with the file's name; and the file is as it was."""
     (tmp_path / "work.db").write_bytes(b"my diary, " * 1000)
