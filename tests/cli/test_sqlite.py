@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +21,7 @@ from millpond import TaskInfo
 from millpond.cli.exits import Exit
 
 TERM = signal.SIGTERM
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
 def worker_of(folder: Path, *options: str) -> AbstractContextManager[Running]:
@@ -74,6 +77,23 @@ def test_two_workers_share_what_there_is(tmp_path: Path) -> None:
         assert (Exit.CLEAN, Exit.CLEAN) == (one.ended(), two.ended())
     assert {"completed": 100} == statuses(tmp_path)
     assert [*range(100)] == sorted(runs(tmp_path, "begun"))
+
+
+def test_the_application_of_the_documentation_is_served(tmp_path: Path) -> None:
+    """What `python mail_app.py` has stored, its worker does; one of another store does not."""
+    path = ":".join([str(EXAMPLES), *sys.path])
+    example = [sys.executable, str(EXAMPLES / "mail_app.py")]
+    subprocess.run(example, cwd=tmp_path, env={"PYTHONPATH": path}, check=True, timeout=PATIENCE)
+    with running(
+        "mail_app", "--once", "--store", "sqlite:///other.db", cwd=tmp_path, PYTHONPATH=path
+    ) as worker:
+        assert Exit.CLEAN == worker.ended()
+        assert "serving mail of mail_app from sqlite:///other.db, each pool up to" in worker.told
+        assert "stopped: 0 completed" in worker.told
+    with running("mail_app:mp", "--once", cwd=tmp_path, PYTHONPATH=path) as worker:
+        assert Exit.CLEAN == worker.ended()
+        assert "serving mail of mail_app:mp from sqlite:///mail.db, each pool up to" in worker.told
+        assert "stopped: 1 completed" in worker.told
 
 
 @pytest.mark.rows("CX-T113", "CX-T114")

@@ -119,10 +119,10 @@ def first_line(mp: Millpond, wanted: Wanted) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     store = "a store of its own" if mp.url is None else plain(shown(mp.url))
     limit = wanted.concurrency
-    most = "as many tasks as each pool allows" if limit is None else f"at most {limit} tasks"
+    most = "each pool up to its limit" if limit is None else f"at most {limit} at a time"
     return (
         f"serving {', '.join(names[:NAMED])}{more} of {plain(wanted.app)} from {store}, "
-        f"{most} at a time{', until idle' if wanted.once else ''} (pid {os.getpid()})"
+        f"{most}{', until idle' if wanted.once else ''} (pid {os.getpid()})"
     )
 
 
