@@ -301,8 +301,10 @@ def one_task_per_key(case: Case) -> Check:
 
 
 def runs_complete(case: Case) -> Check:
-    """Every run visited each page once, and whoever drained it was told so."""
-    reports = {line.run: line for line in case.evidence.of(Drained)}
+    """Every run visited each page once, and whoever drained it was told so, and not before."""
+    reports: dict[str, Drained] = {}
+    for line in case.evidence.of(Drained):
+        reports.setdefault(line.run, line)
     tasks = Counter(fact.run for fact in case.replay.witness.tasks.values() if fact.pool == "crawl")
     broken = [
         f"run {run} has {count} tasks" for run, count in tasks.items() if count not in _sizes(case)
@@ -313,9 +315,18 @@ def runs_complete(case: Case) -> Check:
             broken.append(f"{web.name} was never drained")
         elif (report.total, report.completed) != (web.pages, web.pages):
             broken.append(f"{web.name}: {report.completed} of {report.total}, not {web.pages}")
+        elif (last := _last_end(case, web.name)) > report.wall + CLOCKS:
+            broken.append(f"{web.name} was drained {last - report.wall:.3f} s before its end")
     if len(tasks) != len(case.plan.webs):
         broken.append(f"{len(tasks)} runs, not {len(case.plan.webs)}")
     return Check(name="runs visited each page once", seen=sum(tasks.values()), broken=broken)
+
+
+def _last_end(case: Case, web: str) -> float:
+    """Return when the last page of a run was done, by the wall clock."""
+    of_web = {_fence(line) for line in case.began.values() if line.item.partition("/")[0] == web}
+    ends = (case.replay.held[fence].end_at for fence in of_web if fence in case.replay.held)
+    return case.wall(max(ends, default=0.0))
 
 
 def _sizes(case: Case) -> set[int]:
