@@ -248,6 +248,11 @@ def test_an_application_may_have_logs_of_its_own() -> None:
             "--pools: no pool named 'mail' (there are: jobs, other, paced)",
         ),
         (
+            ["shop:mp", "--store", "mysql://me:secret@host/db"],
+            Exit.USAGE,
+            "--store: MILL-0",
+        ),
+        (
             ["trouble:closed"],
             Exit.STORE,
             "MILL-020 cannot open work\\x1b.db: the disk is full; make room and start again",
@@ -262,6 +267,7 @@ def test_what_it_cannot_serve_is_told_in_a_line(
         assert code == worker.ended()
         assert 1 == len(worker.lines)
         assert worker.told.startswith(f"millpond worker: {complaint}")
+        assert "secret" not in worker.told
 
 
 def test_resources_that_fail_are_shown_with_their_traceback() -> None:

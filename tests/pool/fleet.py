@@ -24,6 +24,8 @@ class Cable:
         return self._store.view
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        getattr(self._store, verb)  # A store that cannot do it is not asked for it.
+
         async def send(*args: Any, **kwargs: Any) -> Any:
             if self.cut:
                 await asyncio.get_running_loop().create_future()

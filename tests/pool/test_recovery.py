@@ -258,7 +258,7 @@ async def test_a_cancel_from_another_process_arrives_with_the_renewal() -> None:
     """ctx.cancelled is set at the latest when the worker renews."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
-    two.mp._work = False
+    two.mp.work = False
     heard = asyncio.Event()
 
     @one.pool.task

@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from millpond import ConfigError, Millpond, Pool, fail_fast, fifo
-from millpond.core.errors import AlreadyOpen, DuplicateName, NotOpen, NotSupported, UnknownPool
+from millpond.core.errors import (
+    AlreadyOpen,
+    BadStoreURL,
+    DuplicateName,
+    NotOpen,
+    NotSupported,
+    UnknownPool,
+)
 from millpond.testing.clock import run_virtual
 
 
@@ -218,8 +225,10 @@ async def test_closing_gives_running_work_up() -> None:
 
 def test_no_other_store_is_there_yet() -> None:
     """A URL that no store answers to is refused where it is given."""
-    with pytest.raises(NotSupported, match="redis"):
+    with pytest.raises(BadStoreURL, match="redis"):
         Millpond("redis://localhost")
+    with pytest.raises(NotSupported, match="PostgreSQL"):
+        Millpond("postgresql://localhost/work")
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_a_thread_that_waits_is_told_when_the_loop_ends(mp: Millpond, pool: Pool
             said.append(error)
 
     async def main() -> None:
-        mp._work = False  # nothing runs, so that nothing has to be stopped
+        mp.work = False  # nothing runs, so that nothing has to be stopped
         await mp.__aenter__()
         waiter.start()
         while not mp.runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it

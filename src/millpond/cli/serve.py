@@ -14,9 +14,10 @@ import msgspec
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.leave import leave_within, who_stays
-from millpond.cli.plain import plain, without_secrets
+from millpond.cli.plain import plain
 from millpond.cli.signals import Stop
 from millpond.core.errors import MillpondError
+from millpond.pool.address import shown
 
 if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
@@ -83,7 +84,7 @@ def first_line(mp: Millpond, wanted: Wanted) -> str:
     """Return what is served, from where, and how much at once."""
     names = list(wanted.pools or (pool.name for pool in mp.pools()))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    store = "a store of its own" if mp.url is None else without_secrets(mp.url)
+    store = "a store of its own" if mp.url is None else plain(shown(mp.url))
     limit = wanted.concurrency
     most = "as many tasks as each pool allows" if limit is None else f"at most {limit} tasks"
     return (

@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     detail: str | None = None
 
 
-_KIND_OF: dict[Event, Kind] = {
+KIND_OF: dict[Event, Kind] = {
     Event.SUBMIT: Kind.SUBMIT,
     Event.REDRIVE: Kind.CONTROL,
     Event.CLAIM: Kind.CLAIM,
@@ -125,7 +125,7 @@ def told(noted: Note) -> Record:
     new = task.new
     return Record(
         at=at,
-        kind=_KIND_OF.get(event, Kind.SETTLE),
+        kind=KIND_OF.get(event, Kind.SETTLE),
         pool=new.pool,
         task=new.id,
         event=event,

@@ -17,7 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -39,6 +39,7 @@ from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
+from millpond.pool.address import file_of, shown
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
@@ -57,11 +58,14 @@ from millpond.pool.task import (
 from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
+from millpond.runtime.identity import Identity
 from millpond.runtime.retention import Keep
-from millpond.runtime.runtime import Runtime, wall_clock
+from millpond.runtime.runtime import Runtime, steady_clock, wall_clock
+from millpond.store.clock import ForwardClock
 from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -83,13 +87,17 @@ SCOPES = ("session", "app", "pipeline", "tenant", "org")
 MOST_PAYLOAD = 32 << 20
 """As much as may be set: what is sent to a process has room for it and its envelope."""
 
+Durability = Literal["full", "normal"]
+"""What a power failure may cost: `full` nothing, `normal` the last moments before it."""
+
 Resources = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 
 class Millpond:
     """Pools and tasks over one store. Making it does no I/O; `async with mp:` opens the store.
 
-    `None` keeps everything in this process, for as long as it is open.
+    `None` keeps everything in this process, for as long as it is open; `sqlite:///work.db` in a
+    file that outlives it and that other processes of this machine use as well.
     """
 
     def __init__(
@@ -102,13 +110,11 @@ class Millpond:
         lease: Seconds = 30.0,
         resources: Resources | None = None,
         max_payload: int = LARGEST,
+        durability: Durability = "full",
+        migrate: bool = True,
     ) -> None:
-        if url is not None:
-            raise NotSupported(
-                f"no store for {url!r} yet: this release keeps pools in memory (url=None)",
-                feature="store",
-            )
-        self.url: str | None = url
+        self._file = file_of(url)
+        self._url = url
         if isinstance(imports, str):
             raise ConfigError("imports", imports, "must be a list of modules")
         self.imports = tuple(check.text("imports", module) for module in imports)
@@ -117,6 +123,9 @@ class Millpond:
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
         self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
+        check.one_of("durability", durability, ("full", "normal"))
+        self.durability: Durability = durability
+        self.migrate = migrate
         self._resources = resources
         self._pools: dict[str, Pool] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
@@ -125,6 +134,7 @@ class Millpond:
         self._hooks = Hooks()
         self._counts = Counts()
         self._runtime: Runtime | None = None
+        self._opening = False
         self._stack: contextlib.AsyncExitStack | None = None
         self._sync: SyncMillpond | None = None
         self.make_store: Callable[[], Store] | None = None
@@ -137,39 +147,84 @@ class Millpond:
     # Its life
 
     async def __aenter__(self) -> Self:
-        if self._runtime is not None:
+        if self._runtime is not None or self._opening:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)
-        if self.make_store is not None:
-            store = self.make_store()
-            shared = getattr(store, "shared", True) if self.shared is None else self.shared
-        else:
-            store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
-            shared = False
-        runtime = self._runtime = Runtime(
-            store,
-            functions=MappingProxyType(self._handlers),
-            retries=MappingProxyType(self._retries),
-            hooks=self._hooks,
-            keep=self.keep,
-            shared=shared,
-            seed=self.seed,
-        )
+        self._opening = True
+        try:
+            runtime = self._runtime = await self._opened()
+        finally:
+            self._opening = False
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for pool in self.pools():
                     await runtime.declare(pool.spec)
-                runtime.polling.start()
-                if self.work is None or self.work:
+                runtime.begin()
+                if self._works:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
         except BaseException:
             await self._shut(0.0)
             raise
         return self
+
+    async def _opened(self) -> Runtime:
+        """Open the store and make the runtime over it."""
+        identity = Identity(self.seed)
+        loop = asyncio.get_running_loop()
+        clock = wall_clock(loop)
+        store: Store
+        if self.make_store is not None:
+            store = self.make_store()
+            shared = getattr(store, "shared", True) if self.shared is None else self.shared
+        elif self._file is None:
+            store, shared = MemoryStore(clock=clock), False
+        else:
+            clock = ForwardClock(clock, steady_clock(loop))
+            store, shared = await self._opened_file(self._file, identity.owner, clock), True
+        return Runtime(
+            store,
+            functions=MappingProxyType(self._handlers),
+            retries=MappingProxyType(self._retries),
+            hooks=self._hooks,
+            keep=self.keep,
+            shared=shared,
+            identity=identity,
+            clock=clock,
+            lease=self.lease,
+        )
+
+    async def _opened_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
+        from millpond.store.sqlite import SqliteStore  # noqa: PLC0415 - memory needs nothing of it
+
+        return await SqliteStore.open(
+            file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
+        )
+
+    @property
+    def url(self) -> str | None:
+        """Where its pools are kept; None = in memory. It may be changed while it is closed."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str | None) -> None:
+        if self.is_open or self._opening:
+            raise AlreadyOpen("this Millpond is open; where its pools are kept cannot change now")
+        self._file = file_of(url)
+        self._url = url
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is stored outlives this process."""
+        return self.url is not None
+
+    @property
+    def _works(self) -> bool:
+        """Whether opening it makes it a worker: as told, else where nobody else could be one."""
+        return not self.durable if self.work is None else self.work
 
     async def __aexit__(
         self,
@@ -229,7 +284,8 @@ class Millpond:
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        return f"<millpond in memory, {state}: {', '.join(self._pools) or 'no pools'}>"
+        place = f"on {shown(self.url)}" if self.durable else "in memory"
+        return f"<millpond {place}, {state}: {', '.join(self._pools) or 'no pools'}>"
 
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
@@ -264,9 +320,7 @@ class Millpond:
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
             made = await stack.enter_async_context(make()) if make is not None else None
-            worker = await runtime.add_worker(
-                pools=names, concurrency=concurrency, lease=self.lease, resources=made
-            )
+            worker = await runtime.add_worker(pools=names, concurrency=concurrency, resources=made)
             try:
                 yield worker
             finally:

@@ -270,6 +270,8 @@ class Pool:
         handle: Handle[Any] = Handle(self, new, decode, runtime.waiting.era)
         limit = None if wait is None else check.seconds("wait", wait)
         if closure is not None:
+            if runtime.shared:
+                await runtime.own.serve(self.name)
             runtime.closures[new.id] = closure
         try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
@@ -450,6 +452,8 @@ class Pool:
         runtime = self._mp.runtime
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
+        if runtime.shared:
+            await runtime.own.serve(self.name)
         runtime.closures.update(closures)
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)

@@ -208,8 +208,8 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if not await _nothing_moves(runtime, view):
                 still = None
             elif still is None or still[1] != view:
-                still = runtime.clock(), view
-            elif runtime.clock() - still[0] >= STUCK_AFTER:
+                still = runtime.steady(), view
+            elif runtime.steady() - still[0] >= STUCK_AFTER:
                 raise await _stuck(runtime, view)
             async with waiting_for(runtime, await _one_that_waits(runtime, view)):
                 await _either(over, STUCK_AFTER if not bar else 0.1)
@@ -363,9 +363,16 @@ class Run:
 
     async def __aenter__(self) -> Self:
         await self._pool.ready()
-        holder = self._pool.runtime.owner
-        new = new_run(self._pool, self._name, self._on_error, self._max_tasks, holder=holder)
-        self._view = await open_run(self._pool, new, [])
+        runtime = self._pool.runtime
+        new = new_run(self._pool, self._name, self._on_error, self._max_tasks, holder=runtime.owner)
+        runtime.own.held += 1
+        try:
+            if runtime.shared:
+                await runtime.own.live()
+            self._view = await open_run(self._pool, new, [])
+        except BaseException:
+            runtime.own.held -= 1
+            raise
         return self
 
     async def submit(
@@ -409,11 +416,15 @@ class Run:
             return
         runtime = self._pool.runtime
         if self.finished_before:
+            runtime.own.held -= 1
             self.report = report_of(view)
             return
-        if kind is not None:
-            await runtime.cancel_run(view.id)
-        runtime.heed(await runtime.store.control(Seal(view.id, runtime.owner)))
+        try:
+            if kind is not None:
+                await runtime.cancel_run(view.id)
+            runtime.heed(await runtime.store.control(Seal(view.id, runtime.owner)))
+        finally:
+            runtime.own.held -= 1
         if kind is not None:
             return
         ended = await finish(self._pool, view.id)

@@ -1,4 +1,7 @@
-"""Maintenance: what time alone does. It sleeps until the store says that there is something."""
+"""Maintenance: what time alone does. It sleeps until the store says that there is something.
+
+Where several processes use a store, one of them does it for all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import TYPE_CHECKING
 from millpond.core.control import Prune
 from millpond.core.plan import sooner
 from millpond.core.task import CALLBACKS
+from millpond.runtime.lead import Leadership
+from millpond.runtime.renew import RENEWALS_PER_LEASE, SLOW
 
 if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
@@ -21,20 +26,28 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 
 SHORTEST_SLEEP = 0.001
 
+RECOVER_EVERY = 0.2
+"""Seconds between two recoveries by a leader, whatever it is told meanwhile."""
+
 NEVER = 1e9
 """Seconds that no wait is as long as: the lease of a worker that nobody can outlive."""
 
 
 class Maintenance:
-    """Renews leases, recovers lost work and forgets what is old."""
+    """Recovers lost work and forgets what is old; sees to it that leases are renewed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._pruned_at = runtime.clock()
-        self._renew_at = 0.0
+        self._due_at: float | None = 0.0
+        """When there is something to do for whoever leads; None = not before it is told."""
+        self._recover_after = 0.0
+        """Before then nobody is given up, by the steady clock."""
+        self._drift = runtime.clock() - runtime.steady()
         self._pause = 0.0
+        self.leadership = Leadership(runtime)
         self._kept: set[str] = set()
         """The pools of which ended tasks may be kept."""
         self._keys: dict[str, float] = {}
@@ -47,7 +60,6 @@ class Maintenance:
             self._runtime.loop.call_soon(self._nudge.set)
         elif self._runtime.shared:
             # It may sleep for ever since the last worker left, or for longer than this lease.
-            self._renew_at = 0.0
             self._nudge.set()
 
     async def stop(self) -> None:
@@ -60,6 +72,21 @@ class Maintenance:
     def nudge(self) -> None:
         """Something may be due earlier than was known."""
         self._nudge.set()
+
+    def store_was_away(self, lease: float) -> None:
+        """Others could not renew any more than we could: let them, before they are called dead."""
+        until = self._runtime.steady() + lease / RENEWALS_PER_LEASE
+        self._recover_after = max(self._recover_after, until)
+
+    def somebody_died(self) -> None:
+        """A process was buried: perhaps it led."""
+        self.leadership.ask_now()
+        self._nudge.set()
+
+    def took_over(self) -> None:
+        """This process leads now: what was left lying about is for it."""
+        self._due_at = 0.0
+        self.keep(None)
 
     def keep(self, pool: str | None) -> None:
         """A task of a pool (None = of any) ended: it is kept, and forgotten in its time."""
@@ -75,7 +102,9 @@ class Maintenance:
     async def _main(self) -> None:
         while True:
             # What comes up during a round is for the next one.
-            self._nudge.clear()
+            if self._nudge.is_set():
+                self._nudge.clear()
+                self._due_at = 0.0
             try:
                 moment = await self._round()
             except Exception as error:  # noqa: BLE001 - whatever it was, leases must be renewed
@@ -102,14 +131,58 @@ class Maintenance:
 
     async def _round(self) -> float | None:
         """Do what is due; return when to look again."""
-        runtime = self._runtime
         # Our own leases first: what keeps us alive must not wait behind what is lost.
-        renewal = await self._renew()
-        answer = await runtime.store.recover()
+        renewal = self._by_the_clock(await self._runtime.renewals.round())
+        leads = await self.leadership.attend()
+        moment = sooner(renewal, self._by_the_clock(self.leadership.ask_at))
+        if not leads:
+            return moment
+        if self._due_at is not None and self._due_at <= self._runtime.clock():
+            self._due_at = await self._maintained()
+        return sooner(moment, self._due_at)
+
+    async def _maintained(self) -> float | None:
+        """Do what time alone does, unless it is too early to say; return when to look again."""
+        runtime, leadership = self._runtime, self.leadership
+        self._look_at_the_clock()
+        if runtime.steady() < self._recover_after:
+            return self._by_the_clock(self._recover_after)
+        if leadership.generation is None:
+            answer = await runtime.store.recover()
+        else:
+            answer = await runtime.store.recover(generation=leadership.generation)
+        if answer.deposed:
+            leadership.deposed()
+            return runtime.clock()
         runtime.heed(answer)
         if answer.more:
             return runtime.clock()
-        return sooner(sooner(answer.next_at, renewal), await self._prune())
+        if runtime.abilities.elects:
+            self._recover_after = runtime.steady() + RECOVER_EVERY
+        return sooner(sooner(answer.next_at, self._at_the_latest()), await self._prune())
+
+    def _at_the_latest(self) -> float | None:
+        """Return when to recover where nothing tells what others submit that may expire."""
+        runtime = self._runtime
+        if not runtime.shared or runtime.abilities.changed is not None or not runtime.workers:
+            return None
+        shortest = min(worker.lease for worker in runtime.workers)
+        return runtime.clock() + shortest / RENEWALS_PER_LEASE
+
+    def _look_at_the_clock(self) -> None:
+        """Notice that the clock was set: leases did not run out because of that."""
+        runtime = self._runtime
+        drift = runtime.clock() - runtime.steady()
+        lease = min((worker.lease for worker in runtime.workers), default=NEVER)
+        if abs(drift - self._drift) > SLOW * lease:
+            self.store_was_away(lease)
+        self._drift = drift
+
+    def _by_the_clock(self, moment: float | None) -> float | None:
+        """Return a moment of the steady clock as one of the clock that the store goes by."""
+        if moment is None:
+            return None
+        return self._runtime.clock() + moment - self._runtime.steady()
 
     async def look(self) -> None:
         """Ask after work for everybody, and after the tasks somebody waits for."""
@@ -117,36 +190,12 @@ class Maintenance:
             worker.look_everywhere()
         await self._runtime.waiting.look()
 
-    async def _renew(self) -> float | None:
-        """Keep the leases of our workers; only a store that others use can lose them."""
-        runtime = self._runtime
-        if not runtime.shared:
-            return None
-        now = runtime.clock()
-        if now < self._renew_at:
-            return self._renew_at
-        for worker in [one for one in runtime.workers if one.joined and not one.fenced]:
-            sent, name = runtime.clock(), worker.name
-            answer = await runtime.store.renew(name, worker.lease)
-            if answer.alive:
-                worker.renewed(sent)
-            elif worker.name == name:
-                runtime.fenced(worker)
-            runtime.told_to_cancel(answer.cancelled)
-            for pool in answer.give_back:
-                worker.give_back_ahead(pool)
-        shortest = min((worker.lease for worker in runtime.workers), default=None)
-        if shortest is None:
-            return None
-        self._renew_at = now + shortest / 3
-        return self._renew_at
-
     async def _prune(self) -> float | None:
         """Forget what is older than it is kept, now and then, while there is anything to forget."""
         runtime = self._runtime
         now = runtime.clock()
         due = self._pruned_at + PRUNE_EVERY
-        if runtime.shared:
+        if runtime.shared and runtime.abilities.changed is None:
             self._kept.update(runtime.declared)
         if now < due:
             return self._prune_next(due)

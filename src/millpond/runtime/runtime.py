@@ -6,24 +6,27 @@ import asyncio
 import contextvars
 import logging
 import os
-import random
-import socket
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, CancelRun, Declare, Join, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
+from millpond.runtime.abilities import Abilities
+from millpond.runtime.bury import Burials
 from millpond.runtime.end import End
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
+from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
+from millpond.runtime.renew import Renewals
 from millpond.runtime.report import Report
 from millpond.runtime.submit import Submitter
 from millpond.runtime.through import carried_through
@@ -47,9 +50,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.runtime")
 
 
+NO_FUNCTION = ""
+"""No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
+
+
 def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """Return the clock that goes with a loop: one with its own time has its own wall clock."""
     return getattr(loop, "wall_time", time.time)
+
+
+def steady_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock that nobody sets: any thread may read it."""
+    return loop.time if hasattr(loop, "wall_time") else time.monotonic
 
 
 class Runtime:
@@ -64,14 +76,19 @@ class Runtime:
         hooks: Hooks,
         keep: Keep,
         shared: bool,
-        seed: int | None = None,
+        identity: Identity | None = None,
+        clock: Callable[[], float] | None = None,
+        lease: float = 30.0,
     ) -> None:
         self.store = store
         self.view: View = store.view
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.clock = wall_clock(self.loop)
+        self.clock = clock or wall_clock(self.loop)
+        self.lease = lease
+        self.steady = steady_clock(self.loop)
+        """A clock that nobody sets: for how long something took, or may take."""
         self.context = contextvars.copy_context()
         self.functions = functions
         self.retries = retries
@@ -79,15 +96,16 @@ class Runtime:
         self.keep = keep
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
-        self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
+        self.abilities = Abilities(store)
+        identity = identity or Identity()
+        self.dice = identity.dice
         self.chance = self.dice.random
-        # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
-        place = f"{socket.gethostname()}-{os.getpid()}" if seed is None else "seeded"
-        self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
+        self.owner = identity.owner
         self.declared: dict[str, PoolSpec] = {}
         self.closures: dict[int, Closure] = {}
         self.counts = Counts()
         self.workers: list[Worker] = []
+        self.own = OwnWorker(self)
         self.brought: dict[str, Any] = {}
         """Workers that were brought for one pool, for as long as somebody drains it."""
         self.waiting = Waiting(self)
@@ -95,6 +113,8 @@ class Runtime:
         self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
         self.progress = ProgressBoard(self)
+        self.renewals = Renewals(self)
+        self.burials = Burials(self)
         self.maintenance = Maintenance(self)
         self.polling = Polling(self)
         self.report = Report(self)
@@ -104,11 +124,16 @@ class Runtime:
         self.new_id = partial(self.dice.getrandbits, 63)
         """Makes a new id: 63 bits, by chance."""
         self._names = 0
+        self._appeared = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._closers: dict[asyncio.Task[Any], None] = {}
 
     # Its life
+
+    def begin(self) -> None:
+        """Listen to other processes, and look at the store now and then, if there may be any."""
+        self.polling.start()
 
     async def close(self, grace: float = 0.0) -> None:
         """Give back what this process holds, tell everybody who waits, and let the store go.
@@ -133,6 +158,7 @@ class Runtime:
             await worker.stop(grace)
         self.workers.clear()
         await self.maintenance.stop()
+        await self.renewals.stop()
         await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
@@ -143,6 +169,8 @@ class Runtime:
         await asyncio.gather(*beside, return_exceptions=True)
         self.submitter.close(error)
         self.closures.clear()
+        if self._appeared and self.abilities.presence is not None:
+            self.abilities.presence.leave(self.owner)
         await self.store.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -176,45 +204,64 @@ class Runtime:
         *,
         pools: frozenset[str] | None = None,
         concurrency: int | None = None,
-        lease: float = 30.0,
         resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+        own: bool = False,
     ) -> Worker:
-        """Start one more worker."""
-        self._names += 1
+        """Start one more worker; one of its `own` takes nothing but closures of this process."""
+        if self.abilities.presence is not None and not self._appeared:
+            # Before anybody can hear of its workers: a lock nobody holds means that we are dead.
+            self.abilities.presence.appear(self.owner)
+            self._appeared = True
         worker = Worker(
             self,
-            f"{self.owner}/{self._names}",
-            pools=pools,
+            self._new_name(own=own),
+            pools=frozenset() if own else pools,
             concurrency=concurrency,
             # Nobody else could take over what runs here: such a lease needs no renewal.
-            lease=lease if self.shared else NEVER,
+            lease=self.lease if self.shared else NEVER,
             resources=resources,
+            own=own,
         )
         self.workers.append(worker)
         try:
             await worker.start()
         except BaseException:
-            self.workers.remove(worker)
+            # Unless everything was closed meanwhile, and with it this one.
+            if worker in self.workers:
+                self.workers.remove(worker)
             raise
         self.maintenance.start()
         return worker
 
     async def remove_worker(self, worker: Worker, grace: float = 0.0) -> None:
         """Stop a worker; what it runs is given `grace` seconds, or less if this is cancelled."""
-        stopping = self.loop.create_task(worker.stop(grace), context=self.context.copy())
+        stopping = self.loop.create_task(self._retire(worker, grace), context=self.context.copy())
         try:
             await carried_through(stopping, worker.hurry)
         finally:
             if worker in self.workers:
                 self.workers.remove(worker)
 
+    async def _retire(self, worker: Worker, grace: float) -> None:
+        try:
+            await self.own.take_over(worker)
+        except Exception as error:  # noqa: BLE001 - it leaves all the same
+            log.warning("nobody could be brought for the closures of this process: %s", error)
+        await worker.stop(grace)
+
+    def _new_name(self, *, own: bool) -> str:
+        """Return a name that no worker ever had."""
+        self._names += 1
+        return f"{self.owner}/{self._names}{OWN if own else ''}"
+
     def known_functions(self) -> tuple[str, ...] | None:
         """Return the functions its workers know; None = whatever may come."""
-        return tuple(self.functions) if self.shared else None
+        return (tuple(self.functions) or (NO_FUNCTION,)) if self.shared else None
 
     def presented(self, worker: Worker, name: str) -> Join:
         """Return how a worker presents itself to the store."""
-        return Join(name, worker.lease, self.owner, self.known_functions())
+        functions = () if worker.own else self.known_functions()
+        return Join(name, worker.lease, self.owner, functions)
 
     # What verbs tell
 
@@ -391,6 +438,7 @@ class Runtime:
         if worker.fenced:
             return
         worker.fenced = True
+        self.renewals.drop(worker)
         self.counts.leases_lost += len(worker.jobs)
         # Its claims are lost with its leases: there is nothing to give back.
         worker.ahead.given_up()
@@ -400,19 +448,22 @@ class Runtime:
 
     async def _rejoin(self, worker: Worker) -> None:
         """Let a worker join under a new name; the store may be away, so as often as it takes."""
-        self._names += 1
-        name = f"{self.owner}/{self._names}"
+        name = self._new_name(own=worker.own)
         pause = FIRST_PAUSE
         while not worker.stopping:
-            sent = self.clock()
+            sent = self.steady()
             try:
                 answer = await self.store.control(self.presented(worker, name))
             except Exception:  # noqa: BLE001 - a worker that does not join again is lost
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
+            if not worker.joined:
+                # It left while this was on its way: nobody would ever renew this name.
+                self.heed(await self.store.control(Leave(name)))
+                return
             worker.name, worker.fenced = name, False
-            worker.renewed(sent)
+            self.renewals.keep(worker, sent)
             self.heed(answer)
             worker.look_everywhere()
             return

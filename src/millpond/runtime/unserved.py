@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.errors import Unserved
+from millpond.runtime.own import OWN
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,12 +38,21 @@ class UnservedPools:
             self._runtime.spawn(self._warn(pool))
 
     async def _warn(self, pool: str) -> None:
-        if self._runtime.shared and await self._runtime.view.workers():
+        if self._runtime.shared and await self._somebody_works():
             # Somebody is at work elsewhere; which pools it serves is not known here.
             return
         error = Unserved(
             f"somebody waits for a task of pool {pool!r}, which no live worker serves; open one "
-            "with `async with mp.worker():`, or do not pass work=False",
+            f"with `async with mp.worker():`, or {self._remedy()}",
             pool=pool,
         )
         log.warning("%s", error, extra={"pool": pool})
+
+    async def _somebody_works(self) -> bool:
+        """Return whether there is a worker anywhere that takes the work of others."""
+        return any(not name.endswith(OWN) for name in await self._runtime.view.workers())
+
+    def _remedy(self) -> str:
+        if self._runtime.shared:
+            return "start one with `millpond worker module:app`"
+        return "do not pass work=False"

@@ -81,6 +81,7 @@ class Worker:
         concurrency: int | None,
         lease: float,
         resources: Any = None,  # noqa: ANN401 - whatever the user's lifespan yields
+        own: bool = False,
     ) -> None:
         self.runtime = runtime
         self.loop = runtime.loop
@@ -89,6 +90,8 @@ class Worker:
         self.concurrency = concurrency
         self.lease = lease
         self.resources = resources
+        self.own = own
+        """Whether it takes nothing but closures of this process, of pools it is told of."""
         self.jobs: dict[int, Job] = {}
         self.stuck: dict[str, int] = {}
         """Handlers that went on after they were settled, by pool: each keeps its local slot."""
@@ -98,6 +101,8 @@ class Worker:
         """The store no longer knows it; it asks for nothing until it has joined anew."""
         self.late = False
         """It could not renew in time; it asks for nothing until it has."""
+        self.safe_until = 0.0
+        """Until when its leases are its own for sure, by the steady clock."""
         self._guard: asyncio.TimerHandle | None = None
         self._doubtful = False
         """An answer was lost: the store may hold leases for it that never reached it."""
@@ -135,10 +140,10 @@ class Worker:
     async def start(self) -> None:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
-        sent = runtime.clock()
+        sent = runtime.steady()
         runtime.heed(await runtime.store.control(runtime.presented(self, self.name)))
         self.joined = True
-        self.renewed(sent)
+        runtime.renewals.keep(self, sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")
         self._driver.add_done_callback(self._driven)
         for pool in runtime.declared:
@@ -146,6 +151,8 @@ class Worker:
 
     def __repr__(self) -> str:
         pools = "all pools" if self.pools is None else ", ".join(sorted(self.pools))
+        if self.own:
+            pools = f"its own closures in {pools or 'no pool'}"
         return f"<worker {self.name} of {pools}: {len(self.jobs)} running>"
 
     @property
@@ -157,27 +164,46 @@ class Worker:
         """Look after a pool, and after its callbacks, from now on."""
         if self.pools is not None and pool not in self.pools:
             return
-        for name in (pool, pool + CALLBACKS):
+        for name in (pool,) if self.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
                 self._watches[name] = Watch()
                 self._due[name] = None
         self.kick()
 
+    def also(self, pool: str) -> None:
+        """Look after one pool more."""
+        if self.pools is not None and pool not in self.pools:
+            self.pools |= {pool}
+            self.watch(pool)
+
+    def safe_since(self, sent: float) -> None:
+        """Its leases hold for as long as was asked for at `sent`; any thread may tell."""
+        self.safe_until = max(self.safe_until, sent + self.lease * (1 - MARGIN))
+
     def renewed(self, sent: float) -> None:
         """Its leases hold for as long as was asked for at `sent`; stop work in time otherwise."""
-        if not self.runtime.shared:
-            return
+        self.safe_since(sent)
         if self._guard is not None:
             self._guard.cancel()
-        safe_for = sent + self.lease * (1 - MARGIN) - self.runtime.clock()
-        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
-        if self.late:
+        self._guard = None
+        safe_for = self._guarded()
+        if self.late and safe_for > 0:
             self.late = False
             self.look_everywhere()
+
+    def _guarded(self) -> float:
+        """Look again when its leases may be lost; return in how many seconds that is."""
+        safe_for = self.safe_until - self.runtime.steady()
+        self._guard = self.loop.call_later(max(safe_for, 0.0), self._unsafe)
+        return safe_for
 
     def _unsafe(self) -> None:
         """It could not renew: its leases may be lost soon, so nothing of it may go on."""
         self._guard = None
+        if self.safe_until > self.runtime.steady():
+            # It was renewed from elsewhere, and the loop had no time to hear of it.
+            self._guarded()
+            return
         self.late = True
         if self.jobs:
             log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
@@ -192,8 +218,8 @@ class Worker:
         return not (self.stopping or self.fenced or self.late)
 
     def serves(self, pool: str) -> bool:
-        """Return whether it looks after a pool."""
-        return self.joined and not self.stopping and pool in self._watches
+        """Return whether it looks after a pool, whoever's work that is."""
+        return self.joined and not self.stopping and not self.own and pool in self._watches
 
     def look_everywhere(self) -> None:
         """Ask every pool again: what was known of them may be old."""
@@ -230,6 +256,7 @@ class Worker:
             self._settle_without(job, Interrupted())
         await self._tell_the_rest()
         self.joined = False
+        self.runtime.renewals.drop(self)
         if self._guard is not None:
             self._guard.cancel()
         if self._driver is not None:
@@ -255,14 +282,14 @@ class Worker:
 
     async def _tell_the_rest(self) -> None:
         """Settle what has ended, after the turn under way; a failing store has some tries."""
-        until = self.runtime.clock() + STOP_WITHIN
+        until = self.runtime.steady() + STOP_WITHIN
         while True:
             if self._turning:
                 over = self.loop.create_future()
                 self._after_turn.append(over)
                 await over
                 continue
-            if not self._ended or self.runtime.clock() >= until:
+            if not self._ended or self.runtime.steady() >= until:
                 return
             await asyncio.sleep(self._pause)
             await self.turn()
@@ -277,7 +304,7 @@ class Worker:
     def woken(self, wake: Wake) -> None:
         """Take in that a pool may have something to start."""
         watch = self._watches.get(wake.pool)
-        if watch is None:
+        if watch is None or (self.own and not self.runtime.closures):
             return
         watch.woken(wake)
         self._dry.discard(wake.pool)

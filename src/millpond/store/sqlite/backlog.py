@@ -7,6 +7,7 @@ when the verbs of the transaction are done.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.core.line import Head, Line
@@ -39,80 +40,120 @@ class Place(NamedTuple):
 
 
 class SqlLine(Line):
-    """The queued tasks of one group, lowest (rank, seq) first, read page by page."""
+    """The queued tasks of one group, lowest (rank, seq) first, read page by page.
 
-    __slots__ = ("_backlog", "_count", "_front", "_loaded", "_paged", "grp")
+    What was read stands in a row, as it came. What was put in or taken out since, other than the
+    first, is `mine`: whatever the file says of it, in a page that is read later, does not count.
+    """
 
-    def __init__(self, backlog: SqlBacklog, grp: int, count: int, front: Place | None) -> None:
+    __slots__ = ("_backlog", "_behind", "_count", "_front", "_mine", "_size", "grp")
+
+    def __init__(
+        self, backlog: SqlBacklog, grp: int, count: int | None, front: Place | None
+    ) -> None:
         super().__init__()
         self._backlog = backlog
         self.grp = grp
         self._count = count
+        """How many there are; None = that is known elsewhere, and there may be any number."""
         self._front = front
         """The first of those in the file, as long as that is known without reading."""
-        self._paged: Paged[int] = Paged(self._page, count=count, size=2)
-        self._loaded: dict[int, TaskRow] = {}
+        self._behind: tuple[int, int] | None = (0, 0) if count != 0 else None
+        """Where the next page begins; None = all is read."""
+        self._mine: set[int] = set()
+        self._size = 2
 
     def __len__(self) -> int:
-        return self._count
+        return self._count or 0
 
     def __iter__(self) -> Iterator[Task]:
-        return iter([self._loaded[seq] for seq in self._paged])
+        while self._behind is not None:
+            self._read()
+        mine = self._mine
+        read = [task for task in self._row[self._head :] if task.seq not in mine]
+        added = {task.seq: task for _, _, task in self._heap or () if _grp(task) == self.grp}
+        return iter([*read, *added.values()])
 
     def expect(self, count: int) -> None:
         """Read as many as will be taken, and the one behind."""
-        self._paged.expect(count + 1)
+        self._size = max(self._size, count + 1)
 
     def add(self, task: Task) -> None:
         """Put a task at its place."""
-        assert isinstance(task, TaskRow)  # noqa: S101 - every task of these tables is
-        task.grp = self.grp
-        self._count += 1
-        self._loaded[task.seq] = task
-        self._paged.set(task.seq, (task.rank, task.seq))
+        task.grp = self.grp  # type: ignore[attr-defined]
+        if self._count is not None:
+            self._count += 1
+        self._mine.add(task.seq)
+        if self._heap is None:
+            self._heap = []
+        heappush(self._heap, (task.rank, task.seq, task))
 
     def first(self) -> Task | None:
         """Return the task that is next, or None."""
-        if not self._count:
-            return None
-        entry = self._paged.top()
-        return None if entry is None else self._loaded[entry[2]]
+        added = self._first_added()
+        row = self._row
+        while True:
+            while self._head < len(row) and row[self._head].seq in self._mine:
+                self._head += 1
+            if self._head < len(row) or self._behind is None:
+                break
+            self._read()
+        if self._head == len(row):
+            return added
+        read = row[self._head]
+        if added is None or (read.rank, read.seq) < (added.rank, added.seq):
+            return read
+        return added
+
+    def _first_added(self) -> Task | None:
+        heap = self._heap
+        while heap:
+            task = heap[0][2]
+            if _grp(task) == self.grp:
+                return task
+            heappop(heap)
+        return None
 
     def head(self) -> Head | None:
         """Return the place of the task that is next, or None."""
-        if self._front is None:
+        front = self._front
+        if front is None:
             return self.first()
-        nearest = self._paged.nearest()
-        if nearest is None or nearest[0] > self._front[:2]:
-            return self._front
-        return self._loaded[nearest[2]]
+        added = self._first_added()
+        if added is None or (added.rank, added.seq) > front[:2]:
+            return front
+        return added
 
     def remove(self, task: Task) -> None:
         """Take out a task that is here."""
-        assert isinstance(task, TaskRow)  # noqa: S101
-        task.grp = None
-        self._count -= 1
-        # It may still be behind what was read.
-        self._paged.known(task.seq, (task.rank, task.seq))
-        self._paged.discard(task.seq)
-        self._loaded.pop(task.seq, None)
+        task.grp = None  # type: ignore[attr-defined]
+        if self._count is not None:
+            self._count -= 1
+        row, head = self._row, self._head
+        if head < len(row) and row[head] is task:
+            self._head = head + 1
+        else:
+            self._mine.add(task.seq)
         if self._front is not None and task.seq == self._front.seq:
             self._front = None
 
-    def _page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
-        backlog = self._backlog
-        if behind is None:
-            asked: tuple[float, ...] = (self.grp, size)
+    def _read(self) -> None:
+        """Read the next page."""
+        backlog, size = self._backlog, self._size
+        if self._behind == (0, 0):
+            statement, asked = SQL["next_of_group"], (self.grp, size)
         else:
-            rank, seq = behind
-            asked = (self.grp, rank, place_of(backlog.pool, int(seq)), size)
-        name = "next_of_group" if behind is None else "next_of_group_after"
-        page: list[tuple[Key, int]] = []
-        for task in backlog.tables.read_live(SQL[name], asked):
-            if task.grp == self.grp:
-                self._loaded[task.seq] = task
-            page.append(((task.rank, task.seq), task.seq))
-        return page
+            statement, asked = SQL["next_of_group_after"], (self.grp, *self._behind, size)
+        page = backlog.tables.read_live(statement, asked)
+        self._row.extend(page)
+        self._size = min(size * 2, 512)
+        last = page[-1] if page else None
+        full = last is not None and len(page) == size
+        self._behind = (last.rank, place_of(backlog.pool, last.seq)) if full and last else None
+
+
+def _grp(task: Task) -> int | None:
+    return task.grp  # type: ignore[attr-defined,no-any-return]
 
 
 class SqlGroup(Group):
@@ -527,14 +568,18 @@ class SqlBacklog(Backlog):
 
     def line_of(self, owner: Owner) -> Line:
         """Return the line of an owner in a pool without groups: a group without a unit."""
-        asked = (self.pool, "", "", owner or "")
-        row = self.tables.connection.execute(SQL["group"], asked).fetchone()
-        group = SqlGroup(self, (None, owner), None, row)
-        # Its place is not kept up to date, so nobody may rely on it.
-        group.tasks = SqlLine(self, group.id, 0 if row is None else row[4], None)
-        self._groups[group.id] = group
-        group.tasks.expect(self.expected)
-        return group.tasks
+        if owner is None:
+            # It has the number of its pool and needs no row: what it holds is the queue.
+            line = SqlLine(self, self.pool, None if self._ready else 0, None)
+        else:
+            asked = (self.pool, "", "", owner)
+            row = self.tables.connection.execute(SQL["group"], asked).fetchone()
+            group = SqlGroup(self, (None, owner), None, row)
+            self._groups[group.id] = group
+            # Its place is not kept up to date, so nobody may rely on it.
+            line = group.tasks = SqlLine(self, group.id, 0 if row is None else row[4], None)
+        line.expect(self.expected)
+        return line
 
     def expect(self, count: int) -> None:
         """Be ready to give `count` tasks: where they stand in one line they are read at once."""

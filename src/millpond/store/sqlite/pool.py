@@ -498,7 +498,8 @@ class SqlPool(PoolTable):
         self.measured += len(self._measured)
         self._measured = []
         execute(SQL["add_measured"], (self.number, self.measured, pack(f"<{len(flat)}d", *flat)))
-        execute(SQL["drop_measured"], (self.number, self.measured - 2 * MEASURED))
+        if self.measured % MEASURED < len(flat):
+            execute(SQL["drop_measured"], (self.number, self.measured - 2 * MEASURED))
 
     def _write_row(self, backlog: SqlBacklog) -> None:
         counts = backlog.counts()

@@ -53,8 +53,6 @@ class TaskRow(Task, kw_only=True):
     stored_at: int = 0
     """The place of that row."""
     stored_live: bool = True
-    started: bool = False
-    """Whether a start is all that happened to it since it was read."""
 
 
 def body_of(new: NewTask) -> bytes:
@@ -78,44 +76,57 @@ def live_row(task: TaskRow, pool: int) -> Row:
     new = task.new
     progress = None if task.progress is None else f"{task.progress[0]!r} {task.progress[1]}"
     return (
-        place_of(pool, task.seq),
+        pool << SEQ_BITS | task.seq,
         new.id,
         pool,
-        task.status is _RUNNING,
         task.rank,
         new.key,
         task.lane,
         task.sequence,
         task.submitted_at,
+        task.expires_at,
+        new.owner,
+        new.run,
         task.due,
+        task.claim,
+        task.claim_revision,
+        task.cancel_requested,
+        task.parked_at,
+        new.call.function if task.parked else None,
+        task.error,
+        progress,
+        None if task.steps is None else _pack(task.steps),
+        task.status is _RUNNING,
         task.attempt,
         task.runs,
         task.fresh,
         task.listed,
         task.token,
         task.worker,
-        task.claim,
-        task.claim_revision,
         task.started_at,
         task.first_started_at,
-        task.expires_at,
-        task.cancel_requested,
-        task.parked_at,
-        new.call.function if task.parked else None,
         task.reason,
-        task.error,
-        progress,
-        None if task.steps is None else _pack(task.steps),
-        new.owner,
-        new.run,
         task.grp,
     )
 
 
-CHANGING = (3, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22, 23, 24, 25, 26, 27, 30)
-"""The columns of a live row that may change, in the order of the statement that changes them."""
-STARTING = (10, 11, 14, 15, 18, 19, 24)
-"""The columns that a start changes."""
+CHANGING = 11
+"""The first column of a live row that may change."""
+STARTING = 20
+"""The first column of those that a start changes: running, attempt, ..."""
+COLUMNS = 31
+
+
+def only_started(row: Row, stored: Row) -> bool:
+    """Return whether nothing but a start has changed a row."""
+    return (
+        row[STARTING]
+        and not stored[STARTING]
+        and row[CHANGING:STARTING] == stored[CHANGING:STARTING]
+        and row[21] == stored[21] + 1
+        and row[22] == stored[22] + 1
+        and (row[28] == stored[28] or (stored[28] is None and row[28] == row[27]))
+    )
 
 
 def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
@@ -124,33 +135,33 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         place,
         identifier,
         _,
-        running,
         rank,
         _,
         lane,
         sequence,
         submitted_at,
+        expires_at,
+        _,
+        _,
         due,
+        claim,
+        claim_revision,
+        cancel_requested,
+        parked_at,
+        function,
+        error,
+        progress,
+        steps,
+        running,
         attempt,
         runs,
         fresh,
         listed,
         token,
         worker,
-        claim,
-        claim_revision,
         started_at,
         first_started_at,
-        expires_at,
-        cancel_requested,
-        parked_at,
-        function,
         reason,
-        error,
-        progress,
-        steps,
-        _,
-        _,
         grp,
         body,
     ) = row

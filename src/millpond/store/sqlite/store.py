@@ -8,7 +8,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.errors import MillpondError, StoreClosed
 from millpond.store.sqlite.connect import begin, connect
@@ -85,9 +85,18 @@ class SqliteStore:
         self._view = SqliteView(self._read, clock)
 
     @classmethod
-    async def open(cls, path: Path, **options: Any) -> Self:  # noqa: ANN401 - as __init__
+    async def open(
+        cls,
+        path: Path,
+        *,
+        owner: str = "",  # noqa: ARG003 - who sends hints to the others
+        durability: Durability = "full",
+        migrate: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
         """Open the file in another thread: it may have to wait for others."""
-        return await asyncio.get_running_loop().run_in_executor(None, partial(cls, path, **options))
+        made = partial(cls, path, durability=durability, may_migrate=migrate, clock=clock)
+        return await asyncio.get_running_loop().run_in_executor(None, made)
 
     @property
     def view(self) -> View:
@@ -173,7 +182,7 @@ class SqliteStore:
         """Give a worker the next tasks of a pool, within every limit in force."""
 
         def job(tables: SqlTables) -> LeaseAnswer:
-            self._expect(tables, ask)
+            _expect(tables, ask)
             answer = steps.lease(tables, ask, self._moment(now), entropy)
             self._remember(tables, answer)
             return answer
@@ -203,7 +212,7 @@ class SqliteStore:
             named += [one.successor.task for one in settlements if one.successor is not None]
             tables.tasks.read(named)
             if then is not None:
-                self._expect(tables, then)
+                _expect(tables, then, leaving=len(settlements))
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
             if answer.lease is not None:
                 self._remember(tables, answer.lease)
@@ -247,11 +256,6 @@ class SqliteStore:
             self._threads.shutdown(wait=False)
         self._reader.close()
 
-    def _expect(self, tables: SqlTables, ask: LeaseAsk) -> None:
-        pool = tables.pools.get(ask.pool)
-        if isinstance(pool, SqlPool):
-            pool.sql_backlog.expect(ask.want + ask.ahead)
-
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
         """Keep the bodies of what is leased: its settle will want them again."""
         if len(self._bodies) > _BODIES_KEPT:
@@ -260,3 +264,12 @@ class SqliteStore:
             task = tables.tasks.get(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
+
+
+def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:
+    """Let as many tasks be read at once as this claim can take."""
+    pool = tables.pools.get(ask.pool)
+    if isinstance(pool, SqlPool):
+        spec = pool.spec
+        slots = max(spec.max_concurrent - pool.running + leaving, 0)
+        pool.sql_backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))

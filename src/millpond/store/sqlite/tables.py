@@ -23,8 +23,8 @@ from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.ring import json
 from millpond.store.sqlite.rows import (
     CHANGING,
+    COLUMNS,
     SEQ_BITS,
-    STARTING,
     TaskRow,
     body_of,
     ended_row,
@@ -32,6 +32,7 @@ from millpond.store.sqlite.rows import (
     live_row,
     live_task,
     new_of,
+    only_started,
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
@@ -806,63 +807,85 @@ class SqlTables(Tables):
         self.runs.write()
 
     def _write_tasks(self) -> None:
-        added, live, changed, started, dropped, ended = [], [], [], [], [], []
-        by_name = self.pools
+        """Sort out what became of each task, and send it, one statement for each kind."""
+        change = Changes()
+        numbers: dict[str, int] = {}
         for task in dict.values(self.tasks):
-            number = by_name[task.new.pool].number  # type: ignore[attr-defined]
-            if task.status in _LIVE:
-                row = live_row(task, number)
-                if task.stored is None:
-                    added.append((row[0], row[1], body_of(task.new)))
-                    live.append(row)
-                elif not task.stored_live or task.stored_at != row[0]:
-                    # It was redriven: it stands at the tail now.
-                    self._drop(task)
-                    added.append((row[0], row[1], body_of(task.new)))
-                    live.append(row)
-                elif row != task.stored[:31]:
-                    if _only_started(row, task.stored):
-                        started.append((*[row[i] for i in STARTING], row[0]))
-                    else:
-                        changed.append((*[row[i] for i in CHANGING], row[0]))
-                else:
-                    continue
-                task.stored_live = True
-            else:
-                if task.stored is not None and not task.stored_live:
-                    continue
-                row = ended_row(task, number)
-                if task.stored is None:
-                    added.append((row[0], task.new.id, body_of(task.new)))
-                else:
-                    dropped.append((task.stored_at,))
-                ended.append(row)
-                task.stored_live = False
-            task.stored, task.stored_at = row, row[0]
-        many = self.connection.executemany
-        for name, rows in (
-            ("add_task", added),
-            ("add_live", live),
-            ("start_live", started),
-            ("change_live", changed),
-            ("drop_live", dropped),
-            ("add_ended", ended),
-        ):
-            if rows:
-                many(SQL[name], rows)
-
-    def _drop(self, task: TaskRow) -> None:
-        """Take a task away from where it stood."""
-        place = (task.stored_at,)
-        self.connection.execute(SQL["drop_live" if task.stored_live else "drop_ended"], place)
-        self.connection.execute(SQL["drop_task"], place)
+            name = task.new.pool
+            number = numbers.get(name)
+            if number is None:
+                pool = self.pools[name]
+                assert isinstance(pool, SqlPool)  # noqa: S101
+                number = numbers[name] = pool.number
+            status = task.status
+            if status is _QUEUED or status is _RUNNING:
+                change.live(task, live_row(task, number))
+            elif task.stored is None or task.stored_live:
+                change.ended(task, ended_row(task, number))
+        change.send(self.connection)
 
 
-_NOT_IN_START = tuple(i for i in CHANGING if i not in (*STARTING, 3, 12, 13, 30))
+class Changes:
+    """What the tasks of one unit of work came to, by the statement that says it."""
+
+    def __init__(self) -> None:
+        self._bodies: list[Row] = []
+        self._new: list[Row] = []
+        self._started: dict[Row, list[int]] = {}
+        self._changed: list[Row] = []
+        self._left: list[int] = []
+        self._redriven: list[Row] = []
+        self._ended: list[Row] = []
+
+    def live(self, task: TaskRow, row: Row) -> None:
+        """Take in a task that waits or runs."""
+        stored, place = task.stored, row[0]
+        if stored is None:
+            self._bodies.append((place, row[1], body_of(task.new)))
+            self._new.append(row)
+        elif not task.stored_live:
+            # It was redriven: it stands at the tail now.
+            self._redriven.append((task.stored_at,))
+            self._bodies.append((place, row[1], body_of(task.new)))
+            self._new.append(row)
+        elif row == stored[:COLUMNS]:
+            return
+        elif only_started(row, stored):
+            started = row[25], row[26], row[27], row[27], row[29]
+            self._started.setdefault(started, []).append(place)
+        else:
+            self._changed.append((*row[CHANGING:], place))
+        task.stored, task.stored_at, task.stored_live = row, place, True
+
+    def ended(self, task: TaskRow, row: Row) -> None:
+        """Take in a task that has ended."""
+        if task.stored is None:
+            self._bodies.append((row[0], task.new.id, body_of(task.new)))
+        else:
+            self._left.append(task.stored_at)
+        self._ended.append(row)
+        task.stored, task.stored_at, task.stored_live = row, row[0], False
+
+    def send(self, connection: Connection) -> None:
+        """Send everything to the file."""
+        many = connection.executemany
+        if self._redriven:
+            many(SQL["drop_ended"], self._redriven)
+            many(SQL["drop_task"], self._redriven)
+        if self._bodies:
+            many(SQL["add_task"], self._bodies)
+        if self._new:
+            many(SQL["add_live"], self._new)
+        for started, places in self._started.items():
+            # One statement for all: each that is stepped through lets other threads in.
+            connection.execute(SQL["start_live"], (*started, _numbers(places)))
+        if self._changed:
+            many(SQL["change_live"], self._changed)
+        if self._left:
+            connection.execute(SQL["drop_live"], (_numbers(self._left),))
+        if self._ended:
+            many(SQL["add_ended"], self._ended)
 
 
-def _only_started(row: Row, stored: Row) -> bool:
-    """Return whether nothing but a start has changed a row."""
-    if not row[3] or stored[3]:
-        return False
-    return all(row[i] == stored[i] for i in _NOT_IN_START)
+def _numbers(numbers: list[int]) -> str:
+    return msgspec.json.encode(numbers).decode()

@@ -214,6 +214,8 @@ class Watch:
             if one.process is process
             and not one.pool.endswith("~callbacks")
             and one.fence not in self.lost
+            # Closures that outlive their worker are seen to by another, beside it.
+            and not one.job.worker.own
         ]
         if len(here) > process.concurrency:
             self.world.broke(

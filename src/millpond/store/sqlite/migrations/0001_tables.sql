@@ -19,7 +19,8 @@ CREATE TABLE millpond_meta (
     generation  INTEGER NOT NULL
 );
 
-INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1, 1, 0, '', 0.0, 0);
+-- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
+INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0);
 
 CREATE TABLE millpond_pool (
     id             INTEGER PRIMARY KEY,
@@ -73,36 +74,39 @@ CREATE TABLE millpond_task (
 );
 
 CREATE TABLE millpond_live (
+    -- What never changes.
     place            INTEGER PRIMARY KEY,
     id               INTEGER NOT NULL,
     pool             INTEGER NOT NULL,
-    running          INTEGER NOT NULL CHECK (running IN (0, 1)),
     rank             INTEGER NOT NULL,
     key              TEXT,
     lane             TEXT,
     sequence         INTEGER NOT NULL,
     submitted_at     REAL NOT NULL,
+    expires_at       REAL,
+    owner            TEXT,
+    run              INTEGER,
+    -- What changes now and then.
     due              REAL NOT NULL,
+    claim            INTEGER,               -- held ahead: in the order of claims
+    claim_revision   INTEGER,
+    cancel_requested INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
+    parked_at        REAL,
+    function         TEXT,                  -- while it is parked
+    error            BLOB,
+    progress         TEXT,
+    steps            BLOB,
+    -- What a start changes.
+    running          INTEGER NOT NULL CHECK (running IN (0, 1)),
     attempt          INTEGER NOT NULL CHECK (attempt >= 0),
     runs             INTEGER NOT NULL CHECK (runs >= attempt),
     fresh            INTEGER NOT NULL CHECK (fresh IN (0, 1)),
     listed           INTEGER NOT NULL CHECK (listed IN (0, 1)),
     token            INTEGER NOT NULL,
     worker           TEXT,
-    claim            INTEGER,               -- held ahead: in the order of claims
-    claim_revision   INTEGER,
     started_at       REAL,
     first_started_at REAL,
-    expires_at       REAL,
-    cancel_requested INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
-    parked_at        REAL,
-    function         TEXT,                  -- while it is parked
     reason           TEXT,
-    error            BLOB,
-    progress         TEXT,
-    steps            BLOB,
-    owner            TEXT,
-    run              INTEGER,
     grp              INTEGER,               -- ready in a group; 0 = not due; NULL = out of the queue
     -- The lifecycle, once more: what runs has a holder and a fence and is out of the queue.
     CHECK (running = 0 OR (worker IS NOT NULL AND grp IS NULL AND claim IS NULL AND attempt > 0)),

@@ -2,11 +2,11 @@
 
 -- name: next_of_group
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
- WHERE l.grp = ? ORDER BY l.rank, l.place LIMIT ?;
+ WHERE l.grp = ? AND l.grp > 0 ORDER BY l.rank, l.place LIMIT ?;
 
 -- name: next_of_group_after
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
- WHERE l.grp = ? AND (l.rank, l.place) > (?, ?) ORDER BY l.rank, l.place LIMIT ?;
+ WHERE l.grp = ? AND l.grp > 0 AND (l.rank, l.place) > (?, ?) ORDER BY l.rank, l.place LIMIT ?;
 
 -- name: next_due
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place

@@ -29,20 +29,21 @@ INSERT INTO millpond_live VALUES
 -- What may change of a live task. Its key, rank, lane, owner and run never do.
 -- name: change_live
 UPDATE millpond_live
-   SET running = ?, due = ?, attempt = ?, runs = ?, fresh = ?, listed = ?, token = ?, worker = ?,
-       claim = ?, claim_revision = ?, started_at = ?, first_started_at = ?, cancel_requested = ?,
-       parked_at = ?, function = ?, reason = ?, error = ?, progress = ?, steps = ?, grp = ?
+   SET due = ?, claim = ?, claim_revision = ?, cancel_requested = ?, parked_at = ?, function = ?,
+       error = ?, progress = ?, steps = ?, running = ?, attempt = ?, runs = ?, fresh = ?,
+       listed = ?, token = ?, worker = ?, started_at = ?, first_started_at = ?, reason = ?, grp = ?
  WHERE place = ?;
 
--- The start of a task, which changes less: the busiest of all changes.
+-- The start of tasks, the busiest of all changes: those of one claim start together.
 -- name: start_live
 UPDATE millpond_live
-   SET running = 1, attempt = ?, runs = ?, fresh = 0, listed = 0, token = ?, worker = ?,
-       started_at = ?, first_started_at = ?, reason = ?, grp = NULL
- WHERE place = ?;
+   SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
+       worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
+       grp = NULL
+ WHERE place IN (SELECT value FROM json_each(?));
 
 -- name: drop_live
-DELETE FROM millpond_live WHERE place = ?;
+DELETE FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
 
 -- name: add_ended
 INSERT INTO millpond_ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -1,0 +1,46 @@
+"""The clock of a store that outlives processes: the time of day, made to move on and never back.
+
+A wall clock can be set. What was due must stay due, so a store never acts before a moment it has
+acted at; and if its time merely stood still until the wall clock has caught up, nothing would
+become due and no lease would run out all that while. So after the wall clock was set back, this
+one goes on from where it was, at the pace of a clock that nobody sets.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ForwardClock:
+    """Tells the time of day, or later: never less than it told, or was told, before.
+
+    One may be read and told from several threads: at worst the last word of another thread is
+    heard a moment later.
+    """
+
+    __slots__ = ("_ahead", "_steady", "_wall")
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._ahead = wall() - steady()
+        """How far it is ahead of the steady clock: this only ever grows."""
+
+    def __call__(self) -> float:
+        """Return the time."""
+        steady = self._steady()
+        ahead = self._wall() - steady
+        self._ahead = max(self._ahead, ahead)
+        return steady + self._ahead
+
+    def reached(self, moment: float) -> None:
+        """Somebody has acted at a moment: it is that late at least."""
+        self._ahead = max(self._ahead, moment - self._steady())
