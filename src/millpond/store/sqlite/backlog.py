@@ -152,11 +152,10 @@ class SqlLine(Line):
     def _read(self) -> None:
         """Read the next page."""
         backlog, size = self._backlog, self._size
-        if self._behind == (0, 0):
-            statement, asked = SQL["next_of_group"], (self.grp, size)
-        else:
-            statement, asked = SQL["next_of_group_after"], (self.grp, *self._behind, size)
-        page = backlog.tables.look_at_live(statement, asked)
+        behind = self._behind or (0, 0)
+        name = "next_of_group" if behind == (0, 0) else "next_of_group_after"
+        after = () if behind == (0, 0) else behind
+        page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
         self._row.extend(page)
         self._size = min(size * 2, 512)
         last = page[-1] if page else None
