@@ -620,6 +620,7 @@ class SqlTables(Tables):
         self._tokens = self._own_tokens
         self.endings = Endings()
         self.begun = set()
+        self._asked = []
 
     @property
     def told(self) -> int:
