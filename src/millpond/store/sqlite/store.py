@@ -232,9 +232,7 @@ class SqliteStore:
         """Take in batches, each whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
-            for batch in batches:
-                if batch.tasks:
-                    tables.expect(batch.tasks)
+            tables.expect([new for batch in batches for new in batch.tasks])
             return steps.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)

@@ -661,15 +661,21 @@ class SqlTables(Tables):
 
     def expect(self, new: Sequence[NewTask]) -> None:
         """Read at once what the submit of these tasks will ask for."""
-        self.tasks.expect_new([one.id for one in new])
-        pool = self.pools.get(new[0].pool)
-        if not isinstance(pool, SqlPool):
+        if not new:
             return
-        keys = [one.idempotency_key for one in new if one.idempotency_key is not None]
-        if keys:
-            pool.known_keys.read(keys)
-        if pool.sql_backlog.grouped and not pool.spec.strict:
-            pool.sql_backlog.read_units((one.key, one.share) for one in new)
+        self.tasks.expect_new([one.id for one in new])
+        by_pool: dict[str, list[NewTask]] = {}
+        for one in new:
+            by_pool.setdefault(one.pool, []).append(one)
+        for name, of_pool in by_pool.items():
+            pool = self.pools.get(name)
+            if not isinstance(pool, SqlPool):
+                continue
+            keys = [one.idempotency_key for one in of_pool if one.idempotency_key is not None]
+            if keys:
+                pool.known_keys.read(keys)
+            if pool.sql_backlog.grouped and not pool.spec.strict:
+                pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
 
     # What hangs on an arrow, where a row says it already
 
