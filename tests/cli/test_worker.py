@@ -28,9 +28,7 @@ def after_the_echo() -> None:
 def test_the_first_signal_lets_what_runs_end(number: signal.Signals) -> None:
     """What had begun is completed, what had not is left uncharged, and the exit code is 0."""
     with running("shop:mp", "--concurrency", "1", SHOP_WORK="brief brief") as worker:
-        worker.until(
-            "serving jobs, other, paced of shop:mp from a store of its own, at most 1 task"
-        )
+        worker.until("serving jobs, other, paced of shop:mp from a store of its own, at most 1 at")
         worker.until("brief begun")
         worker.signal(number)
         worker.until(f"{number.name}: draining, with 1 running and up to 30 s for that")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     Address: TypeAlias = tuple[Share, Owner]
 
 
+_TRIM_AT = 256
+
+
 class Place(NamedTuple):
     """Where the first task of a line stands, and from when on."""
 
@@ -74,6 +77,12 @@ class SqlLine(Line):
         added = {task.seq: task for _, _, task in self._heap or () if _grp(task) == self.grp}
         return iter([*read, *added.values()])
 
+    def trim(self) -> None:
+        """Let go of the tasks that have left."""
+        if self._head > _TRIM_AT:
+            del self._row[: self._head]
+            self._head = 0
+
     def expect(self, count: int) -> None:
         """Read as many as will be taken, and the one behind."""
         self._size = max(self._size, count + 1)
@@ -98,12 +107,15 @@ class SqlLine(Line):
             if self._head < len(row) or self._behind is None:
                 break
             self._read()
-        if self._head == len(row):
-            return added
-        read = row[self._head]
-        if added is None or (read.rank, read.seq) < (added.rank, added.seq):
-            return read
-        return added
+        found = added
+        if self._head < len(row):
+            read = row[self._head]
+            if added is None or (read.rank, read.seq) < (added.rank, added.seq):
+                found = read
+        if found is not None:
+            # Whoever asks for the first is about to start it.
+            self._backlog.tables.tasks.handed[found.new.id] = found  # type: ignore[assignment]
+        return found
 
     def _first_added(self) -> Task | None:
         heap = self._heap
@@ -140,11 +152,10 @@ class SqlLine(Line):
     def _read(self) -> None:
         """Read the next page."""
         backlog, size = self._backlog, self._size
-        if self._behind == (0, 0):
-            statement, asked = SQL["next_of_group"], (self.grp, size)
-        else:
-            statement, asked = SQL["next_of_group_after"], (self.grp, *self._behind, size)
-        page = backlog.tables.read_live(statement, asked)
+        behind = self._behind or (0, 0)
+        name = "next_of_group" if behind == (0, 0) else "next_of_group_after"
+        after = () if behind == (0, 0) else behind
+        page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
         self._row.extend(page)
         self._size = min(size * 2, 512)
         last = page[-1] if page else None
@@ -581,6 +592,14 @@ class SqlBacklog(Backlog):
         line.expect(self.expected)
         return line
 
+    def trimmed(self) -> int:
+        """Let go of groups that are no more; return how much is kept in memory."""
+        self._groups = {i: group for i, group in self._groups.items() if group.stored is not None}
+        for line in dict.values(self._lines):
+            if isinstance(line, SqlLine):
+                line.trim()
+        return len(self._groups) + dict.__len__(self._units) + dict.__len__(self.ring.seats)
+
     def expect(self, count: int) -> None:
         """Be ready to give `count` tasks: where they stand in one line they are read at once."""
         self.expected = count
@@ -630,7 +649,7 @@ class SqlBacklog(Backlog):
     def _due_page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
         name = "next_due" if behind is None else "next_due_after"
         after = () if behind is None else (behind[0], place_of(self.pool, int(behind[1])))
-        tasks = self.tables.read_live(SQL[name], (self.pool, *after, size))
+        tasks = self.tables.look_at_live(SQL[name], (self.pool, *after, size))
         return [((task.due, task.seq), task.new.id) for task in tasks]
 
     def _timers_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:

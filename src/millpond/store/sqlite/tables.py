@@ -39,7 +39,7 @@ from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables import REMOVED_KEPT, Leader, PoolTable, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from sqlite3 import Connection
 
     from millpond.core.task import NewTask, Task
@@ -60,16 +60,23 @@ class SqlTasks(dict[int, TaskRow]):
         super().__init__()
         self._tables = tables
         self._absent: set[int] = set()
+        self.handed: dict[int, TaskRow] = {}
+        """Those that a verb has in its hands, and may have changed."""
 
     def get(self, identifier: int, default: TaskRow | None = None) -> TaskRow | None:  # type: ignore[override]
         """Return a task, or None."""
         found = super().get(identifier)
-        if found is not None or identifier in self._absent:
-            return found or default
-        self.read((identifier,))
-        return super().get(identifier, default)
+        if found is None:
+            if identifier in self._absent:
+                return default
+            self.read((identifier,))
+            found = super().get(identifier)
+            if found is None:
+                return default
+        self.handed[identifier] = found
+        return found
 
-    def __missing__(self, identifier: int) -> TaskRow:
+    def __getitem__(self, identifier: int) -> TaskRow:
         found = self.get(identifier)
         if found is None:
             raise KeyError(identifier)
@@ -80,6 +87,7 @@ class SqlTasks(dict[int, TaskRow]):
 
     def __setitem__(self, identifier: int, task: TaskRow) -> None:
         self._absent.discard(identifier)
+        self.handed[identifier] = task
         super().__setitem__(identifier, task)
 
     def read(self, identifiers: Iterable[int]) -> None:
@@ -90,7 +98,7 @@ class SqlTasks(dict[int, TaskRow]):
             return
         asked = (msgspec.json.encode(wanted).decode(),)
         missing = dict.fromkeys(wanted)
-        for task in self._tables.read_live(SQL["live_tasks"], asked):
+        for task in self._tables.look_at_live(SQL["live_tasks"], asked):
             missing.pop(task.new.id, None)
         if missing:
             self._tables.read_ended(SQL["ended_tasks"], asked)
@@ -119,9 +127,18 @@ class SqlTasks(dict[int, TaskRow]):
             super().__setitem__(row[11], found)
         return found
 
+    def let_go(self) -> None:
+        """Know the tasks that have ended no more; whoever asks for one reads it."""
+        for identifier, task in self.handed.items():
+            if not task.stored_live:
+                super().__delitem__(identifier)
+        self.handed = {}
+        self._absent.clear()
+
     def forget(self, identifier: int) -> None:
         """Know a task no more: its rows are gone."""
         super().pop(identifier, None)
+        self.handed.pop(identifier, None)
         self._absent.add(identifier)
 
 
@@ -569,6 +586,9 @@ class SqlTables(Tables):
     ) -> None:
         self.connection = connection
         self._readonly = readonly
+        self.version = 0
+        """What the connection said of the writes of others when this was begun."""
+        self.on_commit: Callable[[SqlTables], None] | None = None
         self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
         meta = connection.execute(SQL["meta"]).fetchone()
@@ -600,6 +620,7 @@ class SqlTables(Tables):
         self._tokens = self._own_tokens
         self.endings = Endings()
         self.begun = set()
+        self._asked = []
 
     @property
     def told(self) -> int:
@@ -609,13 +630,20 @@ class SqlTables(Tables):
 
     # Reading
 
-    def read_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
-        """Return the live tasks that a statement finds."""
+    def look_at_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds, to be looked at and not changed."""
         tasks, numbered = self.tasks, self.pools.numbered
         return [
             tasks.taken_in(row, numbered(row[2]).name)
             for row in self.connection.execute(statement, asked).fetchall()
         ]
+
+    def read_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds."""
+        found = self.look_at_live(statement, asked)
+        for task in found:
+            self.tasks.handed[task.new.id] = task
+        return found
 
     def read_ended(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the ended tasks that a statement finds."""
@@ -790,6 +818,19 @@ class SqlTables(Tables):
             self.connection.execute(SQL["save_meta"], meta)
             self._meta = meta
 
+    def committed(self) -> None:
+        """Hear that everything is stored for good."""
+        if self.on_commit is not None:
+            self.on_commit(self)
+
+    def trimmed(self) -> int:
+        """Let go of what the next transaction will hardly ask for; return how much is left."""
+        self.tasks.let_go()
+        kept = len(self.tasks)
+        for pool in self.pools.by_id.values():
+            kept += pool.trimmed()
+        return kept
+
     def _write_audit(self) -> None:
         count, told, at = len(self._records), *encoded(self._records)
         self._told += count
@@ -810,7 +851,7 @@ class SqlTables(Tables):
         """Sort out what became of each task, and send it, one statement for each kind."""
         change = Changes()
         numbers: dict[str, int] = {}
-        for task in dict.values(self.tasks):
+        for task in self.tasks.handed.values():
             name = task.new.pool
             number = numbers.get(name)
             if number is None:

@@ -37,6 +37,10 @@ class UnitOfWork(Protocol):
         """Send to the database what the jobs changed."""
         ...
 
+    def committed(self) -> None:
+        """Hear that it is stored for good."""
+        ...
+
 
 Unit = TypeVar("Unit", bound=UnitOfWork)
 T = TypeVar("T")
@@ -125,6 +129,7 @@ class Transactor(Generic[Unit]):
                 raise
             self._disconnect()
             self._not_known(error)
+        unit.committed()
 
     def undo(self, error: BaseException) -> None:
         """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""
