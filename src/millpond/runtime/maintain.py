@@ -83,6 +83,12 @@ class Maintenance:
         self.leadership.ask_now()
         self._nudge.set()
 
+    def others_wrote(self) -> None:
+        """Something may expire earlier, or is kept, that nobody told us of."""
+        if self._task is not None and self.leadership.leads and self._runtime.abilities.elects:
+            self.keep(None)
+            self._nudge.set()
+
     def took_over(self) -> None:
         """This process leads now: what was left lying about is for it."""
         self._due_at = 0.0
