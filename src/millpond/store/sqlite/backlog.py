@@ -49,14 +49,20 @@ class SqlLine(Line):
     first, is `mine`: whatever the file says of it, in a page that is read later, does not count.
     """
 
-    __slots__ = ("_backlog", "_behind", "_count", "_front", "_mine", "_size", "grp")
+    __slots__ = ("_backlog", "_behind", "_count", "_front", "_group", "_mine", "_size", "grp")
 
     def __init__(
-        self, backlog: SqlBacklog, grp: int, count: int | None, front: Place | None
+        self,
+        backlog: SqlBacklog,
+        group: SqlGroup | None,
+        count: int | None,
+        front: Place | None,
     ) -> None:
         super().__init__()
         self._backlog = backlog
-        self.grp = grp
+        self._group = group
+        """None = it is the one line of its pool and has the number of its pool."""
+        self.grp = backlog.pool if group is None else group.id
         self._count = count
         """How many there are; None = that is known elsewhere, and there may be any number."""
         self._front = front
@@ -93,6 +99,8 @@ class SqlLine(Line):
         if self._count is not None:
             self._count += 1
         self._mine.add(task.seq)
+        if self._group is not None:
+            self._backlog.handed[self._group] = None
         if self._heap is None:
             self._heap = []
         heappush(self._heap, (task.rank, task.seq, task))
@@ -141,6 +149,8 @@ class SqlLine(Line):
         task.grp = None  # type: ignore[attr-defined]
         if self._count is not None:
             self._count -= 1
+        if self._group is not None:
+            self._backlog.handed[self._group] = None
         row, head = self._row, self._head
         if head < len(row) and row[head] is task:
             self._head = head + 1
@@ -179,12 +189,12 @@ class SqlGroup(Group):
             self.id = backlog.tables.next_group()
             self.ready = False
             self.due = 0.0
-            self.tasks = SqlLine(backlog, self.id, 0, None)
+            self.tasks = SqlLine(backlog, self, 0, None)
         else:
             self.id, _, _, _, count, rank, seq, self.due, ready = row
             self.place = (rank, seq)
             self.ready = bool(ready)
-            self.tasks = SqlLine(backlog, self.id, count, Place(rank, seq, self.due))
+            self.tasks = SqlLine(backlog, self, count, Place(rank, seq, self.due))
         self.shelved = self.place
         """Where it stands on its shelf."""
 
@@ -277,24 +287,31 @@ class SqlUnits(dict[Unit, UnitState]):
         super().__init__()
         self._backlog = backlog
         self._stored: dict[Unit, Row | None] = {}
+        self._handed: set[Unit] = set()
+        """Those that somebody has in his hands, and may have changed."""
 
     def get(self, unit: Unit, default: UnitState | None = None) -> UnitState | None:  # type: ignore[override]
         """Return what is known of a unit, or None."""
+        self._handed.add(unit)
+        return self.look_at(unit) or default
+
+    def look_at(self, unit: Unit) -> UnitState | None:
+        """Return what is known of a unit, or None; to be read and not changed."""
         found = super().get(unit)
         if found is not None or unit in self._stored:
-            return found or default
+            return found
         backlog = self._backlog
         row = backlog.tables.connection.execute(SQL["unit"], (backlog.pool, unit or "")).fetchone()
-        return self._take_in(unit, row) or default
+        return self._take_in(unit, row)
 
-    def __missing__(self, unit: Unit) -> UnitState:
+    def __getitem__(self, unit: Unit) -> UnitState:
         found = self.get(unit)
         if found is None:
             raise KeyError(unit)
         return found
 
     def __contains__(self, unit: object) -> bool:
-        return self.get(unit) is not None  # type: ignore[arg-type]
+        return self.look_at(unit) is not None  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
         if super().__len__():
@@ -326,7 +343,7 @@ class SqlUnits(dict[Unit, UnitState]):
             for row in rows:
                 backlog.group_of(row)
             for unit in found:
-                groups = self[unit].groups
+                groups = super().__getitem__(unit).groups
                 assert isinstance(groups, SqlGroups)  # noqa: S101 - every unit of ours has such
                 groups.all_read = True
 
@@ -337,6 +354,7 @@ class SqlUnits(dict[Unit, UnitState]):
         for unit, *row in list(rows):
             if (unit or None) not in self._stored:
                 self._take_in(unit or None, tuple(row))
+        self._handed.update(super().keys())
         return super().items()
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
@@ -356,7 +374,7 @@ class SqlUnits(dict[Unit, UnitState]):
         """Send what has changed to the file."""
         backlog = self._backlog
         saved, dropped = [], []
-        for unit in {**self._stored, **self}:
+        for unit in self._handed:
             state, stored = super().get(unit), self._stored.get(unit)
             row = None if state is None else backlog.row_of_unit(unit, state)
             if row == stored:
@@ -371,6 +389,10 @@ class SqlUnits(dict[Unit, UnitState]):
             connection.executemany(SQL["drop_unit"], dropped)
         if saved:
             connection.executemany(SQL["save_unit"], saved)
+
+    def let_go(self) -> None:
+        """Have nothing in hand any more: everything is written, and the transaction is over."""
+        self._handed = set()
 
 
 class SqlShelf(Shelf):
@@ -482,7 +504,7 @@ class SqlLines(dict[Owner, Line]):
 class SqlBacklog(Backlog):
     """The queued tasks of one pool, read as they are asked for."""
 
-    __slots__ = ("_groups", "_plain", "expected", "pool", "tables")
+    __slots__ = ("_groups", "_plain", "expected", "handed", "pool", "tables")
 
     def __init__(self, spec: PoolSpec, tables: SqlTables, pool: int, row: dict[str, int]) -> None:
         super().__init__(spec)
@@ -492,6 +514,8 @@ class SqlBacklog(Backlog):
         self.expected = 1
         self._ready = row["ready"]
         self._groups: dict[int, SqlGroup] = {}
+        self.handed: dict[SqlGroup, None] = {}
+        """Groups that may have changed since they were written."""
         self._plain: dict[Owner, SqlGroup] = {}
         """The one group for each owner, where nothing looks at lanes and keys."""
         self._lines = SqlLines(self)
@@ -533,12 +557,17 @@ class SqlBacklog(Backlog):
         assert isinstance(self._ring, SqlRing)  # noqa: S101
         return self._ring
 
+    @property
+    def units(self) -> SqlUnits:
+        """The lanes and keys that were mentioned."""
+        assert isinstance(self._units, SqlUnits)  # noqa: S101
+        return self._units
+
     def write(self) -> None:
         """Send what has changed to the file."""
-        changed = [group for group in self._groups.values() if group.row() != group.stored]
-        self._write_groups(changed)
-        assert isinstance(self._units, SqlUnits)  # noqa: S101
-        self._units.write()
+        if self.handed:
+            self._write_groups([group for group in self.handed if group.row() != group.stored])
+        self.units.write()
         self.ring.seats.write()
 
     def _write_groups(self, groups: list[SqlGroup]) -> None:
@@ -572,29 +601,34 @@ class SqlBacklog(Backlog):
         identifier, unit, share, owner = row[:4]
         group = SqlGroup(self, (share or None, owner or None), unit or None, row)
         self._groups[identifier] = group
-        groups = self._unit(group.unit).groups
-        assert isinstance(groups, SqlGroups)  # noqa: S101
-        groups.take_in(group)
+        state = self.units.look_at(group.unit) or self._unit(group.unit)
+        assert isinstance(state.groups, SqlGroups)  # noqa: S101
+        state.groups.take_in(group)
         return group
 
     def line_of(self, owner: Owner) -> Line:
         """Return the line of an owner in a pool without groups: a group without a unit."""
         if owner is None:
             # It has the number of its pool and needs no row: what it holds is the queue.
-            line = SqlLine(self, self.pool, None if self._ready else 0, None)
+            line = SqlLine(self, None, None if self._ready else 0, None)
         else:
             asked = (self.pool, "", "", owner)
             row = self.tables.connection.execute(SQL["group"], asked).fetchone()
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
             # Its place is not kept up to date, so nobody may rely on it.
-            line = group.tasks = SqlLine(self, group.id, 0 if row is None else row[4], None)
+            line = group.tasks = SqlLine(self, group, 0 if row is None else row[4], None)
         line.expect(self.expected)
         return line
 
     def trimmed(self) -> int:
         """Let go of groups that are no more; return how much is kept in memory."""
-        self._groups = {i: group for i, group in self._groups.items() if group.stored is not None}
+        for group in self.handed:
+            if group.stored is None:
+                self._groups.pop(group.id, None)
+        self.handed = {}
+        self.units.let_go()
+        self.ring.seats.let_go()
         for line in dict.values(self._lines):
             if isinstance(line, SqlLine):
                 line.trim()
@@ -641,8 +675,7 @@ class SqlBacklog(Backlog):
         if not self.grouped:
             return
         units, shares = zip(*tasks, strict=True)
-        assert isinstance(self._units, SqlUnits)  # noqa: S101
-        self._units.read(dict.fromkeys(units))
+        self.units.read(dict.fromkeys(units))
         if self._fair:
             self.ring.seats.read(dict.fromkeys(shares))
 
@@ -744,6 +777,7 @@ class SqlBacklog(Backlog):
     def _place(self, group: Group, now: float) -> None:
         super()._place(group, now)
         assert isinstance(group, SqlGroup)  # noqa: S101
+        self.handed[group] = None
         head = group.tasks.head()
         if head is not None:
             group.due = head.due
@@ -783,7 +817,7 @@ class SqlBacklog(Backlog):
         connection, pool = self.tables.connection, (self.pool,)
         for name in ("forget_units", "forget_groups", "forget_seats"):
             connection.execute(SQL[name], pool)
-        self._groups = {}
+        self._groups, self.handed = {}, {}
         self._lines, self._units, self._shares = SqlLines(self), SqlUnits(self), SqlShelves(self)
         self._unit_timers = Paged(self._timers_page, count=0)
         self._fading = Paged(self._fading_page, count=0)

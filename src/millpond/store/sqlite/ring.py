@@ -28,15 +28,18 @@ class SqlSeats(dict[Share, Seat]):
         self._connection = connection
         self._pool = pool
         self._stored: dict[Share, dict[str, Row]] = {}
+        self._handed: set[Share] = set()
+        """Those that the ring has in its hands, and may have changed."""
 
     def get(self, share: Share, default: Seat | None = None) -> Seat | None:  # type: ignore[override]
         """Return the seat of a share, or None."""
         if share not in self._stored:
             found = self._connection.execute(SQL["seat"], (self._pool, share or ""))
             self._take_in(share, list(found))
+        self._handed.add(share)
         return super().get(share, default)
 
-    def __missing__(self, share: Share) -> Seat:
+    def __getitem__(self, share: Share) -> Seat:
         seat = self.get(share)
         if seat is None:
             raise KeyError(share)
@@ -74,8 +77,8 @@ class SqlSeats(dict[Share, Seat]):
     def write(self) -> None:
         """Send what has changed to the file."""
         saved, dropped = [], []
-        for share, stored in self._stored.items():
-            seat = super().get(share)
+        for share in self._handed:
+            seat, stored = super().get(share), self._stored[share]
             rows = {} if seat is None else {row[0]: row for row in _rows(seat)}
             if rows == stored:
                 continue
@@ -90,6 +93,10 @@ class SqlSeats(dict[Share, Seat]):
             self._connection.executemany(SQL["drop_seat"], dropped)
         if saved:
             self._connection.executemany(SQL["save_seat"], saved)
+
+    def let_go(self) -> None:
+        """Have nothing in hand any more: everything is written, and the transaction is over."""
+        self._handed = set()
 
 
 def _rows(seat: Seat) -> list[Row]:
