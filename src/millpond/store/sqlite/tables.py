@@ -629,6 +629,7 @@ class SqlTables(Tables):
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
         meta = connection.execute(SQL["meta"]).fetchone()
         self._meta: Row = meta
+        self._changes = connection.total_changes
         self.latest = meta[0]
         self.workers_joined = meta[1]
         self._next_group, self._next_claim, self._told = meta[2:5]
@@ -856,12 +857,14 @@ class SqlTables(Tables):
             self.leader.until,
             self.leader.generation,
         )
-        if meta != self._meta:
+        # A verb that found nothing to do need not tell when that was: it then writes nothing.
+        if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
             self.connection.execute(SQL["save_meta"], meta)
             self._meta = meta
 
     def committed(self) -> None:
         """Hear that everything is stored for good."""
+        self._changes = self.connection.total_changes
         if self.on_commit is not None:
             self.on_commit(self)
 
