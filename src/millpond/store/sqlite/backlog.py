@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 
 
 _TRIM_AT = 256
+_new_state = object.__new__
 _FIRST = (-(1 << 63), -1)
 """A place before every other."""
 
 _by_place = attrgetter("rank", "seq")
+_NO_TASKS: list[Task] = []
+_NOTHING: set[int] = set()
+"""What a line begins with: few come to have more, and there are many lines."""
 
 
 class Place(NamedTuple):
@@ -63,7 +67,9 @@ class SqlLine(Line):
         count: int | None,
         front: Place | None,
     ) -> None:
-        super().__init__()
+        self._row = _NO_TASKS
+        self._head = 0
+        self._heap = None
         self._backlog = backlog
         self._group = group
         """None = it is the one line of its pool and has the number of its pool."""
@@ -74,17 +80,20 @@ class SqlLine(Line):
         """The first of those that are not read, as long as that is known."""
         self._behind: tuple[int, int] | None = (0, 0) if count != 0 else None
         """Where the next page begins; None = all is read."""
-        self._mine: set[int] = set()
+        self._mine = _NOTHING
         self._size = 2
 
     def __len__(self) -> int:
         return self._count or 0
 
     def __iter__(self) -> Iterator[Task]:
+        row = self._row[self._head :]
         while self._behind is not None:
             self._read()
+            row += self._row
+        self._row, self._head = row, 0
         mine = self._mine
-        read = [task for task in self._row[self._head :] if task.seq not in mine]
+        read = [task for task in row if task.seq not in mine]
         added = {task.seq: task for _, _, task in self._heap or () if _grp(task) == self.grp}
         return iter([*read, *added.values()])
 
@@ -105,12 +114,12 @@ class SqlLine(Line):
                 kept[seq] = task
         self._row, self._head = sorted(kept.values(), key=_by_place), 0
         self._heap = self._front = None
-        self._mine = set()
+        self._mine = _NOTHING
 
     def begin_with(self, first: TaskRow, second: Place | None) -> None:
         """Take in the first task of the file and the place of the next, if nothing was read yet."""
         if self._behind == (0, 0):
-            self._row.append(first)
+            self._row = [first]
             self._behind = self._front = None
             if second is not None:
                 self._behind = (first.rank, place_of(self._backlog.pool, first.seq))
@@ -125,7 +134,7 @@ class SqlLine(Line):
         task.grp = self.grp  # type: ignore[attr-defined]
         if self._count is not None:
             self._count += 1
-        self._mine.add(task.seq)
+        self._own(task.seq)
         if self._group is not None:
             self._backlog.handed[self._group] = None
         if self._heap is None:
@@ -185,19 +194,25 @@ class SqlLine(Line):
         if head < len(row) and row[head] is task:
             self._head = head + 1
         else:
-            self._mine.add(task.seq)
+            self._own(task.seq)
         if self._front is not None and task.seq == self._front.seq:
             self._front = None
 
+    def _own(self, seq: int) -> None:
+        if self._mine is _NOTHING:
+            self._mine = set()
+        self._mine.add(seq)
+
     def _read(self) -> None:
-        """Read the next page."""
+        """Read the next page, when there is nothing left of the one before."""
         backlog, size = self._backlog, self._size
         if self._behind == (0, 0):
             statement, asked = SQL["next_of_group"], (self.grp, size)
         else:
             statement, asked = SQL["next_of_group_after"], (self.grp, *self._behind, size)
         page = backlog.tables.look_at_live(statement, asked)
-        self._row.extend(page)
+        self._row = page  # type: ignore[assignment]
+        self._head = 0
         self._front = None
         self._size = min(size * 2, 512)
         last = page[-1] if page else None
@@ -259,12 +274,14 @@ class SqlGroup(Group):
 class SqlGroups(dict["Address", Group]):
     """The groups of one unit; those nobody mentions stay in the file."""
 
+    __slots__ = ("_absent", "_backlog", "_count", "_unit", "all_read")
+
     def __init__(self, backlog: SqlBacklog, unit: Unit, count: int) -> None:
         super().__init__()
         self._backlog = backlog
         self._unit = unit
         self._count = count
-        self._absent: set[Address] = set()
+        self._absent: tuple[Address, ...] = ()
         self.all_read = not count
 
     def __len__(self) -> int:
@@ -284,7 +301,7 @@ class SqlGroups(dict["Address", Group]):
             SQL["group"], (backlog.pool, self._unit or "", share or "", owner or "")
         ).fetchone()
         if row is None:
-            self._absent.add(address)
+            self._absent += (address,)
             return default
         return backlog.group_of(row)
 
@@ -300,7 +317,8 @@ class SqlGroups(dict["Address", Group]):
 
     def __delitem__(self, address: Address) -> None:
         self._count -= 1
-        self._absent.add(address)
+        if not self.all_read:
+            self._absent += (address,)
         super().__delitem__(address)
 
     def take_in(self, group: Group) -> None:
@@ -450,42 +468,61 @@ class SqlUnits(dict[Unit, UnitState]):
 
 
 class SqlShelf(Shelf):
-    """The groups of one share and owner that could start something."""
+    """The groups of one share and owner that could start something.
 
-    __slots__ = ("paged",)
+    Nearly always there is one, and that is known: then nothing needs to be read for it.
+    """
 
-    def __init__(self, backlog: SqlBacklog, address: Address) -> None:
-        share, owner = address
-        asked = (backlog.pool, share or "", owner or "")
+    __slots__ = ("_address", "_backlog", "_paged")
 
-        def page(behind: Key | None, size: int) -> list[tuple[Key, SqlGroup]]:
-            name = "shelf" if behind is None else "shelf_after"
-            rows = backlog.tables.connection.execute(SQL[name], (*asked, *(behind or ()), size))
-            return [((row[5], row[6]), backlog.group_of(row)) for row in list(rows)]
+    def __init__(self, backlog: SqlBacklog, address: Address, *, empty: bool) -> None:
+        self._backlog = backlog
+        self._address = address
+        self._only: Group | None = None
+        self._paged = None if empty else self._from_the_file()
+        """None = there is at most one, which is in memory."""
 
-        if share is None and owner is None and not backlog.is_fair:
-            self.paged: Paged[SqlGroup] = Paged(backlog.shelf_ahead, most=AHEAD)
-            self.paged.expect(min(backlog.expected, AHEAD))
-        else:
-            self.paged = Paged(page, size=2)
+    def _from_the_file(self) -> Paged[Group]:
+        backlog = self._backlog
+        if self._address != (None, None) or backlog.is_fair:
+            return Paged(self._page, size=2)
+        paged: Paged[Group] = Paged(backlog.shelf_ahead, most=AHEAD)
+        paged.expect(min(backlog.expected, AHEAD))
+        return paged
+
+    def _page(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
+        backlog, (share, owner) = self._backlog, self._address
+        name = "shelf" if behind is None else "shelf_after"
+        asked = (backlog.pool, share or "", owner or "", *(behind or ()), size)
+        rows = backlog.tables.connection.execute(SQL[name], asked).fetchall()
+        return [((row[5], row[6]), backlog.group_of(row)) for row in rows]
 
     def __bool__(self) -> bool:
-        return bool(self.paged)
+        return self._only is not None if self._paged is None else bool(self._paged)
 
     def first(self) -> Group | None:
         """Return the group with the lowest place."""
-        return self.paged.peek()
+        return self._only if self._paged is None else self._paged.peek()
 
     def put(self, group: Group) -> None:
         """Let a group stand at its place."""
         assert isinstance(group, SqlGroup)  # noqa: S101
         group.shelved = group.place
-        self.paged.set(group, group.place)
+        if self._paged is None:
+            if self._only is None or self._only is group:
+                self._only = group
+                return
+            self._paged = Paged(self._page, count=0)
+            self._paged.set(self._only, self._only.place)
+            self._only = None
+        self._paged.set(group, group.place)
 
     def take(self, group: Group) -> None:
         """Take a group out."""
-        assert isinstance(group, SqlGroup)  # noqa: S101
-        self.paged.discard(group)
+        if self._paged is not None:
+            self._paged.discard(group)
+        elif self._only is group:
+            self._only = None
 
 
 class SqlShelves(dict["Address", Shelf]):
@@ -496,17 +533,27 @@ class SqlShelves(dict["Address", Shelf]):
         self._backlog = backlog
 
     def __missing__(self, address: Address) -> Shelf:
-        made = self[address] = SqlShelf(self._backlog, address)
+        made = self[address] = SqlShelf(self._backlog, address, empty=self._is_empty(address))
         return made
 
     def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]
-        """Return a shelf, unless it is known to be empty: only what is on one is in the ring."""
+        """Return a shelf, if there is anything on it."""
+        found = super().get(address)
+        if found is None and self._is_empty(address):
+            return default
+        return found or self[address]
+
+    def _is_empty(self, address: Address) -> bool:
+        """Return whether a shelf that nobody mentioned is empty: then its share is not seated."""
         share, owner = address
-        if owner is not None and address not in self:
-            seat = self._backlog.ring.seats.look_at(share)
-            if seat is None or owner not in seat.owners:
-                return default
-        return self[address]
+        seat = self._backlog.ring.seats.look_at(share)
+        return seat is None or owner not in seat.owners
+
+    def known_alone(self, group: SqlGroup) -> None:
+        """Take in a shelf that was read with others: there is one group on it."""
+        if group.address not in self:
+            shelf = self[group.address] = SqlShelf(self._backlog, group.address, empty=True)
+            shelf.put(group)
 
 
 class SqlLater(dict[int, "Task"]):
@@ -627,6 +674,12 @@ class SqlBacklog(Backlog):
         return self._ring
 
     @property
+    def shelves(self) -> SqlShelves:
+        """The shelves that were mentioned."""
+        assert isinstance(self._shares, SqlShelves)  # noqa: S101
+        return self._shares
+
+    @property
     def is_fair(self) -> bool:
         """Whether shares take turns."""
         return self._fair
@@ -728,7 +781,7 @@ class SqlBacklog(Backlog):
 
     def unit_of(self, unit: Unit, row: Row) -> UnitState:
         """Return what a row says of a unit."""
-        state = UnitState()
+        state = _new_state(UnitState)
         state.running, paused, blocked, state.held_until, state.tat, groups, *times = row
         state.paused, state.blocked = bool(paused), bool(blocked)
         state.groups = SqlGroups(self, unit, groups)
@@ -780,12 +833,11 @@ class SqlBacklog(Backlog):
                 self.ring.seats.seated_for_all(share or None, turn, joined)
             if row[5] is not None:
                 group = self._taken_ahead(row[5:])
-                shelf = self._shares[share or None, None]
-                assert isinstance(shelf, SqlShelf)  # noqa: S101
-                shelf.paged.begin_with([((row[10], row[11]), group)], all_of_it=not more)
+                if not more:
+                    self.shelves.known_alone(group)
         return turns
 
-    def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, SqlGroup]]:
+    def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
         """Return the groups that are next, and take in what starting their tasks asks for."""
         asked = (self.pool, *(behind or _FIRST), size)
         rows = self.tables.connection.execute(SQL["shelf_ahead"], asked).fetchall()
