@@ -714,6 +714,20 @@ class SqlTables(Tables):
             if pool.sql_backlog.grouped and not pool.spec.strict:
                 pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
 
+    def expect_ends(self, identifiers: Iterable[int]) -> None:
+        """Read at once what the settlements of these tasks will ask for."""
+        tasks = self.tasks
+        tasks.read(identifiers)
+        ending: dict[str, list[Task]] = {}
+        for identifier in identifiers:
+            task = dict.get(tasks, identifier)
+            if task is not None and task.stored_live:
+                ending.setdefault(task.new.pool, []).append(task)
+        for name, ends in ending.items():
+            pool = self.pools[name]
+            assert isinstance(pool, SqlPool)  # noqa: S101
+            pool.sql_backlog.expect_ends(ends)
+
     # What hangs on an arrow, where a row says it already
 
     def _forget_waiting(self, task: Task) -> None:
