@@ -595,9 +595,12 @@ class SqlBacklog(Backlog):
     def trimmed(self) -> int:
         """Let go of groups that are no more; return how much is kept in memory."""
         self._groups = {i: group for i, group in self._groups.items() if group.stored is not None}
-        for line in dict.values(self._lines):
-            if isinstance(line, SqlLine):
-                line.trim()
+        for owner, line in list(dict.items(self._lines)):
+            assert isinstance(line, SqlLine)  # noqa: S101 - every line of ours is
+            line.trim()
+            if owner is not None and line.grp not in self._groups:
+                # What would be put in it later would stand in a group that nobody writes.
+                del self._lines[owner]
         return len(self._groups) + dict.__len__(self._units) + dict.__len__(self.ring.seats)
 
     def expect(self, count: int) -> None:
