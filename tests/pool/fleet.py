@@ -17,8 +17,9 @@ from millpond.testing.files import InlineStore
 class Cable:
     """The way of one process to the shared store; once cut, nothing comes through any more."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, own: bool = False) -> None:
         self._store = store
+        self._own = own
         self.cut = False
 
     @property
@@ -39,7 +40,9 @@ class Cable:
         return send
 
     async def close(self) -> None:
-        """Leave the store to the others."""
+        """Leave the store to the others; a connection of its own is closed."""
+        if self._own:
+            await self._store.close()
 
 
 class Fleet:
@@ -66,7 +69,7 @@ class Fleet:
 
     def _cable(self, mp: Millpond) -> Store:
         store = self.store if self._path is None else self._opened(self._path)
-        cable: Any = Cable(store)
+        cable: Any = Cable(store, own=self._path is not None)
         self._cables[mp] = cable
         return cable  # type: ignore[no-any-return]
 
@@ -75,7 +78,8 @@ class Fleet:
 
         Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
         """
-        self._cables[mp].cut = True
+        cable = self._cables[mp]
+        cable.cut = True
         runtime = mp.runtime
         workers = list(runtime.workers)
         tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
@@ -89,6 +93,7 @@ class Fleet:
             await asyncio.sleep(0)
         await asyncio.gather(*alive, return_exceptions=True)
         mp._runtime = mp._stack = None
+        await cable.close()
         if found_dead:
             for worker in workers:
                 await self.store.control(Bury(worker.name))

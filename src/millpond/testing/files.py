@@ -1,4 +1,4 @@
-"""SQLite stores for tests: every verb on the caller's thread, so that virtual time goes with them."""
+"""SQLite stores for tests: every verb on the caller's thread, as virtual time needs it."""
 
 from __future__ import annotations
 
