@@ -113,7 +113,8 @@ def rate_of(answers: list[Answer], count: int, *, part: bool = False) -> Drained
     emptied = [one["empty"] for one in answers]
     whole = None
     if not part and all(emptied):
-        assert ran == count, f"{ran} runs of {count} tasks"
+        if ran != count:
+            raise ActFailed(f"{ran:,} runs of {count:,} tasks")
         whole = count / ((max(emptied) - first) / 1e9)
     cpu = sum(one["cpu"] * one["executed"] for one in there) / ran
     return Drained((counted - 1) / ((last - first) / 1e9), whole, cpu)

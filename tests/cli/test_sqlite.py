@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +21,7 @@ from millpond import TaskInfo
 from millpond.cli.exits import Exit
 
 TERM = signal.SIGTERM
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
 def worker_of(folder: Path, *options: str) -> AbstractContextManager[Running]:
@@ -74,6 +77,23 @@ def test_two_workers_share_what_there_is(tmp_path: Path) -> None:
         assert (Exit.CLEAN, Exit.CLEAN) == (one.ended(), two.ended())
     assert {"completed": 100} == statuses(tmp_path)
     assert [*range(100)] == sorted(runs(tmp_path, "begun"))
+
+
+def test_the_application_of_the_documentation_is_served(tmp_path: Path) -> None:
+    """What `python mail_app.py` has stored, its worker does; one of another store does not."""
+    path = ":".join([str(EXAMPLES), *sys.path])
+    example = [sys.executable, str(EXAMPLES / "mail_app.py")]
+    subprocess.run(example, cwd=tmp_path, env={"PYTHONPATH": path}, check=True, timeout=PATIENCE)
+    with running(
+        "mail_app", "--once", "--store", "sqlite:///other.db", cwd=tmp_path, PYTHONPATH=path
+    ) as worker:
+        assert Exit.CLEAN == worker.ended()
+        assert "serving mail of mail_app from sqlite:///other.db, each pool up to" in worker.told
+        assert "stopped: 0 completed" in worker.told
+    with running("mail_app:mp", "--once", cwd=tmp_path, PYTHONPATH=path) as worker:
+        assert Exit.CLEAN == worker.ended()
+        assert "serving mail of mail_app:mp from sqlite:///mail.db, each pool up to" in worker.told
+        assert "stopped: 1 completed" in worker.told
 
 
 @pytest.mark.rows("CX-T113", "CX-T114")
@@ -175,6 +195,29 @@ def test_a_worker_that_lost_its_leases_in_its_sleep_ends_nothing(tmp_path: Path)
 
 
 # Stores that cannot be opened
+
+
+def test_a_store_that_somebody_keeps_is_no_reason_to_stay(tmp_path: Path) -> None:
+    """A signal ends the wait for it: nothing is held, so there is nothing to drain."""
+    submit(tmp_path, "job", range(1))
+    path = tmp_path / "work.db-writers"
+    with path.open() as line:
+        fcntl.flock(line, fcntl.LOCK_EX)
+        with running("ledger_hasty:make", LEDGER=str(tmp_path)) as worker:
+            until_it_has_open(worker, path)
+            worker.signal(TERM)
+            worker.until("SIGTERM: stopped before the store was open")
+            assert Exit.CLEAN == worker.ended()
+    assert {"queued": 1} == statuses(tmp_path)
+
+
+def until_it_has_open(worker: Running, path: Path) -> None:
+    """Wait until a file is open in its process: it stands in line then, or is about to."""
+    files = Path(f"/proc/{worker.process.pid}/fd")
+    deadline = time.monotonic() + PATIENCE
+    while not any(link.resolve() == path for link in files.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:

@@ -28,9 +28,7 @@ def after_the_echo() -> None:
 def test_the_first_signal_lets_what_runs_end(number: signal.Signals) -> None:
     """What had begun is completed, what had not is left uncharged, and the exit code is 0."""
     with running("shop:mp", "--concurrency", "1", SHOP_WORK="brief brief") as worker:
-        worker.until(
-            "serving jobs, other, paced of shop:mp from a store of its own, at most 1 task"
-        )
+        worker.until("serving jobs, other, paced of shop:mp from a store of its own, at most 1 at")
         worker.until("brief begun")
         worker.signal(number)
         worker.until(f"{number.name}: draining, with 1 running and up to 30 s for that")
@@ -248,6 +246,11 @@ def test_an_application_may_have_logs_of_its_own() -> None:
             "--pools: no pool named 'mail' (there are: jobs, other, paced)",
         ),
         (
+            ["shop:mp", "--store", "mysql://me:secret@host/db"],
+            Exit.USAGE,
+            "--store: MILL-0",
+        ),
+        (
             ["trouble:closed"],
             Exit.STORE,
             "MILL-020 cannot open work\\x1b.db: the disk is full; make room and start again",
@@ -262,6 +265,7 @@ def test_what_it_cannot_serve_is_told_in_a_line(
         assert code == worker.ended()
         assert 1 == len(worker.lines)
         assert worker.told.startswith(f"millpond worker: {complaint}")
+        assert "secret" not in worker.told
 
 
 def test_resources_that_fail_are_shown_with_their_traceback() -> None:

@@ -19,6 +19,8 @@ from millpond.testing.torture.evidence import Evidence, gather
 from millpond.testing.torture.member import LEDGER, Member
 from millpond.testing.torture.plan import Orders
 
+VERBS = ("submit", "lease", "renew", "settle", "recover", "control")
+
 
 class Cable:
     """The way of one member to the store; cut, it keeps what is sent until it is mended."""
@@ -34,6 +36,9 @@ class Cable:
         return self._store.view
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        if verb not in VERBS:
+            raise AttributeError(verb)
+
         async def send(*args: Any, **kwargs: Any) -> Any:
             await self.whole.wait()
             return await getattr(self._store, verb)(*args, **kwargs)

@@ -272,6 +272,11 @@ def a_page_not_visited(evidence: Evidence) -> None:
     change_line(evidence, line_of(evidence, Drained), completed=49)
 
 
+def a_drain_that_returned_too_early(evidence: Evidence) -> None:
+    place = line_of(evidence, Drained)
+    change_line(evidence, place, wall=evidence.lines[place].wall - 1)
+
+
 def a_page_visited_twice(evidence: Evidence) -> None:
     place = record_of(
         evidence, lambda record: record.pool == "crawl" and record.event is Event.SUBMIT
@@ -344,6 +349,7 @@ DOCTORED = [
     ("runs visited each page", a_run_nobody_drained),
     ("runs visited each page", a_page_not_visited),
     ("runs visited each page", a_page_visited_twice),
+    ("runs visited each page", a_drain_that_returned_too_early),
     ("whoever waited", a_waiter_given_another_result),
     ("whoever waited", a_waiter_told_another_end),
     ("no process ended by itself", a_worker_that_fell_over),

@@ -164,6 +164,13 @@ def test_one_in_a_hundred_may_be_late() -> None:
     assert not recovered_in_time([*fine, *locked]).broken
 
 
+def test_of_a_few_recoveries_the_middle_counts() -> None:
+    """One slow one among five proves nothing; three do."""
+    fast, slow = [recovery(0.3)] * 4, [recovery(2.0)]
+    assert not recovered_in_time([*fast, *slow]).broken
+    assert recovered_in_time([*fast[:2], *slow * 3]).broken
+
+
 @pytest.mark.parametrize(
     ("part", "expected"), [(0.0, 1.0), (0.5, 2.0), (0.75, 3.0), (0.99, 4.0), (1.0, 4.0)]
 )

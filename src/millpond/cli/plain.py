@@ -1,4 +1,4 @@
-"""Plain text: what others chose (names, messages, addresses), made fit for a terminal."""
+"""Plain text: what others chose, such as names and messages, made fit for a terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,3 @@ def plain(text: str, *, lines: bool = False) -> str:
         return text
     kept = LINES if lines else frozenset()
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
-
-
-def without_secrets(url: str) -> str:
-    """Return a store's address as it may be shown: no password, and no query that may hold one."""
-    scheme, strokes, rest = url.partition("://")
-    # The last @ ends the password, whatever else is in it; what is shown must not be more of it.
-    user, at, place = rest.rpartition("@")
-    path = place.partition("?")[0].partition("#")[0]
-    return plain(f"{scheme}{strokes}{user.partition(':')[0]}{at}{path}")

@@ -14,9 +14,10 @@ import msgspec
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.leave import leave_within, who_stays
-from millpond.cli.plain import plain, without_secrets
+from millpond.cli.plain import plain
 from millpond.cli.signals import Stop
 from millpond.core.errors import MillpondError
+from millpond.pool.address import shown
 
 if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
@@ -29,6 +30,9 @@ LOOK_EVERY = 1.0
 
 LEAVE_WITHIN = 5.0
 """Seconds for whatever is left of the process once the worker is done."""
+
+CLOSE_WITHIN = 1.0
+"""Seconds for a store that is opened to be closed instead."""
 
 NAMED = 8
 """How many pools the first line names."""
@@ -46,6 +50,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(mp: Millpond, wanted: Wanted) -> Exit:
     """Run tasks until a signal, or until idle; return how that ended."""
+    try:
+        code = await _serve(mp, wanted)
+    except Refusal as refusal:
+        leave_within(LEAVE_WITHIN, refusal.code, refusal.message)
+        raise
+    leave_within(LEAVE_WITHIN, code, f"{who_stays()} does not end; it leaves all the same")
+    return code
+
+
+async def _serve(mp: Millpond, wanted: Wanted) -> Exit:
     stop = Stop(asyncio.get_running_loop())
     stop.listen()
     # The one worker is the one that was asked for, whatever else the application does on opening.
@@ -53,7 +67,9 @@ async def serve(mp: Millpond, wanted: Wanted) -> Exit:
     code: Exit | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:
-            worker = await _started(mp, wanted, stack)
+            worker = await _started(mp, wanted, stop, stack)
+            if worker is None:
+                return Exit.CLEAN
             await _until_over(worker, stop, once=wanted.once)
             code = await _drained(worker, stop, wanted.grace)
     except Exception as error:
@@ -61,14 +77,17 @@ async def serve(mp: Millpond, wanted: Wanted) -> Exit:
             raise
         # Its work is done and told; only what it closes on the way out went wrong.
         log.warning("closing failed: %s", error, exc_info=error)
-    leave_within(LEAVE_WITHIN, code, f"{who_stays()} does not end; it leaves all the same")
     return code
 
 
-async def _started(mp: Millpond, wanted: Wanted, stack: contextlib.AsyncExitStack) -> Worker:
-    """Open the store and start the worker."""
+async def _started(
+    mp: Millpond, wanted: Wanted, stop: Stop, stack: contextlib.AsyncExitStack
+) -> Worker | None:
+    """Open the store and start the worker; None if a signal was faster."""
     try:
-        await stack.enter_async_context(mp)
+        if not await _opened(mp, stop, stack):
+            log.info("%s: stopped before the store was open", stop.name)
+            return None
         worker = await stack.enter_async_context(mp.worker(wanted.pools, wanted.concurrency))
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from None
@@ -79,16 +98,31 @@ async def _started(mp: Millpond, wanted: Wanted, stack: contextlib.AsyncExitStac
     return worker
 
 
+async def _opened(mp: Millpond, stop: Stop, stack: contextlib.AsyncExitStack) -> bool:
+    """Open the store, which may have to wait for others, unless a signal comes first."""
+    log.debug("opening %s", plain(shown(mp.url)))
+    opening = asyncio.ensure_future(stack.enter_async_context(mp))
+    asked = asyncio.ensure_future(stop.drain.wait())
+    await asyncio.wait((opening, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if opening.done():
+        await opening
+        return True
+    opening.cancel()
+    await asyncio.wait((opening,), timeout=CLOSE_WITHIN)
+    return False
+
+
 def first_line(mp: Millpond, wanted: Wanted) -> str:
     """Return what is served, from where, and how much at once."""
     names = list(wanted.pools or (pool.name for pool in mp.pools()))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    store = "a store of its own" if mp.url is None else without_secrets(mp.url)
+    store = "a store of its own" if mp.url is None else plain(shown(mp.url))
     limit = wanted.concurrency
-    most = "as many tasks as each pool allows" if limit is None else f"at most {limit} tasks"
+    most = "each pool up to its limit" if limit is None else f"at most {limit} at a time"
     return (
         f"serving {', '.join(names[:NAMED])}{more} of {plain(wanted.app)} from {store}, "
-        f"{most} at a time{', until idle' if wanted.once else ''} (pid {os.getpid()})"
+        f"{most}{', until idle' if wanted.once else ''} (pid {os.getpid()})"
     )
 
 

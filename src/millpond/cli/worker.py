@@ -12,7 +12,7 @@ from millpond.cli import logs
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.load import load
 from millpond.cli.serve import Wanted, serve
-from millpond.core.errors import UnknownPool
+from millpond.core.errors import MillpondError, UnknownPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +124,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     mp = load(asked.app)
     logs.set_up(asked.log_level)
+    if asked.store is not None:
+        _use_store(mp, asked.store)
     _check(mp, asked.app, asked.pools)
     wanted = Wanted(
         app=asked.app,
@@ -133,6 +135,14 @@ def main(arguments: Sequence[str]) -> int:
         grace=asked.grace,
     )
     return asyncio.run(serve(mp, wanted))
+
+
+def _use_store(mp: Millpond, url: str) -> None:
+    """Let the pools be kept elsewhere than the application says."""
+    try:
+        mp.url = url
+    except MillpondError as error:
+        raise Refusal(Exit.USAGE, f"--store: {error}") from None
 
 
 def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:

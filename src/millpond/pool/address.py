@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +21,9 @@ def shown(url: str | None) -> str:
     """Return a URL as it may stand in a log: without a password, and without what follows a `?`."""
     if url is None:
         return "memory"
-    parts = urlsplit(url)
-    place = parts.netloc
-    if "@" in place:
-        who, _, host = place.rpartition("@")
-        place = f"{who.partition(':')[0]}:***@{host}" if ":" in who else place
-    return urlunsplit(parts._replace(netloc=place, query="", fragment="")) if place else url
+    scheme, strokes, rest = url.partition("://")
+    # The last @ ends the password, whatever else is in it: better too little than some of it.
+    who, at, place = rest.rpartition("@")
+    user, colon, _ = who.partition(":")
+    path = place.partition("?")[0].partition("#")[0]
+    return f"{scheme}{strokes}{user}{':***' if colon else ''}{at}{path}"

@@ -114,7 +114,7 @@ class Millpond:
         migrate: bool = True,
     ) -> None:
         self._file = file_of(url)
-        self.url = url
+        self._url = url
         if isinstance(imports, str):
             raise ConfigError("imports", imports, "must be a list of modules")
         self.imports = tuple(check.text("imports", module) for module in imports)
@@ -203,6 +203,18 @@ class Millpond:
         return await SqliteStore.open(
             file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
         )
+
+    @property
+    def url(self) -> str | None:
+        """Where its pools are kept; None = in memory. It may be changed while it is closed."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str | None) -> None:
+        if self.is_open or self._opening:
+            raise AlreadyOpen("this Millpond is open; where its pools are kept cannot change now")
+        self._file = file_of(url)
+        self._url = url
 
     @property
     def durable(self) -> bool:

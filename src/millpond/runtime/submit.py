@@ -121,7 +121,8 @@ class Submitter:
         """Send a batch on its own, or with the others that come while a verb is under way."""
         if self._closed is not None:
             raise self._closed
-        if self._sending:
+        if self._sending or self._next:
+            # Whoever comes while others wait to be sent goes with them, and not before them.
             answered: asyncio.Future[BatchAnswer] = self._runtime.loop.create_future()
             self._next.append((batch, answered))
             return await answered

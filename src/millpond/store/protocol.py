@@ -170,6 +170,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int = 0
     revision: int = 0
+    cancelled: tuple[int, ...] = ()
+    """Tasks in the hands of a worker of which the end was asked for by this order."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()

@@ -5,14 +5,12 @@ import os
 from pathlib import Path
 
 from millpond import Context, Millpond
-from millpond.store.sqlite.store import SqliteStore
 
 
 def make(folder: Path | None = None) -> Millpond:
     """Return the application as it is in every process; its files are in one folder."""
     place = folder or Path(os.environ["LEDGER"])
-    mp = Millpond(lease=3.0, work=False)
-    mp.make_store = lambda: SqliteStore(place / "work.db")
+    mp = Millpond(f"sqlite:///{place}/work.db", lease=3.0)
     jobs = mp.pool("jobs", max_concurrent=4)
 
     def note(*words: object) -> None:

@@ -50,6 +50,9 @@ class Away:
         self.view = self._store.view
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        if verb not in ("submit", "lease", "renew", "settle", "recover", "control"):
+            raise AttributeError(verb)
+
         async def send(*args: Any, **kwargs: Any) -> Any:
             if state() == "silent":
                 await asyncio.Event().wait()

@@ -20,6 +20,9 @@ class Entries:
         known: int = self.connection.execute("SELECT count(*) FROM entry").fetchone()[0]
         return known + len(self.added)
 
+    def committed(self) -> None:
+        """Hear that it is stored."""
+
     def write(self) -> None:
         """Send the words to the database."""
         self.connection.executemany(

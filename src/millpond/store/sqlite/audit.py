@@ -21,7 +21,7 @@ _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 def encoded(records: Sequence[Note | Record]) -> tuple[bytes, float]:
     """Return records as bytes, and when the last of them was written."""
-    rows = [_noted(r) if type(r) is tuple else msgspec.structs.astuple(r) for r in records]
+    rows = [_noted(r) if isinstance(r, tuple) else msgspec.structs.astuple(r) for r in records]
     return _pack(rows), rows[-1][0]
 
 

@@ -18,6 +18,8 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from millpond.store.sqlite.beside import file_beside
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,12 +31,15 @@ FLOCK = sys.platform != "win32"
 if FLOCK:
     import fcntl
 
+_ENDING = "-writers"
+
 
 class WritersLock:
     """One holder over all processes and connections of ours; an object serves one thread."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.with_name(f"{path.name}-writers")
+        self.path = path.with_name(path.name + _ENDING)
+        self._database = path
         self._descriptor: int | None = None
         self._crowded = False
         self._complained = False
@@ -78,8 +83,7 @@ class WritersLock:
             return
         try:
             if self._descriptor is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._descriptor = os.open(self.path, flags, 0o666)
+                self._descriptor = file_beside(self._database, _ENDING)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise

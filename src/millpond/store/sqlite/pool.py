@@ -478,6 +478,11 @@ class SqlPool(PoolTable):
                 break
         return waits[:MEASURED], run_times[:MEASURED]
 
+    def trimmed(self) -> int:
+        """Let go of what is hardly asked for again; return how much is kept in memory."""
+        self.known_keys.forget_all()
+        return self.sql_backlog.trimmed()
+
     # Writing
 
     def write(self) -> None:

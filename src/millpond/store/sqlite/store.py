@@ -8,15 +8,19 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.core.errors import MillpondError, StoreClosed
+from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite.connect import begin, connect
 from millpond.store.sqlite.errors import translated
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.pool import SqlPool
+from millpond.store.sqlite.presence import Presence
 from millpond.store.sqlite.tables import SqlTables
+from millpond.store.sqlite.transact import Transactor
 from millpond.store.sqlite.view import SqliteView
+from millpond.store.sqlite.wake import Wakes
 from millpond.store.sqlite.writer import Writer
 from millpond.store.verbs import steps
 
@@ -27,11 +31,11 @@ if TYPE_CHECKING:
 
     from millpond.core.control import Order
     from millpond.core.lease import LeaseAsk
+    from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
     from millpond.store.protocol import (
         Batch,
-        ControlAnswer,
         LeaseAnswer,
         RecoverAnswer,
         RenewAnswer,
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BODIES_KEPT = 100_000
+_ROWS_KEPT = 5_000
+"""How many rows are kept in memory between two transactions, at most."""
 
 
 class SqliteStore:
@@ -62,12 +68,14 @@ class SqliteStore:
         durability: Durability = "full",
         may_migrate: bool = True,
         clock: Callable[[], float] = time.time,
+        owner: str = "",
         inline: bool = False,
     ) -> None:
         self._path = path
         self._clock = clock
         self._dice = random.SystemRandom()
         self._bodies: dict[int, NewTask] = {}
+        self._kept: SqlTables | None = None
         self._closed = False
         self._open = partial(connect, path, durability=durability)
         first = self._open()
@@ -81,7 +89,13 @@ class SqliteStore:
         if not inline:
             self._reader.execute("PRAGMA query_only=ON")
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
-        self._writer = None if inline else Writer(path, self._open, self._unit)
+        self._wakes = None if inline or not owner else Wakes(path, owner)
+        self._writer = (
+            None if inline else Writer(path, self._open, self._unit, committed=self._committed)
+        )
+        self.presence = None if inline else Presence(path)
+        """Which processes of this host are there."""
+        self._seen_version = 0
         self._view = SqliteView(self._read, clock)
 
     @classmethod
@@ -89,13 +103,15 @@ class SqliteStore:
         cls,
         path: Path,
         *,
-        owner: str = "",  # noqa: ARG003 - who sends hints to the others
+        owner: str = "",
         durability: Durability = "full",
         migrate: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the file in another thread: it may have to wait for others."""
-        made = partial(cls, path, durability=durability, may_migrate=migrate, clock=clock)
+        made = partial(
+            cls, path, durability=durability, may_migrate=migrate, clock=clock, owner=owner
+        )
         return await asyncio.get_running_loop().run_in_executor(None, made)
 
     @property
@@ -104,7 +120,56 @@ class SqliteStore:
         return self._view
 
     def _unit(self, connection: sqlite3.Connection) -> SqlTables:
-        return SqlTables(connection, self._dice.getrandbits(64), self._bodies)
+        """Return what jobs work on: the last unit of work, while nobody else has written.
+
+        Asked inside the transaction, so nobody can write any more; a connection that was opened
+        anew counts from another number.
+        """
+        kept, self._kept = self._kept, None
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        if kept is not None and kept.connection is connection and kept.version == version:
+            return kept
+        unit = self._new_unit(connection, self._bodies)
+        unit.version = version
+        unit.on_commit = self._keep
+        return unit
+
+    def _new_unit(
+        self, connection: sqlite3.Connection, bodies: dict[int, NewTask] | None = None
+    ) -> SqlTables:
+        unit = SqlTables(connection, self._dice.getrandbits(64), bodies)
+        reached = getattr(self._clock, "reached", None)
+        if reached is not None:
+            # Another process may have acted at a moment that this one's clock has yet to come to.
+            reached(unit.latest)
+        return unit
+
+    def _keep(self, unit: SqlTables) -> None:
+        """Keep a unit of work that was committed, unless it has grown."""
+        self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
+
+    # Others
+
+    def listen(self, tell: Callable[[Hint], None]) -> None:
+        """Call `tell` on this loop with the hints of other processes, from now on."""
+        if self._wakes is not None:
+            self._wakes.listen(tell, asyncio.get_running_loop())
+
+    def renewer(self) -> Renewer:
+        """Return what renews from a thread of its own."""
+        return Renewer(self._path, self._open, self._new_unit, self._clock)
+
+    async def changed(self) -> bool:
+        """Return whether anybody wrote since it was last asked."""
+        version = await self._on_reader(_version_of)
+        before, self._seen_version = self._seen_version, version
+        return version != before
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        """Tell the others, in the writer's thread, what was just stored."""
+        if self._wakes is None:
+            return None
+        return self._wakes.send(hint_of(answers) if answers else None)
 
     # How a verb is carried out
 
@@ -127,9 +192,11 @@ class SqliteStore:
             except MillpondError:
                 unit.write()
                 connection.execute("COMMIT")
+                unit.committed()
                 raise
             unit.write()
             connection.execute("COMMIT")
+            unit.committed()
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -139,24 +206,20 @@ class SqliteStore:
         return answer
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
-        if self._threads is None:
-            return self._answer(question)
+        return await self._on_reader(partial(_answer, question))
+
+    async def _on_reader(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask something of the reading connection, in the thread that has it."""
         if self._closed:
             message = f"the store {self._path} is closed; open a new one"
             raise StoreClosed(message)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._answer, question
-        )
-
-    def _answer(self, question: Callable[[SqlTables], object]) -> object:
-        """Answer a question of one moment; whatever it made of the tables is forgotten."""
-        self._reader.execute("BEGIN")
         try:
-            return question(SqlTables(self._reader, 0, readonly=True))
+            if self._threads is None:
+                return question(self._reader)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, question, self._reader)
         except sqlite3.Error as error:
             raise translated(error, self._path) from error
-        finally:
-            self._reader.execute("ROLLBACK")
 
     def _moment(self, now: float | None) -> float:
         return self._clock() if now is None else now
@@ -169,9 +232,7 @@ class SqliteStore:
         """Take in batches, each whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
-            for batch in batches:
-                if batch.tasks:
-                    tables.expect(batch.tasks)
+            tables.expect([new for batch in batches for new in batch.tasks])
             return steps.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
@@ -210,7 +271,7 @@ class SqliteStore:
         def job(tables: SqlTables) -> SettleAnswer:
             named = [one.fence.task for one in settlements]
             named += [one.successor.task for one in settlements if one.successor is not None]
-            tables.tasks.read(named)
+            tables.expect_ends(named)
             if then is not None:
                 _expect(tables, then, leaving=len(settlements))
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
@@ -252,9 +313,14 @@ class SqliteStore:
         self._closed = True
         if self._writer is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        if self._wakes is not None:
+            self._wakes.close()
         if self._threads is not None:
+            # What is being read ends first; then nobody uses the connection any more.
+            self._threads.submit(self._reader.close)
             self._threads.shutdown(wait=False)
-        self._reader.close()
+        else:
+            self._reader.close()
 
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
         """Keep the bodies of what is leased: its settle will want them again."""
@@ -264,6 +330,67 @@ class SqliteStore:
             task = tables.tasks.get(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
+
+
+def _answer(question: Callable[[SqlTables], T], connection: sqlite3.Connection) -> T:
+    """Answer a question of one moment; whatever it made of the tables is forgotten."""
+    connection.execute("BEGIN")
+    try:
+        return question(SqlTables(connection, 0, readonly=True))
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+def hint_of(answers: Sequence[Any]) -> Hint:
+    """Return what other processes should hear of these answers."""
+    wakes: dict[str, Wake] = {}
+    ended: list[int] = []
+    finished: list[int] = []
+    cancelled: list[int] = []
+    for answer in answers:
+        for wake in getattr(answer, "wakes", ()):
+            before = wakes.get(wake.pool)
+            if before is None or wake.at < before.at:
+                wakes[wake.pool] = wake
+        ended += getattr(answer, "ended", ())
+        finished += getattr(answer, "finished_runs", ())
+        if isinstance(answer, ControlAnswer):
+            cancelled += answer.cancelled
+    return Hint(
+        wakes=tuple(wakes.values()),
+        ended=tuple(ended),
+        finished_runs=tuple(finished),
+        cancelled=tuple(cancelled),
+    )
+
+
+class Renewer:
+    """Renews from a thread, and waits there: it has a connection of its own."""
+
+    def __init__(
+        self,
+        path: Path,
+        open_connection: Callable[[], sqlite3.Connection],
+        make_unit: Callable[[sqlite3.Connection], SqlTables],
+        clock: Callable[[], float],
+    ) -> None:
+        self._transactor = Transactor(path, open_connection, make_unit)
+        self._clock = clock
+
+    def renew(self, worker: str, lease: float) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return self._transactor.run(
+            lambda tables: steps.renew(tables, worker, lease, self._clock())
+        )
+
+    def close(self) -> None:
+        """Let its connection go."""
+        self._transactor.close()
 
 
 def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:

@@ -37,6 +37,10 @@ class UnitOfWork(Protocol):
         """Send to the database what the jobs changed."""
         ...
 
+    def committed(self) -> None:
+        """Hear that it is stored for good."""
+        ...
+
 
 Unit = TypeVar("Unit", bound=UnitOfWork)
 T = TypeVar("T")
@@ -125,6 +129,11 @@ class Transactor(Generic[Unit]):
                 raise
             self._disconnect()
             self._not_known(error)
+        try:
+            unit.committed()
+        except Exception:
+            # It is stored. An error now would have it done a second time.
+            log.exception("after a commit to %s", self.path)
 
     def undo(self, error: BaseException) -> None:
         """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""

@@ -88,6 +88,9 @@ class Writer(Generic[Unit]):
     A job must be able to run twice: where a group fails, each of its jobs is tried once more, in a
     transaction of its own. A job that raises a MillpondError must have changed nothing; any other
     exception undoes its whole transaction.
+
+    `committed` is called in the thread with the answers of each commit, after they were given. It
+    may answer with a number of seconds: if no job comes by then, it is called without answers.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Writer(Generic[Unit]):
         open_connection: Callable[[], sqlite3.Connection],
         make_unit: Callable[[sqlite3.Connection], Unit],
         *,
-        committed: Callable[[Sequence[Any]], None] | None = None,
+        committed: Callable[[Sequence[Any]], float | None] | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._path = path
@@ -107,6 +110,7 @@ class Writer(Generic[Unit]):
         self._jobs: deque[_Job[Unit]] = deque()
         self._news = threading.Condition(threading.Lock())
         self._closing = False
+        self._hook_again: float | None = None
         self._in_line = False
         self._watched = False
         self._watch_until = 0.0
@@ -162,7 +166,7 @@ class Writer(Generic[Unit]):
                 finally:
                     self._transactor.lock.release()
                 self._answer(group)
-                self._after_commit(group)
+                self._after_commit([job.answer for job in group if job.error is None])
                 self._tidy()
         finally:
             self._end()
@@ -178,12 +182,15 @@ class Writer(Generic[Unit]):
 
     def _wait(self) -> bool:
         """Wait for something to do; False = there will be no more."""
-        with self._news:
-            while not self._jobs:
+        while True:
+            with self._news:
+                if self._jobs:
+                    return True
                 if self._closing:
                     return False
-                self._news.wait()
-            return True
+                woken = self._news.wait(self._hook_again)
+            if not woken:
+                self._after_commit(())
 
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
@@ -324,12 +331,12 @@ class Writer(Generic[Unit]):
             except RuntimeError:  # the loop is closed: nobody is there to hear it
                 log.debug("%d answers of %s came too late", len(jobs), self._path)
 
-    def _after_commit(self, group: Sequence[_Job[Unit]]) -> None:
-        answers = [job.answer for job in group if job.error is None]
-        if self._committed is None or not answers:
+    def _after_commit(self, answers: Sequence[Any]) -> None:
+        self._hook_again = None
+        if self._committed is None:
             return
         try:
-            self._committed(answers)
+            self._hook_again = self._committed(answers)
         except Exception:
             log.exception("after a commit to %s", self._path)
 

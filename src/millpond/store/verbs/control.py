@@ -240,8 +240,7 @@ def cancel(tables: Tables, task: Task, now: float) -> int:
             # Waiting, or held ahead by a worker that may be starting it just now.
             return _cancel_waiting(tables, [task], Reason.CANCELLED, now)
         case Status.RUNNING if not task.cancel_requested:
-            task.cancel_requested = True
-            tables.order(task.new.pool, "cancel requested", now, task=task.new.id)
+            tables.ask_to_stop(task, now)
             return 1
         case _:
             return 0

@@ -187,6 +187,7 @@ def control(tables: Tables, order: Order, now: float, entropy: int | None = None
     return ControlAnswer(
         count=count,
         revision=revision,
+        cancelled=tables.asked(),
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
         ended=tables.endings.ended(),

@@ -199,6 +199,7 @@ class Tables:
         self._own_tokens = tokens(entropy)
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
+        self._asked: list[int] = []
         self.begun: set[int] = set()
         """Claims ahead whose start was reported in this verb: when they started is not known."""
 
@@ -218,6 +219,8 @@ class Tables:
         self.endings.begin()
         if self.begun:
             self.begun = set()
+        if self._asked:
+            self._asked = []
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -464,10 +467,19 @@ class Tables:
         """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
         if task.cancel_requested:
             return 0
-        task.cancel_requested = True
         task.reason = reason
-        self.order(task.new.pool, "cancel requested", now, task=task.new.id)
+        self.ask_to_stop(task, now)
         return 1
+
+    def ask_to_stop(self, task: Task, now: float) -> None:
+        """Let whoever holds a task know that its end is wanted."""
+        task.cancel_requested = True
+        self._asked.append(task.new.id)
+        self.order(task.new.pool, "cancel requested", now, task=task.new.id)
+
+    def asked(self) -> tuple[int, ...]:
+        """Return the tasks in somebody's hands of which this verb asked for the end."""
+        return tuple(self._asked)
 
     def release(self, task: Task, now: float) -> None:
         """Give a running task back: recorded, not charged; a cancelled one is not run again."""

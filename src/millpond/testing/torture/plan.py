@@ -154,7 +154,7 @@ class Plan:
             n=n,
             submitters=tuple(sorted({first, *others})),
             pool=pool,
-            milliseconds=milliseconds(dice),
+            milliseconds=milliseconds(dice) // (3 if pool in ("lanes", "ordered") else 1),
             mood=mood,
             key=key,
             priority=dice.randint(0, 5),

@@ -223,6 +223,7 @@ class Supervisor:
             if process is None:
                 continue
             if process.poll() is None:
+                child.asked = True
                 process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=TO_STOP)

@@ -1,0 +1,59 @@
+"""What stands beside the database is for whoever may write the database, and for nobody else."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger("millpond.sqlite")
+
+_OWNER_WRITES, _WRITES = 0o200, 0o222
+
+
+def folder_beside(database: Path, ending: str) -> Path:
+    """Make the folder `<database><ending>` if it is not there, and return it."""
+    folder = database.absolute().with_name(database.name + ending)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return folder
+    writers = _writers(database)
+    give(folder, database, writers << 1 | writers | writers >> 1)
+    return folder
+
+
+def file_beside(database: Path, ending: str) -> int:
+    """Open the empty file `<database><ending>`, making it if need be; return its descriptor."""
+    file = database.absolute().with_name(database.name + ending)
+    try:
+        return os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give(file, database)
+        return descriptor
+
+
+def give(file: Path, database: Path, rights: int | None = None) -> None:
+    """Give a file to those who may write the database, as far as this user may."""
+    writers = _writers(database)
+    try:
+        group = database.stat().st_gid
+        if writers & 0o020 and file.stat().st_gid != group:
+            os.chown(file, -1, group)
+        file.chmod(writers << 1 | writers if rights is None else rights)
+    except OSError as error:
+        log.debug("the rights of %s stay as they are: %s", file, error)
+
+
+def _writers(database: Path) -> int:
+    """Who may write the database, as bits of a mode."""
+    try:
+        return (database.stat().st_mode | _OWNER_WRITES) & _WRITES
+    except OSError:
+        return _OWNER_WRITES

@@ -1,0 +1,8 @@
+"""The ledger, with a command that has less patience."""
+
+from tests.cli.apps.ledger import make as make
+
+from millpond.cli import serve
+
+serve.LEAVE_WITHIN = 0.3
+serve.CLOSE_WITHIN = 0.1

@@ -1,0 +1,60 @@
+"""The report: what was broken, what was not tried, and how to see it again."""
+
+import msgspec
+
+from millpond.testing.torture.auditor import Check, Verdict
+from millpond.testing.torture.plan import Orders
+from millpond.testing.torture.recovery import Recovery
+from millpond.testing.torture.report import WANTED, Report, lines_of, report
+
+ORDERS = Orders(url="sqlite:///work.db", home="", seed=41)
+
+
+def verdict(*broken: str, facts: dict[str, int | float] | None = None) -> Verdict:
+    recoveries = [
+        Recovery(pid=1, at=0.0, leases=2, seconds=seconds, stood_still=seconds > 1)
+        for seconds in (0.1, 0.2, 0.3, 4.0)
+    ]
+    check = Check(name="0 lost", seen=3, broken=list(broken))
+    return Verdict(checks=[check], facts=facts or {}, recoveries=recoveries)
+
+
+def enough() -> dict[str, int | float]:
+    return dict(WANTED)
+
+
+def test_a_broken_promise_is_told_and_fails() -> None:
+    """With its first breaks in words, and the seed to try again."""
+    told = report(ORDERS, verdict(*(f"task {n} is gone" for n in range(9))), 12.0, whole=False)
+    assert not told.clean
+    table = "\n".join(lines_of(told))
+    assert "task 4 is gone" in table
+    assert "task 5 is gone" not in table
+    assert "BROKEN: seed 41, 12 s" in table
+
+
+def test_a_whole_torture_must_have_tried_hard_enough() -> None:
+    """One kill too few is told, and fails; a short form is not held to it."""
+    few = enough() | {"processes killed": 99}
+    told = report(ORDERS, verdict(facts=few), 1.0, whole=True)
+    assert ["processes killed"] == [short.what for short in told.shortfalls]
+    assert not told.clean
+    assert "NOT ENOUGH  processes killed: 99 of 100" in "\n".join(lines_of(told))
+    assert report(ORDERS, verdict(facts=enough()), 1.0, whole=True).clean
+    assert report(ORDERS, verdict(facts=few), 1.0, whole=False).clean
+
+
+def test_recoveries_while_nobody_could_write_are_told_apart() -> None:
+    """They do not count for the percentiles."""
+    told = report(ORDERS, verdict(), 1.0, whole=False)
+    assert (0.2, 0.3, 0.3) == tuple(told.recovery[name] for name in ("p50", "p99", "max"))
+    assert (1.0, 4.0) == (
+        told.recovery["while nobody could write"],
+        told.recovery["max while nobody could write"],
+    )
+
+
+def test_the_report_is_json() -> None:
+    """What is written comes back as it was."""
+    told = report(ORDERS, verdict("task 1 is gone"), 1.0, whole=False)
+    assert told == msgspec.json.decode(msgspec.json.encode(told), type=Report)
