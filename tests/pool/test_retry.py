@@ -900,6 +900,8 @@ class Flaky(Cable):
 
     def __getattr__(self, verb: str) -> object:  # type: ignore[override]
         send = super().__getattr__(verb)
+        if not callable(send):
+            return send
 
         async def maybe(*args: object, **kwargs: object) -> object:
             if verb in self.broken:

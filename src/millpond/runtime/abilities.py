@@ -55,10 +55,10 @@ class Presence(Protocol):
 class Abilities:
     """What the store at hand can do."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, shared: bool) -> None:
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
-        self.elects: bool = getattr(store, "elects", self.renewer is not None)
+        self.elects: bool = shared and getattr(store, "elects", self.renewer is not None)
