@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 import pytest
+from tests.runtime.durable import Harbour, kill, revive, until
 
 from millpond import Millpond, TaskFailed
 from millpond.core.control import Bury, Join
-from tests.runtime.durable import Harbour, kill, revive, until
 
 pytestmark = pytest.mark.real_loop
 

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool, bounded
 from millpond.store.protocol import Hint
-from tests.runtime.durable import Harbour, Ship
 
 AT_ONCE = 0.05
 FLOOR = 1.1

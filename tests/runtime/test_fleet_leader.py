@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.runtime.durable import Harbour, Ship
 
 from millpond import Keep, Millpond
 from millpond.core.control import Join, Lead, Prune
 from millpond.core.lease import LeaseAsk
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
-from tests.runtime.durable import Harbour, Ship
 
 LEASE = 6.0
 

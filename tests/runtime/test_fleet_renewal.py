@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
+from tests.runtime.durable import Harbour, Ship, until
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Bury
-from tests.runtime.durable import Harbour, Ship, until
 
 pytestmark = pytest.mark.real_loop
 

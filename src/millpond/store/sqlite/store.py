@@ -271,7 +271,7 @@ class SqliteStore:
         def job(tables: SqlTables) -> SettleAnswer:
             named = [one.fence.task for one in settlements]
             named += [one.successor.task for one in settlements if one.successor is not None]
-            tables.tasks.read(named)
+            tables.expect_ends(named)
             if then is not None:
                 _expect(tables, then, leaving=len(settlements))
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)

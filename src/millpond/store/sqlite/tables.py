@@ -630,6 +630,7 @@ class SqlTables(Tables):
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
         meta = connection.execute(SQL["meta"]).fetchone()
         self._meta: Row = meta
+        self._changes = connection.total_changes
         self.latest = meta[0]
         self.workers_joined = meta[1]
         self._next_group, self._next_claim, self._told = meta[2:5]
@@ -713,6 +714,20 @@ class SqlTables(Tables):
                 pool.known_keys.read(keys)
             if pool.sql_backlog.grouped and not pool.spec.strict:
                 pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
+
+    def expect_ends(self, identifiers: Iterable[int]) -> None:
+        """Read at once what the settlements of these tasks will ask for."""
+        tasks = self.tasks
+        tasks.read(identifiers)
+        ending: dict[str, list[Task]] = {}
+        for identifier in identifiers:
+            task = dict.get(tasks, identifier)
+            if task is not None and task.stored_live:
+                ending.setdefault(task.new.pool, []).append(task)
+        for name, ends in ending.items():
+            pool = self.pools[name]
+            assert isinstance(pool, SqlPool)  # noqa: S101
+            pool.sql_backlog.expect_ends(ends)
 
     # What hangs on an arrow, where a row says it already
 
@@ -864,12 +879,14 @@ class SqlTables(Tables):
             self.leader.until,
             self.leader.generation,
         )
-        if meta != self._meta:
+        # A verb that found nothing to do need not tell when that was: it then writes nothing.
+        if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
             self.connection.execute(SQL["save_meta"], meta)
             self._meta = meta
 
     def committed(self) -> None:
         """Hear that everything is stored for good."""
+        self._changes = self.connection.total_changes
         if self.on_commit is not None:
             self.on_commit(self)
 
