@@ -195,7 +195,5 @@ AttemptOrder: TypeAlias = Progress | Remember
 WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
 LeaderOrder: TypeAlias = Lead
 RunOrder: TypeAlias = Seal | CancelRun
-WholeOrder: TypeAlias = (
-    PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
-)
+WholeOrder: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
 Order: TypeAlias = WholeOrder | PageOrder

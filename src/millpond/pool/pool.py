@@ -605,7 +605,9 @@ class Pool:
 
         Return the revision now in force.
         """
-        return (await self._order(control.Resize(self.spec.name, max_concurrent, revision))).revision
+        return (
+            await self._order(control.Resize(self.spec.name, max_concurrent, revision))
+        ).revision
 
     async def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
         """Cancel everything that waits; return how many."""

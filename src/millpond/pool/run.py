@@ -222,6 +222,10 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
+    except StoreClosed:
+        # It was asked in the moment in which everything was closed: tell that, whatever the store.
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.forget_run(run, over.set)
         if bar is not None:
@@ -322,7 +326,6 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
                     await asyncio.sleep(A_MOMENT)
                 runtime.must_be_open()
     except StoreClosed:
-        # It was asked in the moment in which everything was closed.
         runtime.must_be_open()
         raise
     finally:
