@@ -304,7 +304,7 @@ async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -
         ends = await asyncio.gather(*(one(n) for n in range(runs)))
 
     assert [last[n] for n in range(runs)] == ends
-    assert 10 < len(set(ends))
+    assert min(10, runs // 20) < len(set(ends))
 
 
 # What belongs to it
