@@ -25,6 +25,7 @@ from millpond.runtime.hear import Hearing
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
+from millpond.runtime.joins import Joins
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
@@ -116,6 +117,7 @@ class Runtime:
         self.waits = Waits(self)
         self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
+        self.joins = Joins(self)
         self.progress = ProgressBoard(self)
         self.renewals = Renewals(self)
         self.burials = Burials(self)
@@ -394,7 +396,7 @@ class Runtime:
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
-        return UnknownTask(
+        return self.joins.undone(task) or UnknownTask(
             f"no task {task} is known; it may have ended and been forgotten (see Keep)",
             task_id=task,
         )
