@@ -24,6 +24,7 @@ from millpond.core.errors import (
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.core.task import CALLBACKS
+from millpond.pool.ends import RunEnds
 from millpond.pool.outcome import Outcome, decoded
 from millpond.pool.serve import serving
 from millpond.runtime.error import read
@@ -46,6 +47,10 @@ T = TypeVar("T")
 
 STUCK_AFTER = 5.0
 """Seconds for which nothing of a run can move before it is called stuck."""
+
+
+A_MOMENT = 0.02
+"""Seconds between two looks at a pool that others use, while it is waited for."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,6 +317,9 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
                 runtime.must_be_open()
                 await _either(changed, STUCK_AFTER)
                 changed.clear()
+                if runtime.shared:
+                    # Others end things all the time: how it stands is asked for now and then.
+                    await asyncio.sleep(A_MOMENT)
     finally:
         runtime.waiting.listen(key, None)
     after = await runtime.view.pool(pool.name, measured=False)
@@ -451,6 +459,8 @@ class Stream:
         self._opened: RunView | None = None
         self._served = contextlib.AsyncExitStack()
         self._ends: asyncio.Queue[int | None] = asyncio.Queue()
+        self._read: RunEnds | None = None
+        """Where others end tasks, too: what there is to read of it."""
         self._watch: asyncio.Task[None] | None = None
         self._view: RunView | None = None
         self.report: RunReport | None = None
@@ -462,7 +472,11 @@ class Stream:
         runtime.waiting.listen(self, self._heard)
         try:
             await self._served.enter_async_context(serving(self._pool))
+            if runtime.shared:
+                await self._read_from_here(new)
             view = await open_run(self._pool, new, self._seed)
+            if self._read is not None:
+                self._read.run = view.id
         except BaseException:
             runtime.waiting.listen(self, None)
             await self._served.aclose()
@@ -471,8 +485,17 @@ class Stream:
         self._watch = runtime.spawn(self._until_over(view.id))
         return self
 
+    async def _read_from_here(self, new: NewRun) -> None:
+        """Note what has ended so far; a run of that name may be under way."""
+        runtime = self._pool.runtime
+        known = None if new.name is None else await runtime.view.run_named(new.pool, new.name)
+        self._read = RunEnds(runtime, new.id if known is None else known.id)
+        await self._read.begin()
+
     def _heard(self, task: int, _end: End | None) -> None:
-        self._ends.put_nowait(task)
+        if self._read is None or self._ends.empty():
+            # One is enough to make it read all there is.
+            self._ends.put_nowait(task)
 
     async def _until_over(self, run: int) -> None:
         try:
@@ -489,10 +512,13 @@ class Stream:
         over = False
         while not over or not self._ends.empty():
             task = await self._ends.get()
-            if task is None:
-                over = True
+            over = over or task is None
+            if self._read is not None:
+                runtime.must_be_open()
+                async for ended in self._read.more():
+                    yield self._outcome(ended)
                 continue
-            record = await runtime.view.task(task)
+            record = None if task is None else await runtime.view.task(task)
             if record is None or record.new.run != opened.id or record.new.is_callback:
                 continue
             if record.status.terminal:

@@ -19,6 +19,7 @@ from millpond.runtime.abilities import Abilities
 from millpond.runtime.bury import Burials
 from millpond.runtime.end import End
 from millpond.runtime.error import read
+from millpond.runtime.hear import Hearing
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
@@ -117,6 +118,7 @@ class Runtime:
         self.burials = Burials(self)
         self.maintenance = Maintenance(self)
         self.polling = Polling(self)
+        self.hearing = Hearing(self)
         self.report = Report(self)
         self.closed = False
         self.inline = False
@@ -133,6 +135,7 @@ class Runtime:
 
     def begin(self) -> None:
         """Listen to other processes, and look at the store now and then, if there may be any."""
+        self.hearing.begin()
         self.polling.start()
 
     async def close(self, grace: float = 0.0) -> None:

@@ -55,6 +55,11 @@ class Submitter:
         self._again: set[str] = set()
         self._closed: BaseException | None = None
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether anybody waits for room."""
+        return bool(self._lines)
+
     def blocked(self, pool: str) -> int:
         """Return how many submitters of a pool wait for room."""
         return sum(map(len, self._lines.get(pool, {}).values()))
@@ -116,7 +121,8 @@ class Submitter:
         """Send a batch on its own, or with the others that come while a verb is under way."""
         if self._closed is not None:
             raise self._closed
-        if self._sending:
+        if self._sending or self._next:
+            # Whoever comes while others wait to be sent goes with them, and not before them.
             answered: asyncio.Future[BatchAnswer] = self._runtime.loop.create_future()
             self._next.append((batch, answered))
             return await answered
@@ -188,6 +194,7 @@ class Submitter:
         parked = Parked(batch, lane, refusal, self._runtime.loop.create_future())
         self._line(pool, lane)[parked] = None
         self._runtime.observe_blocked(pool, batch)
+        self._runtime.polling.hurry()
         try:
             async with asyncio.timeout(wait):
                 return await parked.answer

@@ -232,9 +232,7 @@ class SqliteStore:
         """Take in batches, each whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
-            for batch in batches:
-                if batch.tasks:
-                    tables.expect(batch.tasks)
+            tables.expect([new for batch in batches for new in batch.tasks])
             return steps.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
@@ -273,7 +271,7 @@ class SqliteStore:
         def job(tables: SqlTables) -> SettleAnswer:
             named = [one.fence.task for one in settlements]
             named += [one.successor.task for one in settlements if one.successor is not None]
-            tables.tasks.read(named)
+            tables.expect_ends(named)
             if then is not None:
                 _expect(tables, then, leaving=len(settlements))
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)

@@ -129,7 +129,11 @@ class Transactor(Generic[Unit]):
                 raise
             self._disconnect()
             self._not_known(error)
-        unit.committed()
+        try:
+            unit.committed()
+        except Exception:
+            # It is stored. An error now would have it done a second time.
+            log.exception("after a commit to %s", self.path)
 
     def undo(self, error: BaseException) -> None:
         """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""
