@@ -171,12 +171,24 @@ COLUMNS = 31
 def only_started(task: TaskRow) -> bool:
     """Return whether nothing but a start has happened to a task that was read as queued."""
     stored = task.stored
-    if stored is None or stored[9] or task.stored_started or not _as_stored(task, stored, 1):
+    if stored is None or stored[9] or task.stored_started or task.error != stored[6]:
         return False
-    if task.error != stored[6]:
-        return False
-    first = task.first_started_at
-    return bool(first == stored[17] or (stored[17] is None and first == task.started_at))
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def only_claimed(task: TaskRow) -> bool:
+    """Return whether nothing has happened to a queued task but that it is held ahead."""
+    stored = task.stored
+    return (
+        stored is not None
+        and stored[1] is None
+        and task.claim is not None
+        and task.error == stored[6]
+        and task.first_started_at == stored[17]
+        and task.started_at == stored[16]
+        and task.reason == stored[18]
+        and _as_stored(task, stored, 0)
+    )
 
 
 def only_ended(task: TaskRow) -> bool:
@@ -189,8 +201,24 @@ def only_ended(task: TaskRow) -> bool:
     return stored[9] == 1 and _as_stored(task, stored, 0)
 
 
+def only_ran(task: TaskRow) -> bool:
+    """Return whether nothing but its start and its end has happened to a task."""
+    stored = task.stored
+    if stored is None or stored[9] or task.stored_started or task.error is not None:
+        return False
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def _began_now(task: TaskRow, stored: Row) -> bool:
+    first = task.first_started_at
+    return bool(first == stored[17] or (stored[17] is None and first == task.started_at))
+
+
 def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
-    """Return whether a task is as it was stored, but for `starts` starts; rarities are not."""
+    """Return whether a task is as it was stored, but for claims and `starts` starts.
+
+    What few tasks have is not looked at: they are not.
+    """
     return (
         task.attempt == stored[10] + starts
         and task.runs == stored[11] + starts
@@ -200,8 +228,6 @@ def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
         and task.steps is None
         and stored[7] is None
         and stored[8] is None
-        and task.claim is None
-        and stored[1] is None
         and not task.parked
         and stored[5] is None
     )

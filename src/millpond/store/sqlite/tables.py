@@ -33,7 +33,9 @@ from millpond.store.sqlite.rows import (
     live_state,
     live_task,
     new_of,
+    only_claimed,
     only_ended,
+    only_ran,
     only_started,
     place_of,
     seq_at,
@@ -928,12 +930,19 @@ class SqlTables(Tables):
         for task in self.tasks.handed.values():
             status = task.status
             if task.stored_live:
-                # These two are the busiest of all changes.
+                # These are the busiest of all changes.
                 if status is _RUNNING and only_started(task):
                     change.start(task)
                     continue
-                if status is _COMPLETED and only_ended(task):
-                    change.complete(task)
+                if status is _COMPLETED:
+                    if only_ended(task):
+                        change.complete(task)
+                        continue
+                    if only_ran(task):
+                        change.run(task)
+                        continue
+                elif task.claimed and only_claimed(task):
+                    change.claim(task)
                     continue
             elif task.stored is not None and seq_at(task.stored_at) == task.seq:
                 # It stands among the ended, and was not redriven.
@@ -959,10 +968,12 @@ class Changes:
         self._queued: list[Row] = []
         self._new: list[Row] = []
         self._started: dict[Row, list[int]] = {}
+        self._claimed: dict[Row, list[TaskRow]] = {}
         self._changed: list[Row] = []
         self._left: list[int] = []
         self._redriven: list[Row] = []
         self._completed: dict[Row, list[TaskRow]] = {}
+        self._ran: dict[Row, list[TaskRow]] = {}
         self._ended: list[Row] = []
 
     def start(self, task: TaskRow) -> None:
@@ -983,6 +994,20 @@ class Changes:
             tasks = self._completed[end] = []
         tasks.append(task)
         task.stored_live = False
+
+    def run(self, task: TaskRow) -> None:
+        """Take in a task that was started and completed, and to which nothing else has happened."""
+        moment = task.started_at
+        self._ran.setdefault(
+            (task.finished_at, task.reason, task.token, moment, moment), []
+        ).append(task)
+        task.stored_live = False
+
+    def claim(self, task: TaskRow) -> None:
+        """Take in a queued task that is held ahead, and to which nothing else has happened."""
+        claimed = (task.claim_revision, task.token, task.worker)
+        self._claimed.setdefault(claimed, []).append(task)
+        task.stored = live_state(task)
 
     def live(self, task: TaskRow, pool: int) -> None:
         """Take in a task that waits or runs."""
@@ -1035,24 +1060,44 @@ class Changes:
             many(SQL["add_live"], self._new)
         for started, places in self._started.items():
             _at_places(connection, "start", started, places)
+        for claimed, tasks in self._claimed.items():
+            self._send_claimed(connection, claimed, tasks)
         if self._changed:
             many(SQL["change_live"], self._changed)
         for end, tasks in self._completed.items():
-            self._send_completed(connection, end, tasks)
+            self._send_completed(connection, "complete", end, tasks)
+        for end, tasks in self._ran.items():
+            self._send_completed(connection, "run", end, tasks)
         if self._left:
             _at_places(connection, "drop", (), self._left)
         if self._ended:
             many(SQL["add_ended"], self._ended)
 
-    def _send_completed(self, connection: Connection, end: Row, tasks: list[TaskRow]) -> None:
+    def _send_claimed(self, connection: Connection, claimed: Row, tasks: list[TaskRow]) -> None:
+        """Tell of claims; those of one lease are numbered without a gap."""
+        tasks.sort(key=_by_claim)
+        first, last = tasks[0].claim or 0, tasks[-1].claim or 0
+        if last - first == len(tasks) - 1:
+            places = _numbers([task.stored_at for task in tasks])
+            connection.execute(SQL["claim_live"], (first, *claimed, places))
+        else:
+            self._changed += [(*live_state(task), task.stored_at) for task in tasks]
+
+    def _send_completed(
+        self, connection: Connection, how: str, end: Row, tasks: list[TaskRow]
+    ) -> None:
         """Move rows from the live to the ended, with the result that most have, then the others."""
         places = [task.stored_at for task in tasks]
         common = tasks[0].result
-        _at_places(connection, "complete", (*end, common), places)
+        _at_places(connection, how, (common, *end), places)
         self._left += places
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
             connection.executemany(SQL["tell_result"], others)
+
+
+def _by_claim(task: TaskRow) -> int:
+    return task.claim or 0
 
 
 def _at_places(connection: Connection, what: str, told: Row, places: list[int]) -> None:
