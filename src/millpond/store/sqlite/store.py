@@ -7,11 +7,15 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from millpond.core.control import Declare
 from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
+from millpond.store.sqlite.join import driver_connection, joined
+from millpond.store.sqlite.lent import LentConnection
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.presence import Presence
@@ -22,6 +26,7 @@ from millpond.store.sqlite.view import SqliteView
 from millpond.store.sqlite.wake import Wakes
 from millpond.store.sqlite.writer import Writer
 from millpond.store.verbs import steps
+from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import LeaseAsk
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.store.protocol import (
         Batch,
@@ -172,10 +178,13 @@ class SqliteStore:
 
     # How a verb is carried out
 
-    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+    def _must_be_open(self) -> None:
         if self._closed:
             message = f"the store {self._path} is closed; open a new one"
             raise StoreClosed(message)
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        self._must_be_open()
         if self._writer is not None:
             return await self._writer.do(job)
         assert self._inline is not None  # noqa: S101 - there is one where there is no writer
@@ -186,9 +195,7 @@ class SqliteStore:
 
     async def _on_reader(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask something of the reading connection, in the thread that has it."""
-        if self._closed:
-            message = f"the store {self._path} is closed; open a new one"
-            raise StoreClosed(message)
+        self._must_be_open()
         if self._threads is None:
             return self._reader.ask(question)
         loop = asyncio.get_running_loop()
@@ -250,11 +257,80 @@ class SqliteStore:
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
             if answer.lease is not None:
                 self._remember(tables, answer.lease)
-            for identifier in answer.ended:
-                self._bodies.pop(identifier, None)
+            self._forget(answer.ended)
             return answer
 
         return await self._do(job)
+
+    # Together with what users keep in the same file
+
+    def submit_within(
+        self,
+        connection: object,
+        batches: Sequence[Batch],
+        *,
+        declare: Sequence[PoolSpec] = (),
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SubmitAnswer, sqlite3.Connection]:
+        """Take in batches inside the transaction that is open on a connection of the caller's.
+
+        In the caller's thread; pools that the file may not know are declared with them. Return the
+        driver's connection, too: its `in_transaction` tells when the transaction is over.
+        """
+        self._must_be_open()
+        inside = driver_connection(connection, self._path)
+        with joined(connection, self._path) as cursors:
+            unit = self._new_unit(cast("sqlite3.Connection", cursors))
+            for spec in declare:
+                steps.control(unit, Declare(spec), self._moment(now), entropy)
+            answer = steps.submit(unit, batches, self._moment(now), entropy)
+            unit.write()
+        return answer, inside
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[LentConnection], T],
+        *,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+
+        Without the current fence it is not called. It may be called again where a transaction
+        failed, and nothing of the call before is left then.
+        """
+
+        def job(tables: SqlTables) -> _WrittenWith[T]:
+            written = _WrittenWith[T]()
+            if holds(tables, settlement.fence):
+                written.do(tables.connection, write)
+            if written.error is None:
+                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                self._forget(written.ended)
+            return written
+
+        written = await self._do(job)
+        if written.error is not None:
+            raise written.error
+        assert written.answer is not None  # noqa: S101 - nothing was raised
+        return written.answer, written.value
+
+    def hold(self, limit: float) -> HeldTransaction:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = Transactor(self._path, self._open, self._new_unit)
+        return HeldTransaction(transactor, self._clock, limit)
+
+    async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
+        """Tell other processes what was stored over another connection than the writer's."""
+
+        def job(_: SqlTables) -> object:
+            self._forget(answer.ended)
+            return answer
+
+        await self._do(job)
 
     async def recover(
         self,
@@ -297,6 +373,11 @@ class SqliteStore:
         else:
             self._reader.close()
 
+    def _forget(self, ended: Sequence[int]) -> None:
+        """Let go of the bodies of tasks that have ended."""
+        for identifier in ended:
+            self._bodies.pop(identifier, None)
+
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
         """Keep the bodies of what is leased: its settle will want them again."""
         if len(self._bodies) > _BODIES_KEPT:
@@ -305,6 +386,46 @@ class SqliteStore:
             task = tables.tasks.get(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
+
+
+class _WrittenWith(Generic[T]):
+    """What became of a handler's writes in the transaction that settles its attempt."""
+
+    value: T | None = None
+    error: BaseException | None = None
+    answer: SettleAnswer | None = None
+
+    @property
+    def wakes(self) -> Sequence[Wake]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.wakes
+
+    @property
+    def ended(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.ended
+
+    @property
+    def finished_runs(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.finished_runs
+
+    def do(self, connection: sqlite3.Connection, write: Callable[[LentConnection], T]) -> None:
+        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        lent = LentConnection(connection)
+        connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            self.value = write(lent)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # An error that ended the transaction ends everybody's who is in it.
+                raise
+            self.error = error
+        lent.end()
+        lent.close_cursors()
+        if self.error is not None:
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        connection.execute(f"RELEASE {SAVEPOINT}")
 
 
 def _answer(question: Callable[[SqlTables], T], connection: sqlite3.Connection) -> T:

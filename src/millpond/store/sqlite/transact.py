@@ -181,9 +181,9 @@ class Transactor(Generic[Unit]):
 
     def _not_known(self, error: DatabaseError) -> NoReturn:
         raise OutcomeUnknown(
-            f"the commit to {self.path} failed ({name_of(error)}: {error}): it is not known whether "
-            "this change is stored; look before doing it again, or repeat it with an idempotency "
-            "key",
+            f"the commit to {self.path} failed ({name_of(error)}: {error}): it is not known "
+            "whether this change is stored; look before doing it again, or repeat it with an "
+            "idempotency key",
             path=str(self.path),
         ) from error
 

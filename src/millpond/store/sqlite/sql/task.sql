@@ -26,6 +26,14 @@ DELETE FROM millpond_task WHERE place = ?;
 INSERT INTO millpond_live VALUES
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- A task to which nothing has happened yet; '' stands for none.
+-- name: add_queued
+INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at,
+                           owner, run, due, cancel_requested, running, attempt, runs, fresh, listed,
+                           token, grp)
+VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''),
+        ?, 0, 0, 0, 0, ?, ?, 0, ?);
+
 -- What may change of a live task. Its key, rank, lane, owner and run never do.
 -- name: change_live
 UPDATE millpond_live
@@ -42,11 +50,39 @@ UPDATE millpond_live
        grp = NULL
  WHERE place IN (SELECT value FROM json_each(?));
 
+-- The same where they stand side by side.
+-- name: start_span
+UPDATE millpond_live
+   SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
+       worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
+       grp = NULL
+ WHERE place >= ? AND place <= ?;
+
+-- The end of tasks that were completed together.
+-- name: complete_live
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence, submitted_at,
+       due, token, started_at, first_started_at, expires_at, cancel_requested, fresh, progress, steps
+  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
+
+-- name: complete_span
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence, submitted_at,
+       due, token, started_at, first_started_at, expires_at, cancel_requested, fresh, progress, steps
+  FROM millpond_live WHERE place >= ? AND place <= ?;
+
+-- name: tell_result
+UPDATE millpond_ended SET result = ? WHERE place = ?;
+
+-- name: drop_span
+DELETE FROM millpond_live WHERE place >= ? AND place <= ?;
+
 -- name: drop_live
 DELETE FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
 
 -- name: add_ended
-INSERT INTO millpond_ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_ended VALUES
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_ended
 DELETE FROM millpond_ended WHERE place = ?;
