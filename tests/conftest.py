@@ -1,14 +1,17 @@
-"""How the suite runs: Hypothesis profiles, and `async def` tests on virtual time."""
+"""How the suite runs: Hypothesis profiles, `async def` tests on virtual time, and which store."""
 
 import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests import stores
 
 from millpond.testing.clock import run_virtual
 
@@ -39,3 +42,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
             given.inner_test = _on_a_loop(given.inner_test, real=real)
     elif inspect.iscoroutinefunction(pyfuncitem.obj):
         pyfuncitem.obj = _on_a_loop(pyfuncitem.obj, real=real)
+
+
+@pytest.fixture(autouse=stores.ON_FILES)
+def files_instead_of_memory(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """With MILLPOND_STORE=sqlite every Millpond that would be in memory is on a file of its own."""
+    memory = request.node.get_closest_marker("memory")
+    if memory is not None:
+        pytest.skip(f"of the store in memory only: {memory.args[0]}")
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+        files = stores.Files(Path(folder))
+        stores.files.append(files)
+        monkeypatch.setattr("millpond.pool.millpond.MemoryStore", stores.fresh_store)
+        yield
+        stores.files.remove(files)
+        files.close()
+
+
+def fast_folder() -> Path | None:
+    """Where files cost little; None = where the system has its own."""
+    fast = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+    return fast if fast.is_dir() else None

@@ -1,21 +1,25 @@
-"""Millponds that share one store in memory, as processes share a database, and can crash."""
+"""Millponds that share one store, as processes share a database, and can crash."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+
+from tests.stores import fresh_store
 
 from millpond import Keep, Millpond
 from millpond.core.control import Bury
 from millpond.runtime.runtime import wall_clock
-from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
+from millpond.testing.files import InlineStore
 
 
 class Cable:
     """The way of one process to the shared store; once cut, nothing comes through any more."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: Store, *, own: bool = False) -> None:
         self._store = store
+        self._own = own
         self.cut = False
 
     @property
@@ -23,43 +27,62 @@ class Cable:
         """The reading side."""
         return self._store.view
 
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        getattr(self._store, verb)  # A store that cannot do it is not asked for it.
+    def __getattr__(self, verb: str) -> Any:
+        ability = getattr(self._store, verb)  # A store that cannot do it is not asked for it.
+        if not callable(ability):
+            return ability
 
         async def send(*args: Any, **kwargs: Any) -> Any:
             if self.cut:
                 await asyncio.get_running_loop().create_future()
-            return await getattr(self._store, verb)(*args, **kwargs)
+            return await ability(*args, **kwargs)
 
         return send
 
     async def close(self) -> None:
-        """Leave the store to the others."""
+        """Leave the store to the others; a connection of its own is closed."""
+        if self._own:
+            await self._store.close()
 
 
 class Fleet:
-    """One shared store and the Millponds on it. Make it inside a running loop."""
+    """One shared store and the Millponds on it. Make it inside a running loop.
 
-    def __init__(self) -> None:
-        self.store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+    With a path it is a file, and each Millpond opens it anew.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.store = fresh_store() if path is None else self._opened(path)
         self._cables: dict[Millpond, Cable] = {}
 
-    def millpond(self, *, work: bool | None = None, keep: Keep | None = None) -> Millpond:
+    def _opened(self, path: Path) -> InlineStore:
+        return InlineStore(path, wall_clock(asyncio.get_running_loop()))
+
+    def millpond(
+        self, *, work: bool | None = None, keep: Keep | None = None, lease: float = 30.0
+    ) -> Millpond:
         """Return the Millpond of one more process."""
-        mp = Millpond(work=work, keep=keep)
-        cable = self._cables[mp] = Cable(self.store)
-        mp.make_store = lambda: _as_store(cable)
+        mp = Millpond(work=work, keep=keep, lease=lease)
+        mp.make_store = lambda: self._cable(mp)
         return mp
+
+    def _cable(self, mp: Millpond) -> Store:
+        store = self.store if self._path is None else self._opened(self._path)
+        cable: Any = Cable(store, own=self._path is not None)
+        self._cables[mp] = cable
+        return cable  # type: ignore[no-any-return]
 
     async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
         """End a process in the middle of whatever it does: it settles nothing and never leaves.
 
         Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
         """
-        self._cables[mp].cut = True
+        cable = self._cables[mp]
+        cable.cut = True
         runtime = mp.runtime
         workers = list(runtime.workers)
-        tasks = [runtime.maintenance._task, *runtime._tasks]
+        tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
         for worker in workers:
             tasks += [worker._driver, *(slot.task for slot in worker._slots)]
         alive = [task for task in tasks if task is not None]
@@ -70,14 +93,10 @@ class Fleet:
             await asyncio.sleep(0)
         await asyncio.gather(*alive, return_exceptions=True)
         mp._runtime = mp._stack = None
+        await cable.close()
         if found_dead:
             for worker in workers:
                 await self.store.control(Bury(worker.name))
-
-
-def _as_store(cable: Cable) -> Store:
-    store: Any = cable
-    return store  # type: ignore[no-any-return]
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 600.0) -> None:

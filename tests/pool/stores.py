@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from tests.pool.moments import rounds as rounds
+from tests.stores import fresh_store
 
 from millpond import Millpond
 from millpond.core.control import Order
 from millpond.core.lease import LeaseAsk
 from millpond.core.settle import Settlement
-from millpond.runtime.runtime import wall_clock
-from millpond.store.memory import MemoryStore
 from millpond.store.protocol import (
     Batch,
     ControlAnswer,
@@ -27,9 +26,9 @@ from millpond.store.protocol import (
 )
 
 
-def memory() -> MemoryStore:
+def memory() -> Store:
     """A store that follows the clock of the loop."""
-    return MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
+    return fresh_store()
 
 
 class Watched:

@@ -5,7 +5,22 @@ from tempfile import mkdtemp
 
 from millpond.store.protocol import Store
 from millpond.store.sqlite import SqliteStore
+from millpond.store.sqlite.connect import connect
+from millpond.store.sqlite.recount import check_tables
 from millpond.testing.conformance import StoreConformance
+
+
+class Recounted(SqliteStore):
+    """Whatever a scenario did to it, what its tables say of each other must fit in the end."""
+
+    async def close(self) -> None:
+        """Close it and count everything again."""
+        await super().close()
+        connection = connect(self._path)
+        try:
+            assert [] == check_tables(connection)
+        finally:
+            connection.close()
 
 
 class TestSqliteStore(StoreConformance):
@@ -13,4 +28,4 @@ class TestSqliteStore(StoreConformance):
 
     async def make_store(self) -> Store:
         """Return a store on a fresh file."""
-        return SqliteStore(Path(mkdtemp()) / "work.db", durability="normal", inline=True)
+        return Recounted(Path(mkdtemp()) / "work.db", durability="normal", inline=True)

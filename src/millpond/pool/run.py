@@ -18,12 +18,14 @@ from millpond.core.errors import (
     RunFailed,
     RunOverBudget,
     RunStopped,
+    StoreClosed,
     Stuck,
     WouldDeadlock,
 )
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.core.task import CALLBACKS
+from millpond.pool.ends import RunEnds
 from millpond.pool.outcome import Outcome, decoded
 from millpond.pool.serve import serving
 from millpond.runtime.error import read
@@ -46,6 +48,10 @@ T = TypeVar("T")
 
 STUCK_AFTER = 5.0
 """Seconds for which nothing of a run can move before it is called stuck."""
+
+
+A_MOMENT = 0.02
+"""Seconds between two looks at a pool that others use, while it is waited for."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +113,7 @@ def new_run(
         check.whole("max_tasks", max_tasks, least=1)
     return NewRun(
         id=pool.runtime.new_id(),
-        pool=pool.name,
+        pool=pool.spec.name,
         name=name,
         on_error=OnError(check.one_of("on_error", on_error, ("skip", "fail"))),
         max_tasks=max_tasks,
@@ -125,7 +131,7 @@ async def open_run(pool: Pool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> R
         if answer.refusal.reason is Reason.OVER_BUDGET:
             raise RunOverBudget(
                 f"the seed of {len(seed)} tasks is above max_tasks={new.max_tasks}; nothing ran",
-                pool=pool.name,
+                pool=pool.spec.name,
                 run=new.name,
                 report=None,
                 max_tasks=new.max_tasks,
@@ -216,6 +222,10 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
+    except StoreClosed:
+        # It was asked in the moment in which everything was closed: tell that, whatever the store.
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.forget_run(run, over.set)
         if bar is not None:
@@ -291,13 +301,13 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     """Wait until nothing of a pool is queued or running, its callbacks included."""
     runtime = pool.runtime
     job = job_that_waits(runtime)
-    if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.name:
+    if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.spec.name:
         message = (
             f"task {job.id} waits for pool {pool.name!r} to be idle, which it is not before that "
             "task has ended; drain it from outside"
         )
-        raise WouldDeadlock(message, pool=pool.name, task_id=job.id, awaited=job.id)
-    before = await runtime.view.pool(pool.name, measured=False)
+        raise WouldDeadlock(message, pool=pool.spec.name, task_id=job.id, awaited=job.id)
+    before = await runtime.view.pool(pool.spec.name, measured=False)
     totals = dict(before.totals) if before is not None else {}
     changed = asyncio.Event()
     key = object()
@@ -308,17 +318,23 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     runtime.waiting.listen(key, heard)
     try:
         async with asyncio.timeout(timeout):
-            while await _busy(runtime, pool.name):
-                runtime.must_be_open()
+            while await _busy(runtime, pool.spec.name):
                 await _either(changed, STUCK_AFTER)
                 changed.clear()
+                if runtime.shared:
+                    # Others end things all the time: how it stands is asked for now and then.
+                    await asyncio.sleep(A_MOMENT)
+                runtime.must_be_open()
+    except StoreClosed:
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.listen(key, None)
-    after = await runtime.view.pool(pool.name, measured=False)
+    after = await runtime.view.pool(pool.spec.name, measured=False)
     now = dict(after.totals) if after is not None else {}
     ended = {status: now.get(status, 0) - totals.get(status, 0) for status in now}
     return RunReport(
-        pool=pool.name,
+        pool=pool.spec.name,
         name=None,
         total=sum(ended.values()),
         completed=ended.get(Status.COMPLETED, 0),
@@ -451,6 +467,8 @@ class Stream:
         self._opened: RunView | None = None
         self._served = contextlib.AsyncExitStack()
         self._ends: asyncio.Queue[int | None] = asyncio.Queue()
+        self._read: RunEnds | None = None
+        """Where others end tasks, too: what there is to read of it."""
         self._watch: asyncio.Task[None] | None = None
         self._view: RunView | None = None
         self.report: RunReport | None = None
@@ -462,7 +480,11 @@ class Stream:
         runtime.waiting.listen(self, self._heard)
         try:
             await self._served.enter_async_context(serving(self._pool))
+            if runtime.shared:
+                await self._read_from_here(new)
             view = await open_run(self._pool, new, self._seed)
+            if self._read is not None:
+                self._read.run = view.id
         except BaseException:
             runtime.waiting.listen(self, None)
             await self._served.aclose()
@@ -471,8 +493,17 @@ class Stream:
         self._watch = runtime.spawn(self._until_over(view.id))
         return self
 
+    async def _read_from_here(self, new: NewRun) -> None:
+        """Note what has ended so far; a run of that name may be under way."""
+        runtime = self._pool.runtime
+        known = None if new.name is None else await runtime.view.run_named(new.pool, new.name)
+        self._read = RunEnds(runtime, new.id if known is None else known.id)
+        await self._read.begin()
+
     def _heard(self, task: int, _end: End | None) -> None:
-        self._ends.put_nowait(task)
+        if self._read is None or self._ends.empty():
+            # One is enough to make it read all there is.
+            self._ends.put_nowait(task)
 
     async def _until_over(self, run: int) -> None:
         try:
@@ -489,10 +520,13 @@ class Stream:
         over = False
         while not over or not self._ends.empty():
             task = await self._ends.get()
-            if task is None:
-                over = True
+            over = over or task is None
+            if self._read is not None:
+                runtime.must_be_open()
+                async for ended in self._read.more():
+                    yield self._outcome(ended)
                 continue
-            record = await runtime.view.task(task)
+            record = None if task is None else await runtime.view.task(task)
             if record is None or record.new.run != opened.id or record.new.is_callback:
                 continue
             if record.status.terminal:

@@ -89,7 +89,7 @@ class Held(Protocol):
 class Abilities:
     """What the store at hand can do."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, shared: bool) -> None:
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
@@ -101,4 +101,4 @@ class Abilities:
         self.settle_with = getattr(store, "settle_with", None)
         self.hold: Callable[[float], Held] | None = getattr(store, "hold", None)
         self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
-        self.elects: bool = getattr(store, "elects", self.renewer is not None)
+        self.elects: bool = shared and getattr(store, "elects", self.renewer is not None)

@@ -52,6 +52,8 @@ class Maintenance:
         """The pools of which ended tasks may be kept."""
         self._keys: dict[str, float] = {}
         """The pools of which only keys and runs are kept, and until when."""
+        self._records_until: float | None = None
+        """When the last records of the audit grow old, once nothing else is left to forget."""
 
     def start(self) -> None:
         """Begin, once there is a worker; of one more, keep the leases from now on."""
@@ -82,6 +84,12 @@ class Maintenance:
         """A process was buried: perhaps it led."""
         self.leadership.ask_now()
         self._nudge.set()
+
+    def others_wrote(self) -> None:
+        """Something may expire earlier, or is kept, that nobody told us of."""
+        if self._task is not None and self.leadership.leads and self._runtime.abilities.elects:
+            self.keep(None)
+            self._nudge.set()
 
     def took_over(self) -> None:
         """This process leads now: what was left lying about is for it."""
@@ -202,12 +210,20 @@ class Maintenance:
         self._pruned_at = now
         keep = runtime.keep
         over = {pool for pool, until in self._keys.items() if until < now}
-        for pool in sorted((self._kept | over) & runtime.declared.keys()):
+        chosen = self._kept | over
+        if chosen and runtime.shared:
+            self._records_until = now + float(keep.audit)  # type: ignore[arg-type]
+        elif self._records_until is not None and self._records_until < now:
+            # Records are of no pool: whichever is asked forgets those of all.
+            self._records_until = None
+            chosen = set(list(runtime.declared)[:1])
+        for pool in sorted(chosen & runtime.declared.keys()):
             order = Prune(
                 pool,
                 now - float(keep.completed),  # type: ignore[arg-type]
                 now - float(keep.failed),  # type: ignore[arg-type]
                 keys_before=now - float(keep.keys),  # type: ignore[arg-type]
+                audit_before=now - float(keep.audit),  # type: ignore[arg-type]
             )
             more = True
             while more:
@@ -227,7 +243,7 @@ class Maintenance:
         """Return when to forget again: soon while tasks are kept, else when keys grow old."""
         if self._kept:
             return soonest
-        last = min(self._keys.values(), default=None)
+        last = sooner(min(self._keys.values(), default=None), self._records_until)
         return None if last is None else max(last + SHORTEST_SLEEP, soonest)
 
     async def _anything_kept(self, pool: str) -> bool:

@@ -1,12 +1,14 @@
 """Polling: what other processes did to a shared store is found by asking, once per floor.
 
-Hints (the wake-ups in a verb's answer) tell a process of its own doings at once. Of those of
-others it may hear nothing, so a poll alone must be enough to find work, room and ends.
+Hints tell a process of its own doings, and of most that others do, at once. One may be lost, so a
+poll alone must be enough to find work, room and ends. Where the store can tell whether others
+wrote at all, an idle process asks nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,12 @@ log = logging.getLogger("millpond.poll")
 POLL_FLOOR = 1.0
 """The floor: seconds between two looks at a shared store, per process."""
 
+ROOM_FLOOR = 0.05
+"""The same while somebody stands in line for room, which is made without a word."""
+
+FAR = 3e8
+"""Seconds in which everything that waits is due: ten years."""
+
 
 class Polling:
     """Looks at a store that others use, whatever hints were lost."""
@@ -27,10 +35,15 @@ class Polling:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._task: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        self._looked_at = 0.0
+        self._behind = False
+        """Whether something was written that nobody here has looked at."""
 
     def start(self) -> None:
         """Begin, if others may use the store."""
         if self._runtime.shared and self._task is None:
+            self._looked_at = self._runtime.steady()
             self._task = self._runtime.loop.create_task(self._main(), name="millpond poll")
 
     async def stop(self) -> None:
@@ -40,26 +53,68 @@ class Polling:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def look_now(self) -> None:
+        """There is more to see than could be told."""
+        self._behind = True
+        self._stirred.set()
+
+    def hurry(self) -> None:
+        """Somebody waits for what nobody tells of: look more often."""
+        if self._can_tell:
+            self._stirred.set()
+
+    @property
+    def _can_tell(self) -> bool:
+        return self._runtime.abilities.changed is not None
+
+    def _next(self) -> float:
+        """Return when to look next."""
+        waits = self._can_tell and self._runtime.submitter.has_lines
+        return self._looked_at + (ROOM_FLOOR if waits else POLL_FLOOR)
+
     async def _main(self) -> None:
-        away = False
+        steady, away = self._runtime.steady, False
         while True:
-            await asyncio.sleep(POLL_FLOOR)
+            delay = self._next() - steady()
+            if delay > 0 and not self._behind:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._stirred.wait()
+                self._stirred.clear()
+                continue
+            self._looked_at = steady()
             try:
                 await self._round()
             except Exception as error:  # noqa: BLE001 - the store is away; the next look is soon
                 if not away:
                     log.warning("the store cannot be looked at (%s); it is tried again", error)
                 away = True
+                await asyncio.sleep(POLL_FLOOR)
             else:
                 away = False
 
     async def _round(self) -> None:
-        """Offer room, look for ends, and send workers where something due waits."""
+        changed = self._runtime.abilities.changed
+        if changed is not None and not await changed() and not self._behind:
+            return
+        self._behind = False
+        try:
+            await self._look()
+        except BaseException:
+            self._behind = self._can_tell
+            raise
+
+    async def _look(self) -> None:
+        """Offer room, look for ends, and send workers where something waits."""
         runtime = self._runtime
         runtime.submitter.room_anywhere()
+        runtime.maintenance.others_wrote()
         await runtime.waiting.look()
+        await runtime.progress.look()
         if not runtime.workers:
             return
-        for pool in await runtime.view.due(now=runtime.clock()):
+        # Who asks only when something was written must hear of what is due later, too.
+        horizon = FAR if self._can_tell else 0.0
+        for pool in await runtime.view.due(now=runtime.clock() + horizon):
             for worker in runtime.workers:
                 worker.woken(Wake(pool, 0.0))

@@ -24,6 +24,13 @@ class ProgressBoard:
         self._runtime = runtime
         self._watchers: dict[int, list[asyncio.Queue[Told | None]]] = {}
 
+    async def look(self) -> None:
+        """Find what handlers of other processes told."""
+        for task in list(self._watchers):
+            record = await self._runtime.view.task(task)
+            if record is not None and record.progress is not None:
+                self.told(task, *record.progress)
+
     def told(self, task: int, fraction: float, text: str) -> None:
         """A handler told how far it has come."""
         for watcher in self._watchers.get(task, ()):
@@ -47,8 +54,9 @@ class ProgressBoard:
             if record is None or record.status.terminal:
                 return
             while (told := await self._next(task, watcher, last)) is not None:
-                last = told
-                yield told
+                if told != last or not self._runtime.shared:
+                    last = told
+                    yield told
         finally:
             self._runtime.waiting.forget(task, ended)
             self._watchers[task].remove(watcher)
@@ -60,7 +68,7 @@ class ProgressBoard:
     ) -> Told | None:
         """Return the next thing told; where others may run the task, look at the store too."""
         while True:
-            if not self._runtime.shared:
+            if not self._runtime.shared or self._runtime.abilities.changed is not None:
                 return await watcher.get()
             try:
                 async with asyncio.timeout(POLL):

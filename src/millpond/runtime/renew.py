@@ -182,8 +182,11 @@ class RenewalThread:
         with self._stir:
             self._over = True
             self._stir.notify()
-        if self._ended is not None:
-            await asyncio.wait((self._ended,), timeout=GIVE_UP_AFTER)
+        if self._ended is None or self._thread is None:
+            return
+        done, _ = await asyncio.wait((self._ended,), timeout=GIVE_UP_AFTER)
+        if done:
+            self._thread.join()
 
     def _tell_ended(self) -> None:
         if self._ended is not None and not self._ended.done():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.task import key_of
+from millpond.runtime.portion import portion, weight_of_tasks
 from millpond.store.protocol import BatchAnswer
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class Submitter:
         self._offering: set[str] = set()
         self._again: set[str] = set()
         self._closed: BaseException | None = None
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether anybody waits for room."""
+        return bool(self._lines)
 
     def blocked(self, pool: str) -> int:
         """Return how many submitters of a pool wait for room."""
@@ -116,7 +122,8 @@ class Submitter:
         """Send a batch on its own, or with the others that come while a verb is under way."""
         if self._closed is not None:
             raise self._closed
-        if self._sending:
+        if self._sending or self._next:
+            # Whoever comes while others wait to be sent goes with them, and not before them.
             answered: asyncio.Future[BatchAnswer] = self._runtime.loop.create_future()
             self._next.append((batch, answered))
             return await answered
@@ -154,7 +161,8 @@ class Submitter:
 
     async def _flush(self) -> None:
         while self._next and not self._sending:
-            together, self._next = self._next[:MOST_TOGETHER], self._next[MOST_TOGETHER:]
+            count = portion(self._next, _weight, MOST_TOGETHER)
+            together, self._next = self._next[:count], self._next[count:]
             # Whoever was cancelled before it was sent has submitted nothing.
             together = [one for one in together if not one[1].done()]
             if not together:
@@ -188,6 +196,7 @@ class Submitter:
         parked = Parked(batch, lane, refusal, self._runtime.loop.create_future())
         self._line(pool, lane)[parked] = None
         self._runtime.observe_blocked(pool, batch)
+        self._runtime.polling.hurry()
         try:
             async with asyncio.timeout(wait):
                 return await parked.answer
@@ -312,3 +321,7 @@ class Submitter:
                     if not parked.answer.done():
                         parked.answer.set_exception(error)
         self._lines.clear()
+
+
+def _weight(waiting: tuple[Batch, asyncio.Future[BatchAnswer]]) -> int:
+    return weight_of_tasks(waiting[0].tasks)

@@ -91,6 +91,18 @@ class Waiting:
             for listener in list(self._everything.values()):
                 listener(task, end)
 
+    def ended_elsewhere(self, task: int) -> None:
+        """Tell who waits for a task that it is worth asking the store."""
+        known = self._tasks.pop(task, None)
+        for callback in known if type(known) is list else (known,) if known is not None else ():
+            _tell(callback, None)
+
+    def stir(self) -> None:
+        """Something may have ended, nobody knows what: tell those who watch more than one task."""
+        for listener in list(self._everything.values()):
+            # No task has this id: it only makes them look.
+            listener(0, None)
+
     def is_awaited(self, task: int) -> bool:
         """Return whether somebody in this process waits for a task."""
         return task in self._tasks
@@ -183,13 +195,23 @@ class Waiting:
         return end
 
     async def look(self) -> None:
-        """Find the ends that others made: ask for every task somebody waits for, at once."""
-        waited = tuple(self._tasks)
-        if not waited:
-            return
-        for task, status in zip(waited, await self._runtime.view.status(waited), strict=True):
-            if status not in (Status.QUEUED, Status.RUNNING) and task in self._tasks:
-                self.ended(task, None)
+        """Find the ends that others made: ask for all that somebody waits for, at once."""
+        view, closures = self._runtime.view, self._runtime.closures
+        waited = tuple({**self._tasks, **closures}) if closures else tuple(self._tasks)
+        if waited:
+            for task, status in zip(waited, await view.status(waited), strict=True):
+                if status in (Status.QUEUED, Status.RUNNING):
+                    continue
+                if task in self._tasks:
+                    self.ended(task, None)
+                if status != "unknown":
+                    # One that is unknown may be on its way to the store.
+                    closures.pop(task, None)
+        for run in tuple(self._runs):
+            found = await view.run(run)
+            if found is None or found.finished:
+                self.run_ended(run)
+        self.stir()
 
     def on_run(self, run: int, callback: Callable[[], None]) -> None:
         """Call back once when a run ends."""
@@ -219,9 +241,7 @@ class Waiting:
         for callbacks in runs.values():
             for one in callbacks:
                 one()
-        for listener in list(self._everything.values()):
-            # No task has this id: it only makes them look, and see that it is closed.
-            listener(0, None)
+        self.stir()
 
 
 def _tell(waiter: Waiter, end: End | None) -> None:

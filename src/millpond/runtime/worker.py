@@ -37,6 +37,7 @@ from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
 from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
+from millpond.runtime.portion import portion, weight_of
 from millpond.runtime.slot import Slot, timed_out
 from millpond.runtime.tally import Tally
 from millpond.runtime.watchdog import Watchdog
@@ -396,8 +397,9 @@ class Worker:
                     ended, ask = [], None
                     await self._disown()
                 ended, self._ended = self._ended, []
-                if len(ended) > MOST_AT_ONCE:
-                    ended, self._ended = ended[:MOST_AT_ONCE], ended[MOST_AT_ONCE:]
+                if len(ended) > 1:
+                    count = portion(ended, _weight, MOST_AT_ONCE)
+                    ended, self._ended = ended[:count], ended[count:]
                 ask = None
                 if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
@@ -837,3 +839,7 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 
 NOBODY = Handler("", Where.LOOP, lambda _: None, lambda _: b"")
+
+
+def _weight(ended: tuple[Settlement, Job, Any]) -> int:
+    return weight_of(ended[0])

@@ -22,6 +22,7 @@ from millpond.core.errors import (
     StoreMissing,
     StoreNotWritable,
 )
+from millpond.store.sqlite import connect as connect_module
 from millpond.store.sqlite.connect import begin, check_version, connect
 from millpond.store.sqlite.errors import is_poisonous, translated
 
@@ -159,6 +160,7 @@ AS_NOBODY = f"""
 import os, sys
 from pathlib import Path
 from millpond.core.errors import StoreError
+from millpond.store.sqlite import connect as connect_module
 from millpond.store.sqlite.connect import begin, connect
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 path = Path(sys.argv[1])
@@ -332,9 +334,8 @@ def test_a_forked_child_does_not_close_what_is_its_parents(tmp_path: Path) -> No
     connection.execute("INSERT INTO entry (word) VALUES ('ours')")
     child = os.fork()
     if child == 0:
-        del connection
-        os._exit(0)
-    os.waitpid(child, 0)
+        os._exit(0 if connection in connect_module._THE_PARENTS else 1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     other = connect(path)
     other.execute("PRAGMA busy_timeout=0")
     with pytest.raises(StoreLocked):

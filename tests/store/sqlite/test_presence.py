@@ -1,5 +1,6 @@
 """Presence: who was killed is known at once, and nobody who lives is called gone."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -175,6 +176,22 @@ def test_a_forked_child_does_not_end_its_parents_presence(path: Path, starting: 
     """The child ends, the parent lives."""
     process = starting("parent")
     process.does("import os; child = os.fork(); child or os._exit(0); os.waitpid(child, 0)")
+    assert () == Presence(path).gone()
+
+
+def test_one_that_leaves_while_it_is_looked_at_is_not_gone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file was open already, and then it was free."""
+    presence = Presence(path)
+    presence.appear("one")
+    flock = fcntl.flock
+
+    def leaving_first(descriptor: int, how: int) -> None:
+        presence.leave("one")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", leaving_first)
     assert () == Presence(path).gone()
 
 

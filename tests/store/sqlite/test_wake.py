@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -101,6 +102,21 @@ async def test_one_who_comes_later_is_heard_and_told_at_once(
     second.wakes.send(ENDED)
     assert ENDED == await first.next()
     first.wakes.send(ENDED)
+    assert ENDED == await second.next()
+
+
+async def test_two_who_come_in_one_tick_of_the_clock_are_both_seen(
+    path: Path, opened: Opening
+) -> None:
+    """The time of the folder's last change does not tell them apart."""
+    folder, now = path.with_name("work.db-wake"), time.time()
+    speaker, first = opened("a"), Ear(opened("b"))
+    os.utime(folder, (now, now))
+    speaker.send(ENDED)
+    second = Ear(opened("c"))
+    os.utime(folder, (now, now))
+    speaker.send(ENDED)
+    assert ENDED == await first.next()
     assert ENDED == await second.next()
 
 

@@ -287,6 +287,20 @@ def test_each_who_fails_has_an_error_of_its_own(path: Path, opened: Opening) -> 
     assert {"MILL-020 no unit today"} == {str(error) for error in errors}
 
 
+async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
+    path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is stored, and answered as such."""
+
+    def failing(unit: Entries) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Entries, "committed", failing)
+    assert 1 == await opened().do(adding("a"))
+    assert ["a"] == words(path)
+    assert "after a commit" in caplog.text
+
+
 # --- faults of the database --------------------------------------------------------------------
 
 

@@ -8,14 +8,15 @@ when the verbs of the transaction are done.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.core.line import Head, Line
 from millpond.core.order import Backlog, Group, Shelf, Unit, UnitState, needs_groups
 from millpond.core.ring import Owner, Share
 from millpond.store.sqlite.paged import Paged
-from millpond.store.sqlite.ring import SqlRing, json
-from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of
+from millpond.store.sqlite.ring import AHEAD, SqlRing, json
+from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sqlite.sql import SQL
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 
 _TRIM_AT = 256
+_new_state = object.__new__
+_FIRST = (-(1 << 63), -1)
+"""A place before every other."""
+
+_by_place = attrgetter("rank", "seq")
+_NO_TASKS: list[Task] = []
+_NOTHING: set[int] = set()
+"""What a line begins with: few come to have more, and there are many lines."""
 
 
 class Place(NamedTuple):
@@ -49,39 +58,74 @@ class SqlLine(Line):
     first, is `mine`: whatever the file says of it, in a page that is read later, does not count.
     """
 
-    __slots__ = ("_backlog", "_behind", "_count", "_front", "_mine", "_size", "grp")
+    __slots__ = ("_backlog", "_behind", "_count", "_front", "_group", "_mine", "_size", "grp")
 
     def __init__(
-        self, backlog: SqlBacklog, grp: int, count: int | None, front: Place | None
+        self,
+        backlog: SqlBacklog,
+        group: SqlGroup | None,
+        count: int | None,
+        front: Place | None,
     ) -> None:
-        super().__init__()
+        self._row = _NO_TASKS
+        self._head = 0
+        self._heap = None
         self._backlog = backlog
-        self.grp = grp
+        self._group = group
+        """None = it is the one line of its pool and has the number of its pool."""
+        self.grp = backlog.pool if group is None else group.id
         self._count = count
         """How many there are; None = that is known elsewhere, and there may be any number."""
         self._front = front
-        """The first of those in the file, as long as that is known without reading."""
+        """The first of those that are not read, as long as that is known."""
         self._behind: tuple[int, int] | None = (0, 0) if count != 0 else None
         """Where the next page begins; None = all is read."""
-        self._mine: set[int] = set()
+        self._mine = _NOTHING
         self._size = 2
 
     def __len__(self) -> int:
         return self._count or 0
 
     def __iter__(self) -> Iterator[Task]:
+        row = self._row[self._head :]
         while self._behind is not None:
             self._read()
+            row += self._row
+        self._row, self._head = row, 0
         mine = self._mine
-        read = [task for task in self._row[self._head :] if task.seq not in mine]
+        read = [task for task in row if task.seq not in mine]
         added = {task.seq: task for _, _, task in self._heap or () if _grp(task) == self.grp}
         return iter([*read, *added.values()])
 
     def trim(self) -> None:
-        """Let go of the tasks that have left."""
-        if self._head > _TRIM_AT:
+        """Let go of what has left, and leave to the file what it knows by now."""
+        if len(self._mine) > _TRIM_AT:
+            self._leave_to_the_file()
+        elif self._head > _TRIM_AT:
             del self._row[: self._head]
             self._head = 0
+
+    def _leave_to_the_file(self) -> None:
+        """Have nothing of one's own any more: whatever was put in or taken out is written."""
+        mine, behind, pool = self._mine, self._behind, self._backlog.pool
+        kept = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
+        kept |= {
+            seq: task
+            for rank, seq, task in self._heap or ()
+            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
+        }
+        self._row, self._head = sorted(kept.values(), key=_by_place), 0
+        self._heap = self._front = None
+        self._mine = _NOTHING
+
+    def begin_with(self, first: TaskRow, second: Place | None) -> None:
+        """Take in the first task of the file and the place of the next, if nothing was read yet."""
+        if self._behind == (0, 0):
+            self._row = [first]
+            self._behind = self._front = None
+            if second is not None:
+                self._behind = (first.rank, place_of(self._backlog.pool, first.seq))
+                self._front = None if second.seq in self._mine else second
 
     def expect(self, count: int) -> None:
         """Read as many as will be taken, and the one behind."""
@@ -92,7 +136,9 @@ class SqlLine(Line):
         task.grp = self.grp  # type: ignore[attr-defined]
         if self._count is not None:
             self._count += 1
-        self._mine.add(task.seq)
+        self._own(task.seq)
+        if self._group is not None:
+            self._backlog.handed[self._group] = None
         if self._heap is None:
             self._heap = []
         heappush(self._heap, (task.rank, task.seq, task))
@@ -100,22 +146,27 @@ class SqlLine(Line):
     def first(self) -> Task | None:
         """Return the task that is next, or None."""
         added = self._first_added()
-        row = self._row
-        while True:
-            while self._head < len(row) and row[self._head].seq in self._mine:
-                self._head += 1
-            if self._head < len(row) or self._behind is None:
-                break
-            self._read()
-        found = added
-        if self._head < len(row):
-            read = row[self._head]
-            if added is None or (read.rank, read.seq) < (added.rank, added.seq):
-                found = read
+        found = self._first_read()
+        front = self._front
+        if found is None and (added is None or front is None or _behind(added, front)):
+            while found is None and self._behind is not None:
+                self._read()
+                found = self._first_read()
+        if found is None or (added is not None and not _behind(added, found)):
+            found = added
         if found is not None:
             # Whoever asks for the first is about to start it.
             self._backlog.tables.tasks.handed[found.new.id] = found  # type: ignore[assignment]
         return found
+
+    def _first_read(self) -> Task | None:
+        row, mine = self._row, self._mine
+        while self._head < len(row):
+            task = row[self._head]
+            if task.seq not in mine:
+                return task
+            self._head += 1
+        return None
 
     def _first_added(self) -> Task | None:
         heap = self._heap
@@ -128,39 +179,50 @@ class SqlLine(Line):
 
     def head(self) -> Head | None:
         """Return the place of the task that is next, or None."""
-        front = self._front
-        if front is None:
+        known = self._first_read() or self._front
+        if known is None:
             return self.first()
         added = self._first_added()
-        if added is None or (added.rank, added.seq) > front[:2]:
-            return front
-        return added
+        return known if added is None or _behind(added, known) else added
 
     def remove(self, task: Task) -> None:
         """Take out a task that is here."""
         task.grp = None  # type: ignore[attr-defined]
         if self._count is not None:
             self._count -= 1
+        if self._group is not None:
+            self._backlog.handed[self._group] = None
         row, head = self._row, self._head
         if head < len(row) and row[head] is task:
             self._head = head + 1
         else:
-            self._mine.add(task.seq)
+            self._own(task.seq)
         if self._front is not None and task.seq == self._front.seq:
             self._front = None
 
+    def _own(self, seq: int) -> None:
+        if self._mine is _NOTHING:
+            self._mine = set()
+        self._mine.add(seq)
+
     def _read(self) -> None:
-        """Read the next page."""
+        """Read the next page, when there is nothing left of the one before."""
         backlog, size = self._backlog, self._size
         behind = self._behind or (0, 0)
         name = "next_of_group" if behind == (0, 0) else "next_of_group_after"
         after = () if behind == (0, 0) else behind
         page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
-        self._row.extend(page)
+        self._row = page  # type: ignore[assignment]
+        self._head = 0
+        self._front = None
         self._size = min(size * 2, 512)
         last = page[-1] if page else None
         full = last is not None and len(page) == size
         self._behind = (last.rank, place_of(backlog.pool, last.seq)) if full and last else None
+
+
+def _behind(task: Head, other: Head) -> bool:
+    return (task.rank, task.seq) > (other.rank, other.seq)
 
 
 def _grp(task: Task) -> int | None:
@@ -179,14 +241,20 @@ class SqlGroup(Group):
             self.id = backlog.tables.next_group()
             self.ready = False
             self.due = 0.0
-            self.tasks = SqlLine(backlog, self.id, 0, None)
+            self.tasks = SqlLine(backlog, self, 0, None)
         else:
             self.id, _, _, _, count, rank, seq, self.due, ready = row
             self.place = (rank, seq)
             self.ready = bool(ready)
-            self.tasks = SqlLine(backlog, self.id, count, Place(rank, seq, self.due))
+            self.tasks = SqlLine(backlog, self, count, Place(rank, seq, self.due))
         self.shelved = self.place
         """Where it stands on its shelf."""
+
+    @property
+    def line(self) -> SqlLine:
+        """Its tasks."""
+        assert isinstance(self.tasks, SqlLine)  # noqa: S101
+        return self.tasks
 
     def row(self) -> Row:
         """Return it as it should stand in the file."""
@@ -207,12 +275,14 @@ class SqlGroup(Group):
 class SqlGroups(dict["Address", Group]):
     """The groups of one unit; those nobody mentions stay in the file."""
 
+    __slots__ = ("_absent", "_backlog", "_count", "_unit", "all_read")
+
     def __init__(self, backlog: SqlBacklog, unit: Unit, count: int) -> None:
         super().__init__()
         self._backlog = backlog
         self._unit = unit
         self._count = count
-        self._absent: set[Address] = set()
+        self._absent: tuple[Address, ...] = ()
         self.all_read = not count
 
     def __len__(self) -> int:
@@ -232,7 +302,7 @@ class SqlGroups(dict["Address", Group]):
             SQL["group"], (backlog.pool, self._unit or "", share or "", owner or "")
         ).fetchone()
         if row is None:
-            self._absent.add(address)
+            self._absent += (address,)
             return default
         return backlog.group_of(row)
 
@@ -248,7 +318,8 @@ class SqlGroups(dict["Address", Group]):
 
     def __delitem__(self, address: Address) -> None:
         self._count -= 1
-        self._absent.add(address)
+        if not self.all_read:
+            self._absent += (address,)
         super().__delitem__(address)
 
     def take_in(self, group: Group) -> None:
@@ -257,6 +328,8 @@ class SqlGroups(dict["Address", Group]):
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
         """Return every group of the unit."""
+        if not self.all_read and super().__len__() == self._count:
+            self.all_read = True
         if not self.all_read:
             self.all_read = True
             backlog = self._backlog
@@ -277,24 +350,31 @@ class SqlUnits(dict[Unit, UnitState]):
         super().__init__()
         self._backlog = backlog
         self._stored: dict[Unit, Row | None] = {}
+        self._handed: set[Unit] = set()
+        """Those that somebody has in his hands, and may have changed."""
 
     def get(self, unit: Unit, default: UnitState | None = None) -> UnitState | None:  # type: ignore[override]
         """Return what is known of a unit, or None."""
+        self._handed.add(unit)
+        return self.look_at(unit) or default
+
+    def look_at(self, unit: Unit) -> UnitState | None:
+        """Return what is known of a unit, or None; to be read and not changed."""
         found = super().get(unit)
         if found is not None or unit in self._stored:
-            return found or default
+            return found
         backlog = self._backlog
         row = backlog.tables.connection.execute(SQL["unit"], (backlog.pool, unit or "")).fetchone()
-        return self._take_in(unit, row) or default
+        return self._take_in(unit, row)
 
-    def __missing__(self, unit: Unit) -> UnitState:
+    def __getitem__(self, unit: Unit) -> UnitState:
         found = self.get(unit)
         if found is None:
             raise KeyError(unit)
         return found
 
     def __contains__(self, unit: object) -> bool:
-        return self.get(unit) is not None  # type: ignore[arg-type]
+        return self.look_at(unit) is not None  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
         if super().__len__():
@@ -326,7 +406,7 @@ class SqlUnits(dict[Unit, UnitState]):
             for row in rows:
                 backlog.group_of(row)
             for unit in found:
-                groups = self[unit].groups
+                groups = super().__getitem__(unit).groups
                 assert isinstance(groups, SqlGroups)  # noqa: S101 - every unit of ours has such
                 groups.all_read = True
 
@@ -337,6 +417,7 @@ class SqlUnits(dict[Unit, UnitState]):
         for unit, *row in list(rows):
             if (unit or None) not in self._stored:
                 self._take_in(unit or None, tuple(row))
+        self._handed.update(super().keys())
         return super().items()
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
@@ -356,7 +437,7 @@ class SqlUnits(dict[Unit, UnitState]):
         """Send what has changed to the file."""
         backlog = self._backlog
         saved, dropped = [], []
-        for unit in {**self._stored, **self}:
+        for unit in self._handed:
             state, stored = super().get(unit), self._stored.get(unit)
             row = None if state is None else backlog.row_of_unit(unit, state)
             if row == stored:
@@ -372,40 +453,77 @@ class SqlUnits(dict[Unit, UnitState]):
         if saved:
             connection.executemany(SQL["save_unit"], saved)
 
+    @property
+    def known_units(self) -> int:
+        """How many units were mentioned, those of which there is nothing to know too."""
+        return len(self._stored)
+
+    def known(self, unit: Unit, row: Row) -> None:
+        """Take in a unit that was read with others."""
+        if unit not in self._stored and not super().__contains__(unit):
+            self._take_in(unit, row)
+
+    def let_go(self) -> None:
+        """Have nothing in hand any more: everything is written, and the transaction is over."""
+        self._handed = set()
+
 
 class SqlShelf(Shelf):
-    """The groups of one share and owner that could start something."""
+    """The groups of one share and owner that could start something.
 
-    __slots__ = ("_paged",)
+    Nearly always there is one, and that is known: then nothing needs to be read for it.
+    """
 
-    def __init__(self, backlog: SqlBacklog, address: Address) -> None:
-        share, owner = address
-        asked = (backlog.pool, share or "", owner or "")
+    __slots__ = ("_address", "_backlog", "_paged")
 
-        def page(behind: Key | None, size: int) -> list[tuple[Key, SqlGroup]]:
-            name = "shelf" if behind is None else "shelf_after"
-            rows = backlog.tables.connection.execute(SQL[name], (*asked, *(behind or ()), size))
-            return [((row[5], row[6]), backlog.group_of(row)) for row in list(rows)]
+    def __init__(self, backlog: SqlBacklog, address: Address, *, empty: bool) -> None:
+        self._backlog = backlog
+        self._address = address
+        self._only: Group | None = None
+        self._paged = None if empty else self._from_the_file()
+        """None = there is at most one, which is in memory."""
 
-        self._paged: Paged[SqlGroup] = Paged(page, size=2)
+    def _from_the_file(self) -> Paged[Group]:
+        backlog = self._backlog
+        if self._address != (None, None) or backlog.is_fair:
+            return Paged(self._page, size=2)
+        paged: Paged[Group] = Paged(backlog.shelf_ahead, most=AHEAD)
+        paged.expect(min(backlog.expected, AHEAD))
+        return paged
+
+    def _page(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
+        backlog, (share, owner) = self._backlog, self._address
+        name = "shelf" if behind is None else "shelf_after"
+        asked = (backlog.pool, share or "", owner or "", *(behind or ()), size)
+        rows = backlog.tables.connection.execute(SQL[name], asked).fetchall()
+        return [((row[5], row[6]), backlog.group_of(row)) for row in rows]
 
     def __bool__(self) -> bool:
-        return bool(self._paged)
+        return self._only is not None if self._paged is None else bool(self._paged)
 
     def first(self) -> Group | None:
         """Return the group with the lowest place."""
-        return self._paged.peek()
+        return self._only if self._paged is None else self._paged.peek()
 
     def put(self, group: Group) -> None:
         """Let a group stand at its place."""
         assert isinstance(group, SqlGroup)  # noqa: S101
         group.shelved = group.place
+        if self._paged is None:
+            if self._only is None or self._only is group:
+                self._only = group
+                return
+            self._paged = Paged(self._page, count=0)
+            self._paged.set(self._only, self._only.place)
+            self._only = None
         self._paged.set(group, group.place)
 
     def take(self, group: Group) -> None:
         """Take a group out."""
-        assert isinstance(group, SqlGroup)  # noqa: S101
-        self._paged.discard(group)
+        if self._paged is not None:
+            self._paged.discard(group)
+        elif self._only is group:
+            self._only = None
 
 
 class SqlShelves(dict["Address", Shelf]):
@@ -416,12 +534,27 @@ class SqlShelves(dict["Address", Shelf]):
         self._backlog = backlog
 
     def __missing__(self, address: Address) -> Shelf:
-        made = self[address] = SqlShelf(self._backlog, address)
+        made = self[address] = SqlShelf(self._backlog, address, empty=self._is_empty(address))
         return made
 
-    def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]  # noqa: ARG002
-        """Return a shelf."""
-        return self[address]
+    def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]
+        """Return a shelf, if there is anything on it."""
+        found = super().get(address)
+        if found is None and self._is_empty(address):
+            return default
+        return found or self[address]
+
+    def _is_empty(self, address: Address) -> bool:
+        """Return whether a shelf that nobody mentioned is empty: then its share is not seated."""
+        share, owner = address
+        seat = self._backlog.ring.seats.look_at(share)
+        return seat is None or owner not in seat.owners
+
+    def known_alone(self, group: SqlGroup) -> None:
+        """Take in a shelf that was read with others: there is one group on it."""
+        if group.address not in self:
+            shelf = self[group.address] = SqlShelf(self._backlog, group.address, empty=True)
+            shelf.put(group)
 
 
 class SqlLater(dict[int, "Task"]):
@@ -482,7 +615,7 @@ class SqlLines(dict[Owner, Line]):
 class SqlBacklog(Backlog):
     """The queued tasks of one pool, read as they are asked for."""
 
-    __slots__ = ("_groups", "_plain", "expected", "pool", "tables")
+    __slots__ = ("_groups", "_plain", "expected", "handed", "pool", "tables")
 
     def __init__(self, spec: PoolSpec, tables: SqlTables, pool: int, row: dict[str, int]) -> None:
         super().__init__(spec)
@@ -492,6 +625,8 @@ class SqlBacklog(Backlog):
         self.expected = 1
         self._ready = row["ready"]
         self._groups: dict[int, SqlGroup] = {}
+        self.handed: dict[SqlGroup, None] = {}
+        """Groups that may have changed since they were written."""
         self._plain: dict[Owner, SqlGroup] = {}
         """The one group for each owner, where nothing looks at lanes and keys."""
         self._lines = SqlLines(self)
@@ -501,13 +636,19 @@ class SqlBacklog(Backlog):
         self._task_timers: Paged[int] = Paged(self._due_page)
         self._unit_timers: Paged[Unit] = Paged(self._timers_page, count=row["unit_timers"])
         self._fading: Paged[Unit] = Paged(self._fading_page, count=row["fading"])
-        self._ring = SqlRing(
-            spec.order,
-            tables.connection,
-            pool,
-            joins=row["joins"],
-            passed=(row["passed_turn"], row["passed_join"]),
-            resting=row["resting"],
+        passed = (row["passed_turn"], row["passed_join"])
+        self._ring = self._new_ring(row["joins"], passed, row["resting"])
+
+    def _new_ring(self, joins: int, passed: tuple[int, int], resting: int) -> SqlRing:
+        connection, for_all = self.tables.connection, self._turns_ahead if self._fair else None
+        return SqlRing(
+            self.spec.order,
+            connection,
+            self.pool,
+            joins=joins,
+            passed=passed,
+            resting=resting,
+            for_all=for_all,
         )
 
     # What the rows say
@@ -533,12 +674,28 @@ class SqlBacklog(Backlog):
         assert isinstance(self._ring, SqlRing)  # noqa: S101
         return self._ring
 
+    @property
+    def shelves(self) -> SqlShelves:
+        """The shelves that were mentioned."""
+        assert isinstance(self._shares, SqlShelves)  # noqa: S101
+        return self._shares
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether shares take turns."""
+        return self._fair
+
+    @property
+    def units(self) -> SqlUnits:
+        """The lanes and keys that were mentioned."""
+        assert isinstance(self._units, SqlUnits)  # noqa: S101
+        return self._units
+
     def write(self) -> None:
         """Send what has changed to the file."""
-        changed = [group for group in self._groups.values() if group.row() != group.stored]
-        self._write_groups(changed)
-        assert isinstance(self._units, SqlUnits)  # noqa: S101
-        self._units.write()
+        if self.handed:
+            self._write_groups([group for group in self.handed if group.row() != group.stored])
+        self.units.write()
         self.ring.seats.write()
 
     def _write_groups(self, groups: list[SqlGroup]) -> None:
@@ -572,44 +729,64 @@ class SqlBacklog(Backlog):
         identifier, unit, share, owner = row[:4]
         group = SqlGroup(self, (share or None, owner or None), unit or None, row)
         self._groups[identifier] = group
-        groups = self._unit(group.unit).groups
-        assert isinstance(groups, SqlGroups)  # noqa: S101
-        groups.take_in(group)
+        state = self.units.look_at(group.unit) or self._unit(group.unit)
+        assert isinstance(state.groups, SqlGroups)  # noqa: S101
+        state.groups.take_in(group)
         return group
 
     def line_of(self, owner: Owner) -> Line:
         """Return the line of an owner in a pool without groups: a group without a unit."""
         if owner is None:
             # It has the number of its pool and needs no row: what it holds is the queue.
-            line = SqlLine(self, self.pool, None if self._ready else 0, None)
+            line = SqlLine(self, None, None if self._ready else 0, None)
         else:
             asked = (self.pool, "", "", owner)
             row = self.tables.connection.execute(SQL["group"], asked).fetchone()
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
             # Its place is not kept up to date, so nobody may rely on it.
-            line = group.tasks = SqlLine(self, group.id, 0 if row is None else row[4], None)
+            line = group.tasks = SqlLine(self, group, 0 if row is None else row[4], None)
         line.expect(self.expected)
         return line
 
     def trimmed(self) -> int:
         """Let go of groups that are no more; return how much is kept in memory."""
-        self._groups = {i: group for i, group in self._groups.items() if group.stored is not None}
-        for line in dict.values(self._lines):
-            if isinstance(line, SqlLine):
-                line.trim()
-        return len(self._groups) + dict.__len__(self._units) + dict.__len__(self.ring.seats)
+        for group in self.handed:
+            if group.stored is None:
+                self._groups.pop(group.id, None)
+            group.line.trim()
+        self.handed = {}
+        self.units.let_go()
+        self.ring.seats.let_go()
+        for owner, line in list(dict.items(self._lines)):
+            assert isinstance(line, SqlLine)  # noqa: S101 - every line of ours is
+            line.trim()
+            if owner is not None and line.grp not in self._groups:
+                # What would be put in it later would stand in a group that nobody writes.
+                del self._lines[owner]
+        timers: tuple[Paged[Any], ...]
+        timers = (self._task_timers, self._unit_timers, self._fading)
+        return (
+            len(self._groups)
+            + self.units.known_units
+            + self.ring.seats.known_shares
+            + sum(timer.known_items for timer in timers)
+        )
 
     def expect(self, count: int) -> None:
-        """Be ready to give `count` tasks: where they stand in one line they are read at once."""
+        """Be ready to give `count` tasks: they are read at once."""
         self.expected = count
+        if self.grouped:
+            if self.is_fair:
+                self.ring.expect(count)
+            return
         for line in dict.values(self._lines):
             if isinstance(line, SqlLine):
                 line.expect(count)
 
     def unit_of(self, unit: Unit, row: Row) -> UnitState:
         """Return what a row says of a unit."""
-        state = UnitState()
+        state = _new_state(UnitState)
         state.running, paused, blocked, state.held_until, state.tat, groups, *times = row
         state.paused, state.blocked = bool(paused), bool(blocked)
         state.groups = SqlGroups(self, unit, groups)
@@ -636,15 +813,52 @@ class SqlBacklog(Backlog):
             fades_at,
         )
 
+    def expect_ends(self, tasks: Iterable[Task]) -> None:
+        """Read at once what the end of several running tasks will ask for."""
+        if self.grouped:
+            self.read_units([(task.unit, self._share(task)) for task in tasks])
+
     def read_units(self, tasks: Iterable[tuple[Unit, Share]]) -> None:
         """Read at once what the placing of several tasks will ask for."""
         if not self.grouped:
             return
         units, shares = zip(*tasks, strict=True)
-        assert isinstance(self._units, SqlUnits)  # noqa: S101
-        self._units.read(dict.fromkeys(units))
+        self.units.read(dict.fromkeys(units))
         if self._fair:
             self.ring.seats.read(dict.fromkeys(shares))
+
+    def _turns_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
+        """Return whose turn it is, and take in everything that starting their tasks asks for."""
+        asked = (self.pool, *(behind or _FIRST), size)
+        turns: list[tuple[Key, Share]] = []
+        for row in self.tables.connection.execute(SQL["turns_ahead"], asked).fetchall():
+            turn, joined, share, owners, more = row[:5]
+            turns.append(((turn, joined), share or None))
+            if owners == 1:
+                self.ring.seats.seated_for_all(share or None, turn, joined)
+            if row[5] is not None:
+                group = self._taken_ahead(row[5:])
+                if not more:
+                    self.shelves.known_alone(group)
+        return turns
+
+    def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
+        """Return the groups that are next, and take in what starting their tasks asks for."""
+        asked = (self.pool, *(behind or _FIRST), size)
+        rows = self.tables.connection.execute(SQL["shelf_ahead"], asked).fetchall()
+        return [((row[5], row[6]), self._taken_ahead(row)) for row in rows]
+
+    def _taken_ahead(self, row: Row) -> SqlGroup:
+        """Take in a group, its unit, its first task and the place of its second."""
+        if row[9] is not None:
+            self.units.known(row[1] or None, row[9:19])
+        group = self.group_of(row[:9])
+        if row[22] is not None:
+            rank, place, due = row[19:22]
+            second = None if place is None else Place(rank, seq_at(place), due)
+            first = self.tables.tasks.taken_in(row[22:], self.spec.name)
+            group.line.begin_with(first, second)
+        return group
 
     def _due_page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
         name = "next_due" if behind is None else "next_due_after"
@@ -744,6 +958,7 @@ class SqlBacklog(Backlog):
     def _place(self, group: Group, now: float) -> None:
         super()._place(group, now)
         assert isinstance(group, SqlGroup)  # noqa: S101
+        self.handed[group] = None
         head = group.tasks.head()
         if head is not None:
             group.due = head.due
@@ -783,14 +998,12 @@ class SqlBacklog(Backlog):
         connection, pool = self.tables.connection, (self.pool,)
         for name in ("forget_units", "forget_groups", "forget_seats"):
             connection.execute(SQL[name], pool)
-        self._groups = {}
+        self._groups, self.handed = {}, {}
         self._lines, self._units, self._shares = SqlLines(self), SqlUnits(self), SqlShelves(self)
         self._unit_timers = Paged(self._timers_page, count=0)
         self._fading = Paged(self._fading_page, count=0)
         self._touched, self._touched_units = {}, {}
-        self._ring = SqlRing(
-            self.spec.order, connection, self.pool, joins=0, passed=(0, 0), resting=0
-        )
+        self._ring = self._new_ring(0, (0, 0), 0)
 
     def _forget(self, unit: Unit) -> None:
         super()._forget(unit)

@@ -20,7 +20,16 @@ class Paged(LazyHeap[Item], Generic[Item]):
     before stands where it was put, whatever the file says. So the file may be written meanwhile.
     """
 
-    __slots__ = ("_all_read", "_behind", "_count", "_heap_", "_read", "_size", "_taken_over")
+    __slots__ = (
+        "_all_read",
+        "_behind",
+        "_count",
+        "_heap_",
+        "_most",
+        "_read",
+        "_size",
+        "_taken_over",
+    )
 
     def __init__(
         self,
@@ -28,6 +37,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
         *,
         count: int | None = None,
         size: int = 16,
+        most: int = 512,
     ) -> None:
         # Nothing of a heap's own is used: one that holds what is in memory stands behind this.
         self._read = read
@@ -37,6 +47,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
         self._taken_over: set[Item] = set()
         self._count = count
         self._size = size
+        self._most = most
 
     # Whoever asks a heap whether it has entries asks this one itself.
     @property
@@ -121,11 +132,24 @@ class Paged(LazyHeap[Item], Generic[Item]):
         """Let the next page be as long as what will be taken."""
         self._size = max(self._size, count)
 
+    @property
+    def known_items(self) -> int:
+        """How many items are in memory, or known to be no more."""
+        return len(self._taken_over)
+
+    def begin_with(self, page: list[tuple[Key, Item]], *, all_of_it: bool) -> None:
+        """Take in a first page that was read together with those of others."""
+        if self._behind is None and not self._all_read:
+            self._take_in(page, all_of_it=all_of_it)
+
     def _next_page(self) -> None:
         page = self._read(self._behind, self._size)
+        self._take_in(page, all_of_it=len(page) < self._size)
+        self._size = max(min(self._size * 2, self._most), self._size)
+
+    def _take_in(self, page: list[tuple[Key, Item]], *, all_of_it: bool) -> None:
         for key, item in page:
             self.known(item, key)
-        self._all_read = len(page) < self._size
+        self._all_read = all_of_it
         if page:
             self._behind = page[-1][0]
-        self._size = min(self._size * 2, 512)

@@ -11,12 +11,19 @@ from millpond.store.sqlite.paged import Paged
 from millpond.store.sqlite.sql import SQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from sqlite3 import Connection
+    from typing import TypeAlias
 
     from millpond.core.spec import Order
     from millpond.store.sqlite.paged import Key
     from millpond.store.sqlite.rows import Row
+
+    ReadTurns: TypeAlias = Callable[[Key | None, int], list[tuple[Key, Share]]]
+
+
+AHEAD = 128
+"""How many turns are read at once, with everything their claims will ask for."""
 
 
 class SqlSeats(dict[Share, Seat]):
@@ -28,15 +35,22 @@ class SqlSeats(dict[Share, Seat]):
         self._connection = connection
         self._pool = pool
         self._stored: dict[Share, dict[str, Row]] = {}
+        self._handed: set[Share] = set()
+        """Those that the ring has in its hands, and may have changed."""
 
     def get(self, share: Share, default: Seat | None = None) -> Seat | None:  # type: ignore[override]
         """Return the seat of a share, or None."""
+        self._handed.add(share)
+        return self.look_at(share) or default
+
+    def look_at(self, share: Share) -> Seat | None:
+        """Return the seat of a share, or None; to be read and not changed."""
         if share not in self._stored:
             found = self._connection.execute(SQL["seat"], (self._pool, share or ""))
             self._take_in(share, list(found))
-        return super().get(share, default)
+        return super().get(share)
 
-    def __missing__(self, share: Share) -> Seat:
+    def __getitem__(self, share: Share) -> Seat:
         seat = self.get(share)
         if seat is None:
             raise KeyError(share)
@@ -57,6 +71,16 @@ class SqlSeats(dict[Share, Seat]):
         for share, found in rows.items():
             self._take_in(share or None, found)
 
+    @property
+    def known_shares(self) -> int:
+        """How many shares were mentioned, those without a seat too."""
+        return len(self._stored)
+
+    def seated_for_all(self, share: Share, turn: int, joined: int) -> None:
+        """Take in a seat that was read with others: it takes part for everybody, and no owner."""
+        if share not in self._stored:
+            self._take_in(share, [("", turn, joined, 0)])
+
     def _take_in(self, share: Share, rows: list[Row]) -> None:
         self._stored[share] = {row[0]: row for row in rows}
         if not rows:
@@ -74,8 +98,8 @@ class SqlSeats(dict[Share, Seat]):
     def write(self) -> None:
         """Send what has changed to the file."""
         saved, dropped = [], []
-        for share, stored in self._stored.items():
-            seat = super().get(share)
+        for share in self._handed:
+            seat, stored = super().get(share), self._stored[share]
             rows = {} if seat is None else {row[0]: row for row in _rows(seat)}
             if rows == stored:
                 continue
@@ -90,6 +114,10 @@ class SqlSeats(dict[Share, Seat]):
             self._connection.executemany(SQL["drop_seat"], dropped)
         if saved:
             self._connection.executemany(SQL["save_seat"], saved)
+
+    def let_go(self) -> None:
+        """Have nothing in hand any more: everything is written, and the transaction is over."""
+        self._handed = set()
 
 
 def _rows(seat: Seat) -> list[Row]:
@@ -106,7 +134,7 @@ def json(names: Iterable[str]) -> str:
 class SqlRing(Ring):
     """A ring of which only those in reach are read."""
 
-    __slots__ = ("_connection", "_pool", "resting")
+    __slots__ = ("_connection", "_for_all", "_pool", "resting")
 
     def __init__(
         self,
@@ -117,10 +145,12 @@ class SqlRing(Ring):
         joins: int,
         passed: tuple[int, int],
         resting: int,
+        for_all: ReadTurns | None,
     ) -> None:
         super().__init__(order)
         self._connection = connection
         self._pool = pool
+        self._for_all = for_all
         self.joins = joins
         self.passed = passed
         self.resting: Paged[Share] = Paged(self._resting_page, count=resting)
@@ -139,7 +169,9 @@ class SqlRing(Ring):
 
     def page_of(self, owner: Owner) -> Paged[Share]:
         """Return the turns of an audience, to be read."""
-        return Paged(lambda behind, size: self._turns_page(owner, behind, size))
+        if owner is None and self._for_all is not None:
+            return Paged(self._for_all, most=AHEAD)
+        return Paged(lambda behind, size: self._turns_page(owner or "", behind, size))
 
     def _audience(self, owner: Owner) -> Paged[Share]:
         return self.audience(owner)
@@ -148,8 +180,12 @@ class SqlRing(Ring):
         # An audience that has run empty is no trouble: it is not kept beyond the transaction.
         self.audience(owner).discard(share)
 
-    def _turns_page(self, owner: Owner, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
-        who = (self._pool, owner or "")
+    def expect(self, count: int) -> None:
+        """Let the next page of turns be as long as what will be taken."""
+        self.audience(None).expect(min(count, AHEAD))
+
+    def _turns_page(self, owner: str, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
+        who = (self._pool, owner)
         if behind is None:
             rows = self._connection.execute(SQL["turns"], (*who, size))
         else:

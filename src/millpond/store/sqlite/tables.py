@@ -33,6 +33,7 @@ from millpond.store.sqlite.rows import (
     live_task,
     new_of,
     only_started,
+    place_of,
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
@@ -149,21 +150,28 @@ class SqlPools(dict[str, PoolTable]):
         super().__init__()
         self._tables = tables
         self.by_id: dict[int, SqlPool] = {}
+        self.handed: dict[int, SqlPool] = {}
+        """Those that a verb has in its hands, and may have changed."""
         self._absent: set[str] = set()
         self._all_read = False
+        self._kept: dict[int, int] = {}
+        """How many rows of each pool are in memory."""
 
     def get(self, name: str, default: PoolTable | None = None) -> PoolTable | None:  # type: ignore[override]
         """Return a pool, or None."""
-        found = super().get(name)
-        if found is not None or self._all_read or name in self._absent:
-            return found or default
-        row = self._tables.connection.execute(SQL["pool"], (name,)).fetchone()
-        if row is None:
-            self._absent.add(name)
-            return default
-        return self._take_in(row)
+        found: SqlPool | None = super().get(name)  # type: ignore[assignment]
+        if found is None:
+            if self._all_read or name in self._absent:
+                return default
+            row = self._tables.connection.execute(SQL["pool"], (name,)).fetchone()
+            if row is None:
+                self._absent.add(name)
+                return default
+            found = self._take_in(row)
+        self.handed[found.number] = found
+        return found
 
-    def __missing__(self, name: str) -> PoolTable:
+    def __getitem__(self, name: str) -> PoolTable:
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -182,7 +190,7 @@ class SqlPools(dict[str, PoolTable]):
         execute = self._tables.connection.execute
         number = max(execute(SQL["last_pool"]).fetchone()[0], *self.by_id, 0) + 1
         pool = SqlPool.declared_now(self._tables, number, made)
-        self.by_id[number] = pool
+        self.by_id[number] = self.handed[number] = pool
         super().__setitem__(name, pool)
 
     def items(self) -> Any:  # noqa: ANN401 - as dict's
@@ -192,11 +200,19 @@ class SqlPools(dict[str, PoolTable]):
                 if row[0] not in self.by_id:
                     self._take_in(row)
             self._all_read = True
+        self.handed.update(self.by_id)
         return sorted(super().items(), key=_by_number)
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
         """Return every pool."""
         return [pool for _, pool in self.items()]
+
+    def trimmed(self) -> int:
+        """Let go of what the next transaction will hardly ask for; return how much is left."""
+        for number, pool in self.handed.items():
+            self._kept[number] = pool.trimmed()
+        self.handed = {}
+        return sum(self._kept.values())
 
     def _take_in(self, row: Row) -> SqlPool:
         pool = SqlPool.read(self._tables, row)
@@ -218,10 +234,13 @@ class SqlWorkers(dict[str, Worker]):
         super().__init__()
         self._tables = tables
         self._stored: dict[str, Row | None] = {}
+        self.handed: set[str] = set()
+        """Those that a verb has in its hands, and may have changed."""
         self._all_read = False
 
     def get(self, name: str, default: Worker | None = None) -> Worker | None:  # type: ignore[override]
         """Return a worker, or None."""
+        self.handed.add(name)
         found = super().get(name)
         if found is not None or self._all_read or name in self._stored:
             return found or default
@@ -229,7 +248,7 @@ class SqlWorkers(dict[str, Worker]):
         self._stored[name] = row
         return default if row is None else self._take_in(row)
 
-    def __missing__(self, name: str) -> Worker:
+    def __getitem__(self, name: str) -> Worker:
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -240,9 +259,14 @@ class SqlWorkers(dict[str, Worker]):
 
     def __setitem__(self, name: str, worker: Worker) -> None:
         self._stored.setdefault(name, None)
+        self.handed.add(name)
         worker.holding = SqlHolding(self._tables, name)
         worker.ahead = SqlAhead(self._tables, name, 0)
         super().__setitem__(name, worker)
+
+    def __delitem__(self, name: str) -> None:
+        self.handed.add(name)
+        super().__delitem__(name)
 
     def __iter__(self) -> Iterator[str]:
         self._read_all()
@@ -251,6 +275,7 @@ class SqlWorkers(dict[str, Worker]):
     def values(self) -> Any:  # noqa: ANN401 - as dict's
         """Return every worker, in order of joining."""
         self._read_all()
+        self.handed.update(super().keys())
         return sorted(super().values(), key=lambda worker: worker.number)
 
     def _read_all(self) -> None:
@@ -281,8 +306,8 @@ class SqlWorkers(dict[str, Worker]):
     def write(self) -> None:
         """Send what has changed to the file."""
         execute = self._tables.connection.execute
-        for name, stored in self._stored.items():
-            worker = super().get(name)
+        for name in self.handed:
+            worker, stored = super().get(name), self._stored.get(name)
             row = None if worker is None else _worker_row(worker)
             if row == stored:
                 continue
@@ -395,16 +420,23 @@ class SqlRuns(dict[int, Run]):
         super().__init__()
         self._tables = tables
         self._stored: dict[int, bytes | None] = {}
+        self.handed: set[int] = set()
+        """Those that a verb has in its hands, and may have changed."""
 
     def get(self, identifier: int, default: Run | None = None) -> Run | None:  # type: ignore[override]
         """Return a run, or None."""
+        self.handed.add(identifier)
         found = super().get(identifier)
         if found is not None or identifier in self._stored:
             return found or default
         row = self._tables.connection.execute(SQL["run"], (identifier,)).fetchone()
         return default if row is None else self.take_in(identifier, row[0])
 
-    def __missing__(self, identifier: int) -> Run:
+    def __setitem__(self, identifier: int, run: Run) -> None:
+        self.handed.add(identifier)
+        super().__setitem__(identifier, run)
+
+    def __getitem__(self, identifier: int) -> Run:
         found = self.get(identifier)
         if found is None:
             raise KeyError(identifier)
@@ -415,6 +447,7 @@ class SqlRuns(dict[int, Run]):
 
     def take_in(self, identifier: int, state: bytes) -> Run:
         """Return the run of a row, the same object each time."""
+        self.handed.add(identifier)
         found = super().get(identifier)
         if found is None:
             found = _decode_run(state)
@@ -426,11 +459,15 @@ class SqlRuns(dict[int, Run]):
         """Read everything anew that is asked for from now on."""
         self.clear()
         self._stored.clear()
+        self.handed.clear()
 
     def write(self) -> None:
         """Send what has changed to the file."""
         rows = []
-        for identifier, run in super().items():
+        for identifier in self.handed:
+            run = super().get(identifier)
+            if run is None:
+                continue
             state = _encode_run(run)
             if state != self._stored.get(identifier):
                 self._stored[identifier] = state
@@ -593,6 +630,7 @@ class SqlTables(Tables):
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
         meta = connection.execute(SQL["meta"]).fetchone()
         self._meta: Row = meta
+        self._changes = connection.total_changes
         self.latest = meta[0]
         self.workers_joined = meta[1]
         self._next_group, self._next_claim, self._told = meta[2:5]
@@ -661,15 +699,35 @@ class SqlTables(Tables):
 
     def expect(self, new: Sequence[NewTask]) -> None:
         """Read at once what the submit of these tasks will ask for."""
-        self.tasks.expect_new([one.id for one in new])
-        pool = self.pools.get(new[0].pool)
-        if not isinstance(pool, SqlPool):
+        if not new:
             return
-        keys = [one.idempotency_key for one in new if one.idempotency_key is not None]
-        if keys:
-            pool.known_keys.read(keys)
-        if pool.sql_backlog.grouped and not pool.spec.strict:
-            pool.sql_backlog.read_units((one.key, one.share) for one in new)
+        self.tasks.expect_new([one.id for one in new])
+        by_pool: dict[str, list[NewTask]] = {}
+        for one in new:
+            by_pool.setdefault(one.pool, []).append(one)
+        for name, of_pool in by_pool.items():
+            pool = self.pools.get(name)
+            if not isinstance(pool, SqlPool):
+                continue
+            keys = [one.idempotency_key for one in of_pool if one.idempotency_key is not None]
+            if keys:
+                pool.known_keys.read(keys)
+            if pool.sql_backlog.grouped and not pool.spec.strict:
+                pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
+
+    def expect_ends(self, identifiers: Iterable[int]) -> None:
+        """Read at once what the settlements of these tasks will ask for."""
+        tasks = self.tasks
+        tasks.read(identifiers)
+        ending: dict[str, list[Task]] = {}
+        for identifier in identifiers:
+            task = dict.get(tasks, identifier)
+            if task is not None and task.stored_live:
+                ending.setdefault(task.new.pool, []).append(task)
+        for name, ends in ending.items():
+            pool = self.pools[name]
+            assert isinstance(pool, SqlPool)  # noqa: S101
+            pool.sql_backlog.expect_ends(ends)
 
     # What hangs on an arrow, where a row says it already
 
@@ -741,6 +799,13 @@ class SqlTables(Tables):
         while page := self.read_live(SQL["live_of_pool"], (last, high, _PAGE)):
             last = last - (last & ((1 << SEQ_BITS) - 1)) | page[-1].seq
             yield from (task for task in page if task.status in _LIVE)
+
+    def live_page(self, pool: PoolTable, after: int, upto: int, limit: int) -> list[Task]:
+        """Return the first queued and running tasks of a pool behind a place, up to another."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
+        return list(self.read_live(SQL["live_of_pool"], asked))
 
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
@@ -814,22 +879,23 @@ class SqlTables(Tables):
             self.leader.until,
             self.leader.generation,
         )
-        if meta != self._meta:
+        # A verb that found nothing to do need not tell when that was: it then writes nothing.
+        if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
             self.connection.execute(SQL["save_meta"], meta)
             self._meta = meta
 
     def committed(self) -> None:
         """Hear that everything is stored for good."""
+        self._changes = self.connection.total_changes
         if self.on_commit is not None:
             self.on_commit(self)
 
     def trimmed(self) -> int:
         """Let go of what the next transaction will hardly ask for; return how much is left."""
         self.tasks.let_go()
-        kept = len(self.tasks)
-        for pool in self.pools.by_id.values():
-            kept += pool.trimmed()
-        return kept
+        self.workers.handed = set()
+        self.runs.handed = set()
+        return len(self.tasks) + len(self.runs) + self.pools.trimmed()
 
     def _write_audit(self) -> None:
         count, told, at = len(self._records), *encoded(self._records)
@@ -842,7 +908,7 @@ class SqlTables(Tables):
         if self._readonly:
             return
         self._write_tasks()
-        for pool in self.pools.by_id.values():
+        for pool in self.pools.handed.values():
             pool.write()
         self.workers.write()
         self.runs.write()

@@ -121,6 +121,56 @@ UPDATE millpond_group SET tasks = ?, rank = ?, seq = ?, due = ?, ready = ? WHERE
 -- name: drop_group
 DELETE FROM millpond_group WHERE id = ?;
 
+-- Reading ahead: whose turn it is, with all that the claims of their first tasks will ask for, in one
+-- statement. Every row has, after what is its own: the group, its unit, the place of the second task
+-- of the group, its first task.
+
+-- name: turns_ahead
+SELECT s.turn, s.joined, s.share,
+       (SELECT count(*) FROM millpond_seat AS o WHERE o.pool = s.pool AND o.share = s.share),
+       EXISTS (SELECT 1 FROM millpond_group AS o
+                WHERE o.pool = s.pool AND o.share = s.share AND o.owner = '' AND o.ready = 1
+                  AND (o.rank, o.seq) > (g.rank, g.seq)),
+       g.id, g.unit, g.share, g.owner, g.tasks, g.rank, g.seq, g.due, g.ready,
+       u.running, u.paused, u.blocked, u.held_until, u.tat, u.groups,
+       u.timer_at, u.timer_rank, u.timer_seq, u.fades_at,
+       n.rank, n.place, n.due,
+       l.*, t.body
+  FROM millpond_seat AS s
+  LEFT JOIN millpond_group AS g ON g.id =
+       (SELECT id FROM millpond_group
+         WHERE pool = s.pool AND share = s.share AND owner = '' AND ready = 1
+         ORDER BY rank, seq LIMIT 1)
+  LEFT JOIN millpond_unit AS u ON u.pool = s.pool AND u.unit = g.unit
+  LEFT JOIN millpond_live AS l ON l.place =
+       (SELECT place FROM millpond_live WHERE grp = g.id AND grp > 0 ORDER BY rank, place LIMIT 1)
+  LEFT JOIN millpond_task AS t ON t.place = l.place
+  LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) > (l.rank, l.place)
+         ORDER BY rank, place LIMIT 1)
+ WHERE s.pool = ? AND s.owner = '' AND s.resting = 0 AND (s.turn, s.joined) > (?, ?)
+ ORDER BY s.turn, s.joined LIMIT ?;
+
+-- The same for a pool that is not fair: the groups of its one share.
+-- name: shelf_ahead
+SELECT g.id, g.unit, g.share, g.owner, g.tasks, g.rank, g.seq, g.due, g.ready,
+       u.running, u.paused, u.blocked, u.held_until, u.tat, u.groups,
+       u.timer_at, u.timer_rank, u.timer_seq, u.fades_at,
+       n.rank, n.place, n.due,
+       l.*, t.body
+  FROM millpond_group AS g
+  LEFT JOIN millpond_unit AS u ON u.pool = g.pool AND u.unit = g.unit
+  LEFT JOIN millpond_live AS l ON l.place =
+       (SELECT place FROM millpond_live WHERE grp = g.id AND grp > 0 ORDER BY rank, place LIMIT 1)
+  LEFT JOIN millpond_task AS t ON t.place = l.place
+  LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) > (l.rank, l.place)
+         ORDER BY rank, place LIMIT 1)
+ WHERE g.pool = ? AND g.share = '' AND g.owner = '' AND g.ready = 1 AND (g.rank, g.seq) > (?, ?)
+ ORDER BY g.rank, g.seq LIMIT ?;
+
 -- Seats of the ring.
 
 -- name: seat

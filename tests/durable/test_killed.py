@@ -1,0 +1,172 @@
+"""kill -9: what was acknowledged is there, what ran is run again, and the file opens."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.durable import victim
+from tests.pool.fleet import until
+
+from millpond import Millpond, Pool, TaskFailed
+
+PATIENCE = 30.0
+
+
+class Victim:
+    """A process that does one thing on a file until it is killed."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.durable.victim", str(path), what],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
+        )
+        self.said: list[str] = []
+
+    def until(self, words: str, times: int = 1) -> None:
+        """Read on until it has said something so many times."""
+        assert self._process.stdout is not None
+        while sum(words in line for line in self.said) < times:
+            line = self._process.stdout.readline()
+            assert line, f"it ended without {words!r}: {self.said}"
+            self.said.append(line.strip())
+
+    def kill(self) -> None:
+        """Kill it, and read what it said until then; safe twice."""
+        assert self._process.stdout is not None
+        if not self._process.stdout.closed:
+            self._process.kill()
+            self.said += [line.strip() for line in self._process.stdout if line.endswith("\n")]
+            self._process.wait(PATIENCE)
+            self._process.stdout.close()
+
+
+@pytest.fixture
+def kill_at(tmp_path: Path) -> object:
+    """Let a victim do something, and kill it once it has said a word so many times."""
+    victims: list[Victim] = []
+
+    def kill(what: str, words: str, times: int = 1) -> list[str]:
+        one = Victim(tmp_path / "work.db", what)
+        victims.append(one)
+        one.until(words, times)
+        one.kill()
+        return one.said
+
+    yield kill
+    for one in victims:
+        one.kill()
+
+
+Kill = Callable[..., list[str]]
+
+
+def survivor(folder: Path) -> tuple[Millpond, list[str]]:
+    """The same application in this process, where handlers come to their end."""
+    told: list[str] = []
+    return victim.make(folder / "work.db", told), told
+
+
+async def ended(pool: Pool, count: int) -> bool:
+    """Return whether nothing waits or runs, and so many ever ended."""
+    snapshot = await pool.snapshot()
+    return (0, count) == (snapshot.queued + snapshot.running, snapshot.total)
+
+
+@pytest.mark.rows("DP-19", "DP-20")
+@pytest.mark.real_loop
+async def test_a_named_run_goes_on_in_the_next_process(tmp_path: Path, kill_at: Kill) -> None:
+    """It is not seeded again, and counts what the dead one did; what ran is charged."""
+    await asyncio.to_thread(kill_at, "run", "job", 2)
+    mp, told = survivor(tmp_path)
+    async with mp:
+        report = await mp.get_pool("jobs").drain(mp.tasks["job"].each(range(4)), run="nightly")
+    assert (True, 4, 4) == (report.resumed, report.total, report.completed)
+    assert ["job 2 2", "job 3 2"] == sorted(told)
+
+
+@pytest.mark.rows("HN-19")
+@pytest.mark.real_loop
+async def test_closures_of_a_killed_process_are_found_stale(tmp_path: Path, kill_at: Kill) -> None:
+    """Those that ran and the one that waited: failed, readable, and never run again."""
+    said = await asyncio.to_thread(kill_at, "closures", "both run")
+    tasks = [int(line.split()[1]) for line in said if line.startswith("closure")]
+    mp, told = survivor(tmp_path)
+    async with mp:
+        pool = mp.get_pool("jobs")
+        await until(lambda: ended(pool, len(tasks)), within=PATIENCE)
+        for task in tasks:
+            with pytest.raises(TaskFailed, match="stale"):
+                await (await mp.handle(task))
+        assert len(tasks) == (await pool.snapshot()).failed
+    assert [] == told
+
+
+@pytest.mark.rows("HN-19")
+@pytest.mark.real_loop
+async def test_stored_calls_run_again_and_ended_tasks_are_there(
+    tmp_path: Path, kill_at: Kill
+) -> None:
+    """A call is data: the next process runs it. What had ended can be read there."""
+    await asyncio.to_thread(kill_at, "run", "job", 2)
+    mp, told = survivor(tmp_path)
+    async with mp:
+        pool = mp.get_pool("jobs")
+        await until(lambda: ended(pool, 4), within=PATIENCE)
+        tasks = await pool.tasks()
+        results = {(info.attempt, await (await mp.handle(info.id))) for info in tasks}
+    assert {(1, 0), (1, 1), (2, 4), (2, 9)} == results
+    assert ["job 2 2", "job 3 2"] == sorted(told)
+
+
+@pytest.mark.rows("CX-17", "CX-18")
+@pytest.mark.real_loop
+async def test_a_callback_of_a_killed_process_is_told_by_the_next(
+    tmp_path: Path, kill_at: Kill
+) -> None:
+    """It was stored with the end of its task, so nothing of it was lost."""
+    await asyncio.to_thread(kill_at, "callback", "callback")
+    mp, told = survivor(tmp_path)
+    async with mp:
+        deadline = time.monotonic() + PATIENCE
+        while not told:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+    assert ["told completed"] == told
+
+
+@pytest.mark.rows("HN-21", "TRAP-10", "DE-04")
+@pytest.mark.real_loop
+async def test_whatever_was_acknowledged_is_there(tmp_path: Path, kill_at: Kill) -> None:
+    """Killed in the middle of its writes, again and again: the file opens, and holds all of it.
+
+    No task without its place in its lane, no place without its task, no number given twice.
+    """
+    stored: dict[int, tuple[str, int]] = {}
+    for _ in range(4):
+        said = await asyncio.to_thread(kill_at, "submits", "stored", 60)
+        for line in said:
+            _, task, lane, sequence = line.split()
+            assert int(task) not in stored
+            stored[int(task)] = (lane, int(sequence))
+    assert len(stored) == len(set(stored.values()))
+    mp, _ = survivor(tmp_path)
+    mp.work = False
+    async with mp:
+        assert {"queued", "running", "completed"} >= set(await mp.status(stored))
+    with sqlite3.connect(tmp_path / "work.db") as file:
+        assert [("ok",)] == file.execute("PRAGMA integrity_check").fetchall()
+        tasks = set(file.execute("SELECT place FROM millpond_task"))
+        places = list(file.execute("SELECT place FROM millpond_live"))
+        places += file.execute("SELECT place FROM millpond_ended")
+        assert (tasks, len(tasks)) == (set(places), len(places))
+        lanes = file.execute("SELECT sum(sequence) FROM millpond_lane").fetchone()[0]
+        assert len(tasks) == lanes >= len(stored)
+    file.close()

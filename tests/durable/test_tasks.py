@@ -1,0 +1,469 @@
+"""Tasks on a file: what one process stored, another finds, runs and reads."""
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.pool.fleet import Fleet, until
+
+from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
+from millpond.core.errors import IdempotencyConflict
+
+
+class Invoice(msgspec.Struct):
+    """A result with a type of its own."""
+
+    number: int
+    lines: list[str]
+
+
+async def completed(pool: Pool, count: int) -> bool:
+    """Return whether so many have completed."""
+    return count == (await pool.snapshot()).completed
+
+
+def clocked(ran: list[tuple[float, str]], word: str) -> None:
+    """Write down who ran when."""
+    ran.append((asyncio.get_running_loop().time(), word))
+
+
+# What is asked for once
+
+
+async def test_a_key_answers_after_a_restart_and_in_another_process(tmp_path: Path) -> None:
+    """With the task it stood for and its result; other arguments under it are a conflict."""
+    fleet = Fleet(tmp_path / "work.db")
+    ran: list[int] = []
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("orders")
+
+        @pool.task
+        async def order(number: int) -> int:
+            ran.append(number)
+            return number * 2
+
+        return mp
+
+    first, second = process(), process()
+    async with first:
+        known = await first.tasks["order"].options(idempotency_key="k").submit(7)
+        assert 14 == await known
+    async with second:
+        order = second.tasks["order"].options(idempotency_key="k")
+        again = await order.submit(7)
+        assert (True, known.id, 14) == (again.duplicate, again.id, await again)
+        with pytest.raises(IdempotencyConflict):
+            await order.submit(8)
+    assert [7] == ran
+
+
+@pytest.mark.rows("DE-R03")
+async def test_a_key_outlives_its_task_and_is_forgotten_in_its_time(tmp_path: Path) -> None:
+    """Over restarts: Keep(keys=) counts from the end of the task, not from that of a process."""
+    fleet = Fleet(tmp_path / "work.db")
+    keep = Keep(completed=60, keys=1000)
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=True, keep=keep)
+        pool = mp.pool("orders")
+
+        @pool.task
+        async def order() -> None: ...
+
+        return mp
+
+    async with process() as first:
+        known = await first.tasks["order"].options(idempotency_key="k").submit()
+        await known
+    await asyncio.sleep(300)
+    async with process() as second:
+        await asyncio.sleep(130)
+        assert ["expired"] == await second.status([known.id])
+        again = await second.tasks["order"].options(idempotency_key="k").submit()
+        assert (True, known.id) == (again.duplicate, again.id)
+    await asyncio.sleep(900)
+    async with process() as third:
+        await asyncio.sleep(130)
+        assert not (await third.tasks["order"].options(idempotency_key="k").submit()).duplicate
+
+
+async def test_records_of_the_audit_are_kept_for_their_time(tmp_path: Path) -> None:
+    """Keep(audit=) over restarts; what is younger stays, and an idle store ends up with none."""
+    fleet = Fleet(tmp_path / "work.db")
+    keep = Keep(completed=50, failed=50, keys=50, audit=600)
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=True, keep=keep)
+        pool = mp.pool("jobs")
+
+        @pool.task
+        async def job() -> None: ...
+
+        return mp
+
+    async with process() as mp:
+        old = await mp.tasks["job"].submit()
+        await old
+    await asyncio.sleep(500)
+    async with process() as mp:
+        young = await mp.tasks["job"].submit()
+        await young
+        await asyncio.sleep(65)
+        assert {old.id, young.id} == {r.task async for r in mp.audit() if r.task is not None}
+        await asyncio.sleep(130)
+        assert {young.id} == {r.task async for r in mp.audit() if r.task is not None}
+        await asyncio.sleep(800)
+        assert [] == [r async for r in mp.audit()]
+
+
+# What others wait for
+
+
+async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(tmp_path: Path) -> None:
+    """`mp.handle(id, of=...)` in another process gives the object, not its bytes."""
+    fleet = Fleet(tmp_path / "work.db")
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+        pool = mp.pool("bills")
+
+        @pool.task
+        async def bill(number: int) -> Invoice:
+            return Invoice(number, ["tea", "milk"])
+
+        return mp
+
+    client, worker, reader = process(work=False), process(work=True), process(work=False)
+    async with client:
+        task = (await client.tasks["bill"].submit(3)).id
+    async with worker:
+        await until(lambda: completed(worker.get_pool("bills"), 1))
+    async with reader:
+        handle = await reader.handle(task, of=reader.tasks["bill"])
+        assert Invoice(3, ["tea", "milk"]) == await handle
+        assert ["completed"] == await reader.status([task])
+
+
+async def test_a_client_is_told_of_an_end_by_another_process(tmp_path: Path) -> None:
+    """Who awaits in a process without workers gets the result, or the error with its type."""
+    fleet = Fleet(tmp_path / "work.db")
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+        pool = mp.pool("sums", retry=Retry.never())
+
+        @pool.task
+        async def add(a: int, b: int) -> int:
+            await asyncio.sleep(2)
+            if a < 0:
+                raise ValueError("too small")
+            return a + b
+
+        return mp
+
+    client, worker = process(work=False), process(work=True)
+    async with client, worker:
+        good, bad = await client.tasks["add"].submit(1, 2), await client.tasks["add"].submit(-1, 2)
+        assert 3 == await good
+        with pytest.raises(TaskFailed, match="too small") as caught:
+            await bad
+        assert "ValueError" in str(caught.value)
+
+
+async def test_progress_is_seen_from_another_process(tmp_path: Path) -> None:
+    """The last word of a running handler is stored."""
+    fleet = Fleet(tmp_path / "work.db")
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+        pool = mp.pool("films")
+
+        @pool.task
+        async def encode(ctx: Context) -> None:
+            await ctx.progress(0.5, "half way")
+            await asyncio.sleep(20)
+
+        return mp
+
+    client, worker = process(work=False), process(work=True)
+    async with client, worker:
+        handle = await client.tasks["encode"].submit()
+        await asyncio.sleep(10)
+        (info,) = await client.get_pool("films").tasks()
+        assert "running" == info.status
+        told = [word async for word in handle.progress()]
+        assert (0.5, "half way") in told
+
+
+# Time
+
+
+async def test_a_delay_goes_on_while_no_process_is_there(tmp_path: Path) -> None:
+    """It is a moment, not a timer: over a restart it is due when it was said to be."""
+    fleet = Fleet(tmp_path / "work.db")
+    ran: list[tuple[float, str]] = []
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("mail")
+
+        @pool.task
+        async def send(word: str) -> None:
+            clocked(ran, word)
+
+        return mp
+
+    async with process() as mp:
+        send = mp.tasks["send"]
+        await send.options(delay=100).submit("soon")
+        await send.options(delay=1000).submit("late")
+        await send.options(run_at=500.0).submit("at 500")
+    await asyncio.sleep(200)
+    async with process():
+        await asyncio.sleep(1000)
+    assert ["soon", "at 500", "late"] == [word for _, word in ran]
+    assert pytest.approx([200.0, 500.0, 1000.0], abs=1.5) == [at for at, _ in ran]
+
+
+async def test_a_backoff_goes_on_while_no_process_is_there(tmp_path: Path) -> None:
+    """The second attempt comes when it was due, in whichever process is there then."""
+    fleet = Fleet(tmp_path / "work.db")
+    ran: list[tuple[float, str]] = []
+
+    def process(name: str) -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("mail", retry=Retry.constant(300.0, jitter=0.0))
+
+        @pool.task
+        async def send(ctx: Context) -> None:
+            clocked(ran, f"{name} {ctx.attempt}")
+            if ctx.attempt == 1:
+                raise OSError
+
+        return mp
+
+    async with process("one") as mp:
+        await mp.tasks["send"].submit()
+        await asyncio.sleep(10)
+    async with process("two"):
+        await asyncio.sleep(400)
+    assert ["one 1", "two 2"] == [word for _, word in ran]
+    assert pytest.approx(300.0, abs=1.5) == ran[1][0]
+
+
+# Limits over processes
+
+
+async def test_two_processes_share_a_rate(tmp_path: Path) -> None:
+    """However many workers there are: so many starts in a minute, and no more."""
+    fleet = Fleet(tmp_path / "work.db")
+    starts: list[tuple[float, str]] = []
+
+    def process(name: str) -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("calls", max_concurrent=10, rate=Rate(6, per=60.0, burst=1))
+
+        @pool.task
+        async def call() -> None:
+            clocked(starts, name)
+            await asyncio.sleep(1)
+
+        return mp
+
+    one, two = process("one"), process("two")
+    async with one, two:
+        await one.get_pool("calls").submit_many([one.tasks["call"].bind() for _ in range(13)])
+        await until(lambda: completed(one.get_pool("calls"), 13))
+    moments = [at for at, _ in starts]
+    assert moments[-1] - moments[0] >= 119.0
+    assert all(later - sooner >= 9.9 for sooner, later in pairwise(moments))
+
+
+async def test_two_processes_share_the_limit_of_a_key(tmp_path: Path) -> None:
+    """At most so many of one key at a time, wherever they run; other keys are free."""
+    fleet = Fleet(tmp_path / "work.db")
+    inside: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("calls", max_concurrent=6, max_per_key=2)
+
+        @pool.task(key=lambda tenant: tenant)
+        async def call(tenant: str) -> None:
+            inside[tenant] += 1
+            most[tenant] = max(most[tenant], inside[tenant])
+            await asyncio.sleep(1.5)
+            inside[tenant] -= 1
+
+        return mp
+
+    one, two = process(), process()
+    async with one, two:
+        call = one.tasks["call"]
+        await one.get_pool("calls").submit_many(call.each(["acme", "bolt", "coil"] * 6))
+        await until(lambda: completed(one.get_pool("calls"), 18))
+    assert {"acme": 2, "bolt": 2, "coil": 2} == most
+
+
+# Dead letters and callbacks
+
+
+async def test_a_dead_letter_is_driven_again_from_another_process(tmp_path: Path) -> None:
+    """It waits with its error for anybody to look; redriven it has its budget again."""
+    fleet = Fleet(tmp_path / "work.db")
+    healthy = False
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+        pool = mp.pool("mail", retry=Retry.constant(1.0, attempts=2))
+
+        @pool.task
+        async def send() -> str:
+            if not healthy:
+                raise ConnectionError("nobody answers")
+            return "sent"
+
+        return mp
+
+    async with process(work=True) as mp:
+        task = (await mp.tasks["send"].submit()).id
+        await until(lambda: failed(mp.get_pool("mail"), 1))
+    operator, worker = process(work=False), process(work=True)
+    async with operator:
+        (letter,) = await operator.get_pool("mail").tasks(status="failed")
+        assert (task, 2) == (letter.id, letter.attempt)
+        assert "nobody answers" in str(letter.error)
+        healthy = True
+        assert 1 == await operator.get_pool("mail").redrive([task])
+    async with worker:
+        await until(lambda: completed(worker.get_pool("mail"), 1))
+        assert "sent" == await (await worker.handle(task))
+
+
+async def failed(pool: Pool, count: int) -> bool:
+    """Return whether so many have failed."""
+    return count == (await pool.snapshot()).failed
+
+
+@pytest.mark.rows("CX-18")
+@pytest.mark.parametrize("found_dead", [True, False])
+async def test_a_callback_runs_although_its_process_died(
+    tmp_path: Path, *, found_dead: bool
+) -> None:
+    """It was stored with the end of its task: the next process tells of it."""
+    fleet = Fleet(tmp_path / "work.db")
+    told: list[tuple[str, str, int]] = []
+
+    def process(name: str) -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("jobs")
+
+        @mp.task
+        async def tell(ctx: Context, outcome: Outcome) -> None:
+            told.append((name, outcome.status, ctx.attempt))
+            if name == "first":
+                await asyncio.sleep(3600)
+
+        @pool.task
+        async def job() -> None: ...
+
+        return mp
+
+    first, second = process("first"), process("second")
+    await first.__aenter__()
+    await first.tasks["job"].options(on_complete=first.tasks["tell"].bind()).submit()
+    await asyncio.sleep(1)
+    await fleet.crash(first, found_dead=found_dead)
+    async with second:
+        await asyncio.sleep(120)
+    assert [("first", "completed", 1), ("second", "completed", 2)] == told
+
+
+@pytest.mark.parametrize("found_dead", [True, False])
+async def test_a_closure_is_found_stale_after_its_process_died(
+    tmp_path: Path, *, found_dead: bool
+) -> None:
+    """Its code is gone: it is failed in sight of everybody, and never run by anybody else."""
+    fleet = Fleet(tmp_path / "work.db")
+    ran: list[str] = []
+    first, second = fleet.millpond(work=True), fleet.millpond(work=True)
+    pools = [mp.pool("jobs") for mp in (first, second)]
+
+    async def forever() -> None:
+        ran.append("closure")
+        await asyncio.sleep(3600)
+
+    await first.__aenter__()
+    running = await pools[0].submit(forever)
+    waiting = await pools[0].submit(forever)
+    await asyncio.sleep(1)
+    await fleet.crash(first, found_dead=found_dead)
+    async with second:
+        await until(lambda: failed(pools[1], 2))
+        for task in (running.id, waiting.id):
+            with pytest.raises(TaskFailed, match="stale"):
+                await (await second.handle(task))
+        assert 0 == await pools[1].size()
+        assert 0 == await pools[1].redrive([running.id])
+    assert ["closure"] == ran
+
+
+async def test_a_full_pool_is_full_for_everybody(tmp_path: Path) -> None:
+    """The bound is decided where the task is stored: two processes never overfill it."""
+    from millpond import PoolFull, bounded
+
+    fleet = Fleet(tmp_path / "work.db")
+
+    def process() -> Millpond:
+        mp = fleet.millpond(work=False)
+        pool = mp.pool("jobs", backpressure=bounded(5, "fail_submitter"))
+
+        @pool.task
+        async def job() -> None: ...
+
+        return mp
+
+    one, two = process(), process()
+    taken = refused = 0
+    async with one, two:
+        for _ in range(4):
+            for mp in (one, two):
+                try:
+                    await mp.tasks["job"].submit()
+                    taken += 1
+                except PoolFull:
+                    refused += 1
+        assert (5, 3) == (taken, refused)
+        assert 5 == await one.get_pool("jobs").size()
+
+
+async def test_room_made_elsewhere_lets_a_blocked_submitter_in(tmp_path: Path) -> None:
+    """Who waits for room in one process gets it when another process made it."""
+    from millpond import bounded
+
+    fleet = Fleet(tmp_path / "work.db")
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+        pool = mp.pool("jobs", backpressure=bounded(1, "block_submitter"))
+
+        @pool.task
+        async def job() -> int:
+            return 1
+
+        return mp
+
+    client, worker = process(work=False), process(work=True)
+    async with client:
+        await client.tasks["job"].submit()
+        blocked = asyncio.create_task(client.tasks["job"].submit())
+        await asyncio.sleep(5)
+        assert not blocked.done()
+        async with worker:
+            assert 1 == await (await blocked)

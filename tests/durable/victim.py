@@ -1,0 +1,94 @@
+"""A process that is killed: it does one thing on a file, says how far it is, and never stops."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from millpond import Context, Millpond, Outcome
+
+
+def make(path: Path, told: list[str]) -> Millpond:
+    """Return the application as it is in every process; what its handlers do is told."""
+    mp = Millpond(f"sqlite:///{path}", lease=3.0, work=True)
+    jobs = mp.pool("jobs", max_concurrent=2)
+    mp.pool("lines", lanes=2, max_concurrent=2)
+
+    @mp.task
+    async def tell(outcome: Outcome) -> None:
+        told.append(f"told {outcome.status}")
+        await stay("callback")
+
+    @jobs.task
+    async def job(ctx: Context, number: int) -> int:
+        told.append(f"job {number} {ctx.attempt}")
+        if number >= 2:
+            await stay(f"job {number}")
+        return number * number
+
+    @jobs.task
+    async def quick() -> None: ...
+
+    async def stay(word: str) -> None:
+        if told is SPOKEN:
+            say(word)
+            await asyncio.sleep(3600)
+
+    return mp
+
+
+SPOKEN: list[str] = []
+"""What the victim itself keeps: with any other list handlers come to an end."""
+
+
+def say(*words: object) -> None:
+    """Tell the one who kills."""
+    print(*words, flush=True)  # noqa: T201
+
+
+async def run(mp: Millpond) -> None:
+    """Drain a named run, half of whose tasks stay."""
+    await mp.get_pool("jobs").drain(mp.tasks["job"].each(range(4)), run="nightly")
+
+
+async def closures(mp: Millpond) -> None:
+    """Submit closures: two run, one waits."""
+    started = 0
+
+    async def closure() -> None:
+        nonlocal started
+        started += 1
+        if started == 2:
+            say("both run")
+        await asyncio.sleep(3600)
+
+    for _ in range(3):
+        handle = await mp.get_pool("jobs").submit(closure)
+        say("closure", handle.id)
+
+
+async def callback(mp: Millpond) -> None:
+    """End a task whose callback stays."""
+    await mp.tasks["job"].options(on_complete=mp.tasks["tell"].bind()).submit(0)
+
+
+async def submits(mp: Millpond) -> None:
+    """Store tasks as fast as it can, and say each that was acknowledged."""
+    lines = mp.get_pool("lines")
+
+    async def submitter() -> None:
+        while True:
+            handle = await lines.submit(mp.tasks["quick"].bind())
+            say("stored", handle.id, handle.lane, handle.sequence)
+
+    await asyncio.gather(*(submitter() for _ in range(8)))
+
+
+async def main(path: Path, what: str) -> None:
+    """Do one of them, and stay."""
+    async with make(path, SPOKEN) as mp:
+        await globals()[what](mp)
+        await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

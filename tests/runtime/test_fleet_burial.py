@@ -1,0 +1,123 @@
+"""The dead are buried at once: whoever sees a free lock file gives their work to others."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from tests.runtime.durable import Harbour, kill, revive, until
+
+from millpond import Millpond, TaskFailed
+from millpond.core.control import Bury, Join
+
+pytestmark = pytest.mark.real_loop
+
+
+def process(harbour: Harbour, *, work: bool | None = True) -> Millpond:
+    """A process with one pool and one task, which the first to run it never ends."""
+    mp = harbour.millpond(work=work, lease=30.0)
+    pool = mp.pool("work", max_concurrent=5)
+
+    @pool.task(name="job")
+    async def job() -> str:
+        if not harbour.log or "ran" not in harbour.log:
+            harbour.log.append("ran")
+            await asyncio.sleep(1000)
+        return mp.runtime.owner
+
+    return mp
+
+
+async def test_what_a_killed_process_ran_is_run_by_another_at_once() -> None:
+    """Its lease has half a minute to go: the free lock is proof enough."""
+    harbour = Harbour()
+    dead, alive, client = process(harbour), process(harbour), process(harbour, work=False)
+    async with client, dead:
+        handle = await client.tasks["job"].submit()
+        await until(lambda: "ran" in harbour.log)
+        owner = dead.runtime.owner
+        async with alive:
+            began = time.monotonic()
+            kill(harbour, dead)
+            assert alive.runtime.owner == await handle
+            assert time.monotonic() - began < 1.0
+            await until(lambda: f"forget {owner}" in harbour.log)
+            assert 2 == (await handle.refresh()).attempt
+            ship: Any = alive.runtime.store
+            assert [f"{owner}/1"] == [order.worker for order in ship.told(Bury)]
+            assert [] == [name for name in await alive.runtime.view.workers() if owner in name]
+        revive(dead)
+
+
+async def test_a_process_appears_before_its_first_worker_joins_and_leaves_at_the_end() -> None:
+    """So a lock that nobody holds always means that its process is dead."""
+    harbour = Harbour()
+    mp = harbour.millpond()
+    mp.pool("work")
+    async with mp:
+        assert [] == harbour.log
+        ship, owner = mp.runtime.store, mp.runtime.owner
+
+        def note(_verb: str, asked: Any) -> None:
+            if isinstance(asked, Join):
+                harbour.log.append("join")
+
+        ship.before = note  # type: ignore[attr-defined]
+        async with mp.worker():
+            assert [f"appear {owner}", "join"] == harbour.log
+        async with mp.worker():
+            assert [f"appear {owner}", "join", "join"] == harbour.log
+    assert f"leave {owner}" == harbour.log[-1]
+
+
+async def test_a_closure_of_a_dead_process_is_found_failed_and_never_run_again() -> None:
+    """Its code is gone with it: stale, not lost from sight."""
+    harbour = Harbour()
+    dead, alive = process(harbour, work=None), process(harbour)
+
+    async def closure() -> None:
+        await asyncio.sleep(1000)
+
+    async with dead, alive:
+        handle = await dead.get_pool("work").submit(closure)
+        await until(lambda: dead.runtime.job_of(handle.id))
+        kill(harbour, dead)
+        seen = await alive.handle(handle.id)
+        with pytest.raises(TaskFailed, match="stale"):
+            await seen
+        revive(dead)
+
+
+async def test_who_could_not_be_buried_is_tried_again() -> None:
+    """The store was away: the lock file stays until its workers are buried."""
+    harbour = Harbour()
+    dead, alive = process(harbour), process(harbour)
+    failures = []
+    async with dead, alive:
+        ship: Any = alive.runtime.store
+        owner = dead.runtime.owner
+
+        def fail_once(_verb: str, asked: Any) -> None:
+            if isinstance(asked, Bury) and not failures:
+                failures.append(asked)
+                raise ConnectionError("away")
+
+        ship.before = fail_once
+        kill(harbour, dead)
+        await until(lambda: f"forget {owner}" in harbour.log)
+        assert 1 == len(failures)
+        revive(dead)
+
+
+async def test_with_nobody_gone_the_store_is_asked_nothing() -> None:
+    """Looking at lock files, four times a second, costs the store nothing."""
+    harbour = Harbour()
+    mp = process(harbour)
+    async with mp:
+        ship: Any = mp.runtime.store
+        await asyncio.sleep(0.3)
+        before = ship.asked.copy()
+        await asyncio.sleep(1.6)
+        asked = ship.asked - before
+        assert {"changed"} == set(asked)
+        assert asked["changed"] <= 2
