@@ -36,7 +36,7 @@ class Books:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.file = folder / "books.db"
-        self.mp = Millpond(f"sqlite:///{self.file}", work=True, durability="normal")
+        self.mp = Millpond(f"sqlite:///{self.file}", work=True, lease=3, durability="normal")
         self.pool: Pool = self.mp.pool("book", retry=Retry.constant(0.0, attempts=2), **options)
         connection = sqlite3.connect(self.file)
         connection.execute("CREATE TABLE ledger (task INTEGER NOT NULL, note TEXT UNIQUE)")
@@ -225,7 +225,12 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
     async with books.mp, asyncio.timeout(20):
         handle = await task.submit()
         await begun.wait()
+        first = books.mp.runtime.job_of(handle.id)
+        assert first is not None
         await books.bury()
+        # Only then: it must not be told to stop in the middle of its commit.
+        await until(lambda: first.why is not None)
+        await asyncio.sleep(0)
         go.set()
         await handle
         await books.pool.drain()
