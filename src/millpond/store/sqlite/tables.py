@@ -45,7 +45,7 @@ from millpond.store.sqlite.rows import (
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.tables import REMOVED_KEPT, Leader, PoolTable, Tables
+from millpond.store.verbs.tables import Leader, PoolTable, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +61,9 @@ _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 _PAGE = 1000
+
+REMOVED_KEPT = 20_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
 
 
 class SqlTasks(dict[int, TaskRow]):
