@@ -185,6 +185,10 @@ class SqlPools(dict[str, PoolTable]):
         return found
 
     def __getitem__(self, name: str) -> PoolTable:
+        if name in self:
+            pool: SqlPool = super().__getitem__(name)  # type: ignore[assignment]
+            self.handed[pool.number] = pool
+            return pool
         found = self.get(name)
         if found is None:
             raise KeyError(name)
