@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_BYTES = 8 << 20
-"""How many bytes of arguments, results and errors one verb carries, unless a single one has more."""
+"""Bytes of arguments, results and errors that one verb carries, unless a single one has more."""
 
 
 def portion(waiting: Sequence[T], weight: Callable[[T], int], most: int) -> int:
