@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_BYTES = 8 << 20
-"""Bytes of arguments, results and errors that one verb carries, unless a single one has more."""
+"""How many bytes of arguments, results and errors one verb carries; a single one may have more."""
 
 
 def portion(waiting: Sequence[T], weight: Callable[[T], int], most: int) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from millpond.core.control import Declare
-from millpond.core.errors import MillpondError, StoreClosed
+from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
-from millpond.store.sqlite.connect import begin, connect
-from millpond.store.sqlite.errors import translated
+from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
 from millpond.store.sqlite.join import driver_connection, joined
 from millpond.store.sqlite.lent import LentConnection
@@ -23,6 +21,7 @@ from millpond.store.sqlite.mend import damage, mend
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.presence import Presence
+from millpond.store.sqlite.reader import Reader
 from millpond.store.sqlite.tables import SqlTables
 from millpond.store.sqlite.transact import Transactor
 from millpond.store.sqlite.view import SqliteView
@@ -32,6 +31,7 @@ from millpond.store.verbs import steps
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Self
@@ -80,6 +80,7 @@ class SqliteStore:
         clock: Callable[[], float] = time.time,
         owner: str = "",
         inline: bool = False,
+        factory: type[Connection] = Connection,
     ) -> None:
         self._path = path
         self._clock = clock
@@ -87,17 +88,15 @@ class SqliteStore:
         self._bodies: dict[int, NewTask] = {}
         self._kept: SqlTables | None = None
         self._closed = False
-        self._open = partial(connect, path, durability=durability)
+        self._open = partial(connect, path, durability=durability, factory=factory)
         first = self._open()
         try:
             migrate(first, path, allowed=may_migrate)
         except BaseException:
             first.close()
             raise
-        self._connection = first if inline else None
-        self._reader = first
-        if not inline:
-            self._reader.execute("PRAGMA query_only=ON")
+        self._inline = Transactor(path, self._open, self._unit) if inline else None
+        self._reader = Reader(path, self._open, first)
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._wakes = None if inline or not owner else Wakes(path, owner)
         self._writer = (
@@ -229,31 +228,8 @@ class SqliteStore:
         self._must_be_open()
         if self._writer is not None:
             return await self._writer.do(job)
-        return self._do_inline(job)
-
-    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
-        connection = self._connection
-        assert connection is not None  # noqa: S101 - there is one where there is no writer
-        begin(connection, self._path)
-        try:
-            unit = self._unit(connection)
-            try:
-                answer = job(unit)
-            except MillpondError:
-                unit.write()
-                connection.execute("COMMIT")
-                unit.committed()
-                raise
-            unit.write()
-            connection.execute("COMMIT")
-            unit.committed()
-        except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self._path) from error
-            raise
-        return answer
+        assert self._inline is not None  # noqa: S101 - there is one where there is no writer
+        return self._inline.once(job)
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
         return await self._on_reader(partial(_answer, question))
@@ -261,13 +237,10 @@ class SqliteStore:
     async def _on_reader(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask something of the reading connection, in the thread that has it."""
         self._must_be_open()
-        try:
-            if self._threads is None:
-                return question(self._reader)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, question, self._reader)
-        except sqlite3.Error as error:
-            raise translated(error, self._path) from error
+        if self._threads is None:
+            return self._reader.ask(question)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._reader.ask, question)
 
     def _moment(self, now: float | None) -> float:
         return self._clock() if now is None else now
@@ -428,6 +401,8 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
+        if self._inline is not None:
+            self._inline.close()
         if self._writer is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
         if self._wakes is not None:
@@ -500,7 +475,8 @@ def _answer(question: Callable[[SqlTables], T], connection: sqlite3.Connection) 
     try:
         return question(SqlTables(connection, 0, readonly=True))
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # some errors end a transaction by themselves
+            connection.execute("ROLLBACK")
 
 
 def _version_of(connection: sqlite3.Connection) -> int:
