@@ -20,7 +20,7 @@ from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sqlite.sql import SQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     from millpond.core.spec import PoolSpec
@@ -1020,6 +1020,15 @@ class SqlBacklog(Backlog):
         if not self.grouped:
             # The ring begins anew with the next group, as it would have.
             self._empty()
+
+    def emptied(self, held: Mapping[str, int]) -> SqlBacklog:
+        """Return a backlog in which nothing waits, with the pauses, and so many held per unit."""
+        other = self.rebuilt(self.spec)
+        assert isinstance(other, SqlBacklog)  # noqa: S101
+        if other.grouped:
+            for unit, count in held.items():
+                other._unit(unit).running = count  # noqa: SLF001 - one of its kind
+        return other
 
     def rebuilt(self, spec: PoolSpec) -> Backlog:
         """Return an empty backlog for another order, with the pauses and holds of this one."""
