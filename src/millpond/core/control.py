@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.core import check
+from millpond.core.admit import Reason
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Fence
 
@@ -56,6 +57,8 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
 
     pool: str
     unit: str | None = None
+    reason: Reason = Reason.PURGED
+    """What is told of each task that was cancelled."""
 
 
 class CancelAll(msgspec.Struct, frozen=True, tag=True):

@@ -46,6 +46,7 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
     Executor,
@@ -81,8 +82,6 @@ log = logging.getLogger("millpond")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SCOPES = ("session", "app", "pipeline", "tenant", "org")
 
 MOST_PAYLOAD = 32 << 20
 """As much as may be set: what is sent to a process has room for it and its envelope."""
@@ -152,6 +151,8 @@ class Millpond:
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)
+        for pool in self.pools():
+            pool.check_scope()
         self._opening = True
         try:
             runtime = self._runtime = await self._opened()
@@ -290,7 +291,7 @@ class Millpond:
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime
-        if pool.name not in runtime.declared:
+        if pool.spec.name not in runtime.declared:
             await runtime.declare(pool.spec)
 
     @contextlib.asynccontextmanager
@@ -315,7 +316,7 @@ class Millpond:
         if pools is not None:
             given = [pools] if isinstance(pools, str) else pools
             names = frozenset(
-                self.get_pool(p).name if isinstance(p, str) else p.name for p in given
+                (self.get_pool(p) if isinstance(p, str) else p).spec.name for p in given
             )
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
@@ -352,11 +353,11 @@ class Millpond:
 
         max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
         """
-        check.name("name", name)
-        if name in self._pools:
-            message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
-            raise DuplicateName(message, kind="pool", name=name)
-        self._check_scope(scope, scope_id)
+        check_scope(scope, scope_id, durable=self.durable)
+        stored = stored_name(name, scope, scope_id)
+        if stored in self._pools:
+            message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
+            raise DuplicateName(message, kind="pool", name=stored)
         if isinstance(max_concurrent, Adaptive):
             raise NotSupported(
                 "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
@@ -364,7 +365,7 @@ class Millpond:
             )
         strict = ordered or lanes is not None
         spec = PoolSpec(
-            name=name,
+            name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
             order=queue if queue is not None else (fifo() if strict else priority()),
             backpressure=backpressure,
@@ -376,25 +377,28 @@ class Millpond:
             prefetch=prefetch,
             max_callbacks=max_callbacks,
         )
-        return self._add_pool(
-            spec, scope or "session", scope_id, policy("retry", retry), on_dead_letter, on_empty
+        pool = Pool(
+            self,
+            name,
+            spec,
+            scope=scope,
+            scope_id=scope_id,
+            retry=policy("retry", retry),
+            created_at=time.time(),
         )
+        return self._add_pool(pool, on_dead_letter, on_empty)
 
     def _add_pool(
         self,
-        spec: PoolSpec,
-        scope: str,
-        scope_id: str | None,
-        retry: Policy | None,
+        pool: Pool,
         on_dead_letter: Callable[[DeadLetter], object] | None,
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
-        name = spec.name
+        name, retry = pool.spec.name, pool.retry
         if on_dead_letter is not None:
             check.function("on_dead_letter", on_dead_letter)
         if on_empty is not None:
             check.function("on_empty", on_empty)
-        pool = Pool(self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time())
         self._pools[name] = pool
         if retry is not None:
             self._retries[name] = retry
@@ -404,27 +408,19 @@ class Millpond:
             self._hooks.on_empty[name] = on_empty
         return pool
 
-    def _check_scope(self, scope: str | None, scope_id: str | None) -> None:
-        if scope is not None:
-            check.one_of("scope", scope, SCOPES)
-        if scope not in (None, "session"):
-            raise NotSupported(
-                f"scope={scope!r} needs a durable store: a pool in memory lives and ends with its "
-                'process (scope="session")',
-                feature="scope",
-            )
-        if scope_id is not None:
-            raise ConfigError("scope_id", scope_id, "means nothing for a pool in memory")
-
     def get_pool(self, name: str) -> Pool:
-        """Return the pool of a name (or id); UnknownPool if there is none."""
+        """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
         found = self._pools.get(name)
-        if found is None:
-            found = next((pool for pool in self._pools.values() if pool.id == name), None)
-        if found is None:
-            known = ", ".join(self._pools) or "none"
-            raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
-        return found
+        if found is not None:
+            return found
+        meant = [pool for pool in self._pools.values() if name in (pool.id, pool.name)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            which = ", ".join(pool.id for pool in meant)
+            raise UnknownPool(f"{name!r} may be any of {which}: say which, by its id", pool=name)
+        known = ", ".join(self._pools) or "none"
+        raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
 
     def pools(self) -> list[Pool]:
         """Return every pool, in the order they were made."""
@@ -645,7 +641,11 @@ class Millpond:
 
     async def audit(self, pool: str | Pool | None = None) -> AsyncIterator[Record]:
         """Yield the audit records that are kept, oldest first, of one pool or of all."""
-        name = pool.name if isinstance(pool, Pool) else pool
+        if isinstance(pool, str):
+            # Also of one that was never declared here.
+            with contextlib.suppress(UnknownPool):
+                pool = self.get_pool(pool)
+        name = pool.spec.name if isinstance(pool, Pool) else pool
         after = 0
         while True:
             page = await self.runtime.view.audit(after=after)
@@ -669,9 +669,25 @@ class Millpond:
 
         return stop
 
-    async def end_scope(self, scope: str, scope_id: str) -> None:  # noqa: ARG002 - none here
-        """End a scope and everything in it; needs a durable store."""
-        raise NotSupported("scopes need a durable store; memory has none to end", feature="scope")
+    async def end_scope(self, scope: str, scope_id: str) -> int:
+        """End a scope: its pools take no more work, what waits is cancelled, what runs may end.
+
+        Of all pools in the store that are of it, declared here or not. Return how many tasks were
+        cancelled. It is for good: who comes again needs another scope_id.
+        """
+        if not self.durable:
+            raise NotSupported(
+                "scopes need a durable store; memory has none to end", feature="scope"
+            )
+        check.one_of("scope", scope, NAMED)
+        check_scope_id(scope, scope_id)
+        prefix, cancelled = prefix_of(scope, scope_id), 0
+        for pool in self.pools():
+            if pool.spec.name.startswith(prefix):
+                await self.ready(pool)
+        for name in await self.runtime.view.pools(prefix):
+            cancelled += await self.runtime.end_pool(name)
+        return cancelled
 
     @property
     def counts(self) -> Counts:

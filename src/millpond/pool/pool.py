@@ -19,6 +19,7 @@ from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.scope import check_scope, default_scope
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
@@ -63,16 +64,20 @@ class Pool:
     def __init__(
         self,
         mp: Millpond,
+        name: str,
         spec: PoolSpec,
         *,
-        scope: str,
+        scope: str | None,
         scope_id: str | None,
         retry: Policy | None,
         created_at: float,
     ) -> None:
         self._mp = mp
+        self.name = name
+        """Its name; pools of different scopes may share one."""
         self.spec = spec
-        self.scope = scope
+        """What the store knows of it; the name in it tells the scope, too."""
+        self._scope = scope
         self.scope_id = scope_id
         self.retry = retry
         self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
@@ -81,9 +86,13 @@ class Pool:
         self._sync: SyncPool | None = None
 
     @property
-    def name(self) -> str:
-        """Its name, unique on its Millpond."""
-        return self.spec.name
+    def scope(self) -> str:
+        """How far it reaches."""
+        return self._scope or default_scope(durable=self._mp.durable)
+
+    def check_scope(self) -> None:
+        """Object to a store that cannot have pools of this scope."""
+        check_scope(self._scope, self.scope_id, durable=self._mp.durable)
 
     @property
     def id(self) -> str:
@@ -271,7 +280,7 @@ class Pool:
         limit = None if wait is None else check.seconds("wait", wait)
         if closure is not None:
             if runtime.shared:
-                await runtime.own.serve(self.name)
+                await runtime.own.serve(self.spec.name)
             runtime.closures[new.id] = closure
         try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
@@ -453,7 +462,7 @@ class Pool:
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         if runtime.shared:
-            await runtime.own.serve(self.name)
+            await runtime.own.serve(self.spec.name)
         runtime.closures.update(closures)
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
@@ -587,11 +596,11 @@ class Pool:
 
     async def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start nothing more, of the pool or of one lane or key; what runs goes on."""
-        await self._order(control.Pause(self.name, self._unit(lane, key)))
+        await self._order(control.Pause(self.spec.name, self._unit(lane, key)))
 
     async def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start work again."""
-        await self._order(control.Resume(self.name, self._unit(lane, key)))
+        await self._order(control.Resume(self.spec.name, self._unit(lane, key)))
 
     async def resize(
         self, max_concurrent: int | None = None, *, revision: int | None = None
@@ -600,11 +609,13 @@ class Pool:
 
         Return the revision now in force.
         """
-        return (await self._order(control.Resize(self.name, max_concurrent, revision))).revision
+        return (
+            await self._order(control.Resize(self.spec.name, max_concurrent, revision))
+        ).revision
 
     async def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
         """Cancel everything that waits; return how many."""
-        return (await self._order(control.Purge(self.name, self._unit(lane, key)))).count
+        return (await self._order(control.Purge(self.spec.name, self._unit(lane, key)))).count
 
     async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task; return whether that changed anything."""
@@ -624,9 +635,9 @@ class Pool:
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         unit = self._unit(lane, key)
         limit = moment("before", before)
-        answer = await self._order(control.CancelAll(self.name, limit, unit))
+        answer = await self._order(control.CancelAll(self.spec.name, limit, unit))
         self.runtime.cancelled_all(
-            self.name, before=limit, unit=unit, interrupt=mode == "interrupt"
+            self.spec.name, before=limit, unit=unit, interrupt=mode == "interrupt"
         )
         return answer.count
 
@@ -637,17 +648,17 @@ class Pool:
 
     async def close(self) -> None:
         """Take no more work from outside, for good; what is queued still runs."""
-        await self._order(control.Close(self.name))
+        await self._order(control.Close(self.spec.name))
 
     async def _order(self, order: Order) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
         answer = await runtime.store.control(order)
         runtime.heed(answer)
-        runtime.give_back_ahead(self.name)
+        runtime.give_back_ahead(self.spec.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.
-        runtime.submitter.room(self.name)
+        runtime.submitter.room(self.spec.name)
         return answer
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:
@@ -673,7 +684,7 @@ class Pool:
     async def size(self) -> int:
         """Return how many tasks run or wait."""
         await self._mp.ready(self)
-        view = await self.runtime.view.pool(self.name, measured=False)
+        view = await self.runtime.view.pool(self.spec.name, measured=False)
         return 0 if view is None else view.running + view.queued
 
     async def snapshot(self) -> Snapshot:
@@ -696,7 +707,7 @@ class Pool:
     async def lanes(self) -> list[LaneStatus]:
         """Return each lane: its state, what waits, how many it has processed."""
         await self._mp.ready(self)
-        found = await self.runtime.view.lanes(self.name)
+        found = await self.runtime.view.lanes(self.spec.name)
         return [LaneStatus.of(view) for view in found]
 
 

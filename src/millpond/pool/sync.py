@@ -908,9 +908,13 @@ class SyncMillpond:
         """
         return self._mp.observe(observer)
 
-    def end_scope(self, scope: str, scope_id: str) -> None:
-        """End a scope and everything in it; needs a durable store."""
-        self._bridge.call(self._mp.end_scope, scope, scope_id)
+    def end_scope(self, scope: str, scope_id: str) -> int:
+        """End a scope: its pools take no more work, what waits is cancelled, what runs may end.
+
+        Of all pools in the store that are of it, declared here or not. Return how many tasks were
+        cancelled. It is for good: who comes again needs another scope_id.
+        """
+        return self._bridge.call(self._mp.end_scope, scope, scope_id)
 
 
 def _limit(timeout: Seconds | None) -> float | None:

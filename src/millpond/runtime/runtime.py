@@ -11,7 +11,17 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
+from millpond.core.admit import Reason
+from millpond.core.control import (
+    Cancel,
+    CancelRun,
+    Close,
+    Declare,
+    Join,
+    Leave,
+    Progress,
+    Purge,
+)
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
@@ -522,6 +532,15 @@ class Runtime:
                 meant = leased.pool == pool and unit in (None, own)
                 if meant and (before is None or leased.submitted_at < before):
                     worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+
+    async def end_pool(self, pool: str) -> int:
+        """End a pool with its scope: it takes no more work, and what waits is cancelled."""
+        self.heed(await self.store.control(Close(pool)))
+        answer = await self.store.control(Purge(pool, reason=Reason.SCOPE_ENDED))
+        self.heed(answer)
+        self.give_back_ahead(pool)
+        self.submitter.room(pool)
+        return answer.count
 
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""

@@ -300,6 +300,10 @@ class View(Protocol):
         """
         ...
 
+    async def pools(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of all declared pools that begin with `prefix`, in order."""
+        ...
+
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; none where there are no lanes.
 

@@ -15,6 +15,7 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
+from millpond.core.task import CALLBACKS
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
@@ -110,6 +111,11 @@ class MemoryView:
             waits=quantiles((measured and pool.waits) or ()),
             run_times=quantiles((measured and pool.run_times) or ()),
         )
+
+    async def pools(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of all declared pools that begin with `prefix`, in order."""
+        names = (name for name in self._tables.pools if not name.endswith(CALLBACKS))
+        return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""

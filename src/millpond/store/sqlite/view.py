@@ -14,6 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
+from millpond.core.task import CALLBACKS
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 from millpond.store.sqlite.audit import decoded
 from millpond.store.sqlite.pool import SqlPool
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 200
+LAST = "\x7f"
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
@@ -145,6 +147,16 @@ class SqliteView:
                 waits=quantiles(waits),
                 run_times=quantiles(run_times),
             )
+
+        return await self._read(asked)
+
+    async def pools(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of all declared pools that begin with `prefix`, in order."""
+
+        def asked(tables: SqlTables) -> tuple[str, ...]:
+            # Behind the last of them stands whatever is higher than any character of a name.
+            rows = tables.connection.execute(SQL["pool_names"], (prefix, prefix + LAST))
+            return tuple(name for (name,) in rows if not name.endswith(CALLBACKS))
 
         return await self._read(asked)
 

@@ -94,8 +94,8 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
             return _hold(tables, pool, unit, rounded(now + seconds), now)
-        case Purge(unit=unit):
-            return _cancel_waiting(tables, _of_unit(tables, pool, unit), Reason.PURGED, now)
+        case Purge(unit=unit, reason=reason):
+            return _cancel_waiting(tables, _of_unit(tables, pool, unit), reason, now)
         case CancelAll(before=before, unit=unit):
             return _cancel_all(tables, pool, unit, before, now)
         case Close():

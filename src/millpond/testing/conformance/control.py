@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
+from millpond.core.admit import Reason
 from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.run import NewRun
@@ -111,6 +112,14 @@ class ControlConformance(StoreSuite):
             running, waiting, scheduled
         )
         assert "purged" == (await lab.task(waiting)).reason
+
+    @scenario
+    async def test_a_purge_may_have_a_reason(self, lab: Lab) -> None:
+        """What was cancelled with its scope says so."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.control(orders.Purge(POOL, reason=Reason.SCOPE_ENDED))
+        assert "scope_ended" == (await lab.task(task)).reason
 
     @scenario
     async def test_a_purge_of_one_key_spares_the_others(self, lab: Lab) -> None:

@@ -36,6 +36,17 @@ class ViewConformance(StoreSuite):
         )
 
     @scenario
+    async def test_pools_are_listed_by_name(self, lab: Lab) -> None:
+        """All, or those whose names begin alike; the queues of their callbacks are no pools."""
+        assert () == await lab.view.pools()
+        for name in ("tenant:b:x", "tenant:a:y", "tenant:a:x", "tenant:ab:x", "tenant", "z"):
+            await lab.declare(name)
+        assert ("tenant:a:x", "tenant:a:y") == await lab.view.pools("tenant:a:")
+        everything = ("tenant", "tenant:a:x", "tenant:a:y", "tenant:ab:x", "tenant:b:x", "z")
+        assert everything == await lab.view.pools()
+        assert () == await lab.view.pools("nowhere")
+
+    @scenario
     async def test_a_new_pool_counts_nothing(self, lab: Lab) -> None:
         """Every count is zero, nothing is paused or closed, the revision is the first."""
         await lab.declare()
