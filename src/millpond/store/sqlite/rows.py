@@ -115,6 +115,7 @@ CHANGING = 11
 STARTING = 20
 """The first column of those that a start changes: running, attempt, ..."""
 COLUMNS = 31
+ENDED_COLUMNS = 11
 
 
 def only_started(row: Row, stored: Row) -> bool:

@@ -24,6 +24,7 @@ from millpond.store.sqlite.ring import json
 from millpond.store.sqlite.rows import (
     CHANGING,
     COLUMNS,
+    ENDED_COLUMNS,
     SEQ_BITS,
     TaskRow,
     body_of,
@@ -919,7 +920,7 @@ class SqlTables(Tables):
             status = task.status
             if status is _QUEUED or status is _RUNNING:
                 change.live(task, live_row(task, number))
-            elif task.stored is None or task.stored_live:
+            else:
                 change.ended(task, ended_row(task, number))
         change.send(self.connection)
 
@@ -933,19 +934,15 @@ class Changes:
         self._started: dict[Row, list[int]] = {}
         self._changed: list[Row] = []
         self._left: list[int] = []
-        self._redriven: list[Row] = []
         self._ended: list[Row] = []
+        self._ended_before: list[Row] = []
+        self._moved: list[Row] = []
 
     def live(self, task: TaskRow, row: Row) -> None:
         """Take in a task that waits or runs."""
         stored, place = task.stored, row[0]
-        if stored is None:
-            self._bodies.append((place, row[1], body_of(task.new)))
-            self._new.append(row)
-        elif not task.stored_live:
-            # It was redriven: it stands at the tail now.
-            self._redriven.append((task.stored_at,))
-            self._bodies.append((place, row[1], body_of(task.new)))
+        if stored is None or task.stored_at != place:
+            self._add(task, place)
             self._new.append(row)
         elif row == stored[:COLUMNS]:
             return
@@ -958,19 +955,36 @@ class Changes:
 
     def ended(self, task: TaskRow, row: Row) -> None:
         """Take in a task that has ended."""
-        if task.stored is None:
-            self._bodies.append((row[0], task.new.id, body_of(task.new)))
+        stored, place = task.stored, row[0]
+        if stored is None or task.stored_at != place:
+            self._add(task, place)
+        elif task.stored_live:
+            self._left.append(place)
+        elif row == stored[:ENDED_COLUMNS]:
+            return
         else:
-            self._left.append(task.stored_at)
+            # It was written in the middle of the arrow that ended it.
+            self._ended_before.append((place,))
         self._ended.append(row)
-        task.stored, task.stored_at, task.stored_live = row, row[0], False
+        task.stored, task.stored_at, task.stored_live = row, place, False
+
+    def _add(self, task: TaskRow, place: int) -> None:
+        """Let a task stand at a new place: it has just come, or was redriven to the tail."""
+        if task.stored is not None:
+            self._moved.append((task.stored_at,))
+            if task.stored_live:
+                self._left.append(task.stored_at)
+            else:
+                self._ended_before.append((task.stored_at,))
+        self._bodies.append((place, task.new.id, body_of(task.new)))
 
     def send(self, connection: Connection) -> None:
         """Send everything to the file."""
         many = connection.executemany
-        if self._redriven:
-            many(SQL["drop_ended"], self._redriven)
-            many(SQL["drop_task"], self._redriven)
+        if self._ended_before:
+            many(SQL["drop_ended"], self._ended_before)
+        if self._moved:
+            many(SQL["drop_task"], self._moved)
         if self._bodies:
             many(SQL["add_task"], self._bodies)
         if self._new:
