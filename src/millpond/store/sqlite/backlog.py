@@ -109,9 +109,11 @@ class SqlLine(Line):
         """Have nothing of one's own any more: whatever was put in or taken out is written."""
         mine, behind, pool = self._mine, self._behind, self._backlog.pool
         kept = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
-        for rank, seq, task in self._heap or ():
-            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind):
-                kept[seq] = task
+        kept |= {
+            seq: task
+            for rank, seq, task in self._heap or ()
+            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
+        }
         self._row, self._head = sorted(kept.values(), key=_by_place), 0
         self._heap = self._front = None
         self._mine = _NOTHING
@@ -762,12 +764,13 @@ class SqlBacklog(Backlog):
             if owner is not None and line.grp not in self._groups:
                 # What would be put in it later would stand in a group that nobody writes.
                 del self._lines[owner]
+        timers: tuple[Paged[Any], ...]
         timers = (self._task_timers, self._unit_timers, self._fading)
         return (
             len(self._groups)
             + self.units.known_units
             + self.ring.seats.known_shares
-            + sum(timer.known_items for timer in timers if isinstance(timer, Paged))
+            + sum(timer.known_items for timer in timers)
         )
 
     def expect(self, count: int) -> None:

@@ -34,6 +34,7 @@ from millpond.store.sqlite.rows import (
     live_task,
     new_of,
     only_started,
+    place_of,
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
@@ -799,6 +800,13 @@ class SqlTables(Tables):
         while page := self.read_live(SQL["live_of_pool"], (last, high, _PAGE)):
             last = last - (last & ((1 << SEQ_BITS) - 1)) | page[-1].seq
             yield from (task for task in page if task.status in _LIVE)
+
+    def live_page(self, pool: PoolTable, after: int, upto: int, limit: int) -> list[Task]:
+        """Return the first queued and running tasks of a pool behind a place, up to another."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
+        return list(self.read_live(SQL["live_of_pool"], asked))
 
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
