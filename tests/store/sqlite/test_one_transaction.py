@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,9 +15,9 @@ from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite import backlog as backlogs
-from millpond.store.sqlite.connect import begin
 from millpond.store.sqlite.recount import check_tables
 from millpond.store.sqlite.tables import SqlTables
+from millpond.store.sqlite.transact import Transactor
 from millpond.testing.conformance.lab import Lab, completed, failed
 from millpond.testing.history import Raised, Verb, carry_out
 from millpond.testing.simulation import memory_store, simulate_on
@@ -33,25 +32,22 @@ class Grouping(SqliteStore):
 
     _begun: SqlTables | None = None
 
-    @property
-    def writing(self) -> Connection:
-        """The one connection."""
-        assert self._connection is not None
-        return self._connection
-
-    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
         if self._begun is None:
-            begin(self.writing, self._path)
-            self._begun = self._unit(self.writing)
+            self._begun = self.writing.begin()
         return job(self._begun)
+
+    @property
+    def writing(self) -> Transactor[SqlTables]:
+        """What begins and commits."""
+        assert self._inline is not None
+        return self._inline
 
     def commit(self, *, forget: bool = False) -> None:
         """Commit what was done, and perhaps read everything anew from then on."""
         unit, self._begun = self._begun, None
         if unit is not None:
-            unit.write()
-            self.writing.execute("COMMIT")
-            unit.committed()
+            self.writing.commit(unit)
         if forget:
             self._kept = None
 
@@ -62,7 +58,7 @@ def store(tmp_path: Path) -> Iterator[Grouping]:
     made = Grouping(tmp_path / "work.db", durability="normal", inline=True)
     yield made
     made.commit()
-    wrong = check_tables(made.writing)
+    wrong = check_tables(made.writing.connection)
     made.writing.close()
     assert [] == wrong
 

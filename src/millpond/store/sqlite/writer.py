@@ -27,7 +27,7 @@ from millpond.core.errors import (
 )
 from millpond.store.sqlite.checkpoint import Checkpointer
 from millpond.store.sqlite.connect import PATIENCE
-from millpond.store.sqlite.errors import DATABASE_ERRORS, of_database, translated
+from millpond.store.sqlite.errors import DATABASE_ERRORS, is_answer, of_database, translated
 from millpond.store.sqlite.transact import Transactor, Unit
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Job(Generic[Unit]):
         try:
             self.answer = self.work(unit)
         except MillpondError as error:
-            if of_database(error):
+            if not is_answer(error):
                 raise
             self.error = error
 
