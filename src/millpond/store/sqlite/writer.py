@@ -82,6 +82,16 @@ class _Job(Generic[Unit]):
             self.future.set_exception(self.error)
 
 
+def must_not_be_forked(opened_by: int, path: Path) -> None:
+    """Object to a forked process: it has the store of its parent, and none of its threads."""
+    if os.getpid() != opened_by:
+        raise StoreForked(
+            f"this process was forked from the one that opened {path}: a fork has none of its "
+            "threads; open a Millpond of its own in the child",
+            path=str(path),
+        )
+
+
 class Writer(Generic[Unit]):
     """The writing thread of one open store.
 
@@ -143,12 +153,7 @@ class Writer(Generic[Unit]):
         self._thread.join(self._patience + 2 * _LOOK_EVERY)
 
     def _take_in(self, job: _Job[Unit]) -> None:
-        if os.getpid() != self._process:
-            raise StoreForked(
-                f"this process was forked from the one that opened {self._path}: a fork has no "
-                "writer thread; open a Millpond of its own in the child",
-                path=str(self._path),
-            )
+        must_not_be_forked(self._process, self._path)
         with self._news:
             if self._closing:
                 raise StoreClosed(f"the store {self._path} is closed; open a new one")
