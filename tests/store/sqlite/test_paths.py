@@ -1,6 +1,5 @@
 """Where the file is: behind links, and for a process that goes elsewhere."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,11 @@ from millpond.store.sqlite import SqliteStore, checkpoint
 from millpond.testing.conformance.lab import Lab
 
 pytestmark = pytest.mark.real_loop
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what is in a folder."""
+    return [file.name for file in folder.iterdir()]
 
 
 async def test_a_process_may_change_its_folder(
@@ -29,7 +33,7 @@ async def test_a_process_may_change_its_folder(
 
     renewer.close()
     await store.close()
-    assert [] == os.listdir(there)
+    assert [] == names_in(there)
 
 
 async def test_a_link_leads_to_what_stands_beside_the_file(
@@ -48,4 +52,4 @@ async def test_a_link_leads_to_what_stands_beside_the_file(
     await store.close()
 
     assert 200 * 1024 > wal
-    assert ["link.db"] == [name for name in os.listdir(tmp_path) if name.startswith("link")]
+    assert ["link.db"] == [name for name in names_in(tmp_path) if name.startswith("link")]
