@@ -116,7 +116,7 @@ async def answered(store: Store, verb: Verb) -> Any:
     return answer
 
 
-@pytest.mark.parametrize("seed", [13, 24, 131, 136])
+@pytest.mark.parametrize("seed", [13, 24, 131, 136, 419])
 async def test_grouped_or_not_the_story_is_the_same(
     store: Grouping, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,6 +272,11 @@ class SqlGroup(Group):
         )
 
 
+def _by_id(group: Group) -> int:
+    assert isinstance(group, SqlGroup)  # noqa: S101 - every group of ours is
+    return group.id
+
+
 class SqlGroups(dict["Address", Group]):
     """The groups of one unit; those nobody mentions stay in the file."""
 
@@ -340,7 +345,9 @@ class SqlGroups(dict["Address", Group]):
                 address = (row[2] or None, row[3] or None)
                 if not super().__contains__(address) and address not in self._absent:
                     backlog.group_of(row)
-        return super().values()
+        found = super().values()
+        # As they were made, whichever was mentioned first: so they take their places, too.
+        return found if len(found) < 2 else sorted(found, key=_by_id)
 
 
 class SqlUnits(dict[Unit, UnitState]):
