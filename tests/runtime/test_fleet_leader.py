@@ -99,14 +99,16 @@ async def test_a_deposed_leader_changes_nothing_and_stands_by() -> None:
         await asyncio.sleep(1)
         leadership = mp.runtime.maintenance.leadership
         assert leadership.leads
-        task = await dying(harbour, lease=0.5)
+        task = await dying(harbour, lease=0.2)
+        await asyncio.sleep(0.3)
         # Somebody else takes over behind its back.
         await harbour.store.control(Join("other/1", 1000.0, "other"))
         harbour.store._tables.leader.until = 0.0
         assert 1 == (await harbour.store.control(Lead("other", 1000.0))).count
-        await asyncio.sleep(1)
+        before = ship_of(mp).asked["recover"]
         mp.runtime.maintenance.nudge()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.1)
+        assert before + 1 == ship_of(mp).asked["recover"]
         assert not leadership.leads
         assert ("running",) == await mp.runtime.view.status((task,))
 

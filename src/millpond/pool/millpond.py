@@ -24,6 +24,7 @@ import msgspec
 from millpond.core import check
 from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
+from millpond.core.control import CancelAll, Close
 from millpond.core.errors import (
     AlreadyOpen,
     ConfigError,
@@ -83,6 +84,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SCOPES = ("session", "app", "pipeline", "tenant", "org")
+OWNED_SCOPES = ("pipeline", "tenant", "org")
+"""Those of which there are many: each pool says by an id whose it is."""
 
 MOST_PAYLOAD = 32 << 20
 """As much as may be set: what is sent to a process has room for it and its envelope."""
@@ -290,7 +293,7 @@ class Millpond:
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime
-        if pool.name not in runtime.declared:
+        if pool.spec.name not in runtime.declared:
             await runtime.declare(pool.spec)
 
     @contextlib.asynccontextmanager
@@ -315,7 +318,7 @@ class Millpond:
         if pools is not None:
             given = [pools] if isinstance(pools, str) else pools
             names = frozenset(
-                self.get_pool(p).name if isinstance(p, str) else p.name for p in given
+                (self.get_pool(p) if isinstance(p, str) else p).spec.name for p in given
             )
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
@@ -356,7 +359,7 @@ class Millpond:
         if name in self._pools:
             message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
             raise DuplicateName(message, kind="pool", name=name)
-        self._check_scope(scope, scope_id)
+        stored = self._checked_scope(name, scope, scope_id)
         if isinstance(max_concurrent, Adaptive):
             raise NotSupported(
                 "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
@@ -364,7 +367,7 @@ class Millpond:
             )
         strict = ordered or lanes is not None
         spec = PoolSpec(
-            name=name,
+            name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
             order=queue if queue is not None else (fifo() if strict else priority()),
             backpressure=backpressure,
@@ -376,45 +379,59 @@ class Millpond:
             prefetch=prefetch,
             max_callbacks=max_callbacks,
         )
-        return self._add_pool(
-            spec, scope or "session", scope_id, policy("retry", retry), on_dead_letter, on_empty
+        made = Pool(
+            self,
+            spec,
+            name=name,
+            scope=scope,
+            scope_id=scope_id,
+            retry=policy("retry", retry),
+            created_at=time.time(),
         )
+        return self._add_pool(made, on_dead_letter, on_empty)
 
     def _add_pool(
         self,
-        spec: PoolSpec,
-        scope: str,
-        scope_id: str | None,
-        retry: Policy | None,
+        pool: Pool,
         on_dead_letter: Callable[[DeadLetter], object] | None,
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
-        name = spec.name
+        stored = pool.spec.name
         if on_dead_letter is not None:
             check.function("on_dead_letter", on_dead_letter)
         if on_empty is not None:
             check.function("on_empty", on_empty)
-        pool = Pool(self, spec, scope=scope, scope_id=scope_id, retry=retry, created_at=time.time())
-        self._pools[name] = pool
-        if retry is not None:
-            self._retries[name] = retry
+        self._pools[pool.name] = pool
+        if pool.retry is not None:
+            self._retries[stored] = pool.retry
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = on_dead_letter
+            self._hooks.on_dead_letter[stored] = on_dead_letter
         if on_empty is not None:
-            self._hooks.on_empty[name] = on_empty
+            self._hooks.on_empty[stored] = on_empty
         return pool
 
-    def _check_scope(self, scope: str | None, scope_id: str | None) -> None:
+    def _checked_scope(self, name: str, scope: str | None, scope_id: str | None) -> str:
+        """Return the name under which the store knows a pool: with its scope, if that has an id."""
         if scope is not None:
             check.one_of("scope", scope, SCOPES)
-        if scope not in (None, "session"):
+        if not self.durable and scope not in (None, "session"):
             raise NotSupported(
                 f"scope={scope!r} needs a durable store: a pool in memory lives and ends with its "
                 'process (scope="session")',
                 feature="scope",
             )
+        if self.durable and scope == "session":
+            raise ConfigError("scope", scope, "is that of pools in memory; here it is app or wider")
+        if scope in OWNED_SCOPES:
+            if scope_id is None:
+                raise ConfigError("scope_id", scope_id, f"must say whose pool it is: {scope} what?")
+            return scoped(scope, check.name("scope_id", scope_id)) + name
         if scope_id is not None:
-            raise ConfigError("scope_id", scope_id, "means nothing for a pool in memory")
+            where = "in memory" if not self.durable else "of the whole application"
+            raise ConfigError("scope_id", scope_id, f"means nothing for a pool {where}")
+        if name.startswith(tuple(f"{one}:" for one in OWNED_SCOPES)):
+            raise ConfigError("name", name, "begins like the id of a scope: say scope=, scope_id=")
+        return name
 
     def get_pool(self, name: str) -> Pool:
         """Return the pool of a name (or id); UnknownPool if there is none."""
@@ -645,7 +662,7 @@ class Millpond:
 
     async def audit(self, pool: str | Pool | None = None) -> AsyncIterator[Record]:
         """Yield the audit records that are kept, oldest first, of one pool or of all."""
-        name = pool.name if isinstance(pool, Pool) else pool
+        name = pool.spec.name if isinstance(pool, Pool) else pool
         after = 0
         while True:
             page = await self.runtime.view.audit(after=after)
@@ -669,9 +686,23 @@ class Millpond:
 
         return stop
 
-    async def end_scope(self, scope: str, scope_id: str) -> None:  # noqa: ARG002 - none here
-        """End a scope and everything in it; needs a durable store."""
-        raise NotSupported("scopes need a durable store; memory has none to end", feature="scope")
+    async def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope: its pools take nothing more, for good, and what waits or runs is cancelled.
+
+        All pools of it that the store knows, whichever process declared them. Needs a durable one.
+        """
+        if not self.durable:
+            message = "scopes need a durable store; memory has none to end"
+            raise NotSupported(message, feature="scope")
+        check.one_of("scope", scope, OWNED_SCOPES)
+        begins = scoped(scope, check.name("scope_id", scope_id))
+        runtime = self.runtime
+        for name in await runtime.view.names(begins):
+            await runtime.order(Close(name))
+            await runtime.order(CancelAll(name))
+            runtime.cancelled_all(name, before=None, unit=None, interrupt=False)
+            runtime.give_back_ahead(name)
+            runtime.submitter.room(name)
 
     @property
     def counts(self) -> Counts:
@@ -689,6 +720,11 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
+
+
+def scoped(scope: str, scope_id: str) -> str:
+    """Return how the ids of the pools of a scope begin."""
+    return f"{scope}:{scope_id}:"
 
 
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:

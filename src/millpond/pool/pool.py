@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from millpond.core import check, control
 from millpond.core.check import Seconds
 from millpond.core.control import Order
-from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
+from millpond.pool.join import submit_within
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
@@ -65,14 +66,17 @@ class Pool:
         mp: Millpond,
         spec: PoolSpec,
         *,
-        scope: str,
+        name: str,
+        scope: str | None,
         scope_id: str | None,
         retry: Policy | None,
         created_at: float,
     ) -> None:
         self._mp = mp
         self.spec = spec
-        self.scope = scope
+        self.name = name
+        """Its name, unique on its Millpond; the store knows it as `spec.name`."""
+        self._scope = scope
         self.scope_id = scope_id
         self.retry = retry
         self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
@@ -81,9 +85,11 @@ class Pool:
         self._sync: SyncPool | None = None
 
     @property
-    def name(self) -> str:
-        """Its name, unique on its Millpond."""
-        return self.spec.name
+    def scope(self) -> str:
+        """How far it reaches: `session` in memory, `app` in a store that lasts, or as declared."""
+        if self._scope is not None:
+            return self._scope
+        return "app" if self._mp.durable else "session"
 
     @property
     def id(self) -> str:
@@ -259,10 +265,11 @@ class Pool:
         """Submit a call, or any function of no arguments; return its handle.
 
         A full pool answers as its backpressure says: it waits (at most `wait` seconds), raises,
-        or gives a handle that says `rejected`.
+        or gives a handle that says `rejected`. With `connection` it is part of the transaction open
+        on it, and never waits.
         """
         if connection is not None:
-            self._no_connection()
+            return (await self.looked_up(self.submit_within([work], options, connection)))[0]
         runtime = self._mp.runtime
         if self.spec.name not in runtime.declared:
             await self._mp.ready(self)
@@ -271,7 +278,7 @@ class Pool:
         limit = None if wait is None else check.seconds("wait", wait)
         if closure is not None:
             if runtime.shared:
-                await runtime.own.serve(self.name)
+                await runtime.own.serve(self.spec.name)
             runtime.closures[new.id] = closure
         try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
@@ -346,7 +353,7 @@ class Pool:
     ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
-            self._no_connection()
+            return await self.looked_up(self.submit_within(list(works), options, connection))
         return await self._submit(list(works), checked(options), wait)
 
     @overload
@@ -453,7 +460,7 @@ class Pool:
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         if runtime.shared:
-            await runtime.own.serve(self.name)
+            await runtime.own.serve(self.spec.name)
         runtime.closures.update(closures)
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
@@ -488,11 +495,19 @@ class Pool:
         assert answer.refusal is not None  # noqa: S101
         return refused(answer.refusal, len(batch.tasks))
 
-    def _no_connection(self) -> None:
-        raise NotSupported(
-            "connection= joins a transaction of a database; this pool is in memory",
-            feature="connection",
-        )
+    def submit_within(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[Handle[Any]]:
+        """Submit inside a transaction of the caller's, in its thread and at once."""
+        given = checked(options)
+        return submit_within(self, [self._made(work, given) for work in works], connection)
+
+    async def looked_up(self, handles: list[Handle[Any]]) -> list[Handle[Any]]:
+        """Let those handles that stand for tasks known before tell of them."""
+        for handle in handles:
+            if handle.duplicate:
+                await self._look_up(handle)
+        return handles
 
     @overload
     def map(
@@ -587,11 +602,11 @@ class Pool:
 
     async def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start nothing more, of the pool or of one lane or key; what runs goes on."""
-        await self._order(control.Pause(self.name, self._unit(lane, key)))
+        await self._order(control.Pause(self.spec.name, self._unit(lane, key)))
 
     async def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start work again."""
-        await self._order(control.Resume(self.name, self._unit(lane, key)))
+        await self._order(control.Resume(self.spec.name, self._unit(lane, key)))
 
     async def resize(
         self, max_concurrent: int | None = None, *, revision: int | None = None
@@ -600,11 +615,13 @@ class Pool:
 
         Return the revision now in force.
         """
-        return (await self._order(control.Resize(self.name, max_concurrent, revision))).revision
+        return (
+            await self._order(control.Resize(self.spec.name, max_concurrent, revision))
+        ).revision
 
     async def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
         """Cancel everything that waits; return how many."""
-        return (await self._order(control.Purge(self.name, self._unit(lane, key)))).count
+        return (await self._order(control.Purge(self.spec.name, self._unit(lane, key)))).count
 
     async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task; return whether that changed anything."""
@@ -624,9 +641,9 @@ class Pool:
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         unit = self._unit(lane, key)
         limit = moment("before", before)
-        answer = await self._order(control.CancelAll(self.name, limit, unit))
+        answer = await self._order(control.CancelAll(self.spec.name, limit, unit))
         self.runtime.cancelled_all(
-            self.name, before=limit, unit=unit, interrupt=mode == "interrupt"
+            self.spec.name, before=limit, unit=unit, interrupt=mode == "interrupt"
         )
         return answer.count
 
@@ -637,17 +654,16 @@ class Pool:
 
     async def close(self) -> None:
         """Take no more work from outside, for good; what is queued still runs."""
-        await self._order(control.Close(self.name))
+        await self._order(control.Close(self.spec.name))
 
     async def _order(self, order: Order) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
-        answer = await runtime.store.control(order)
-        runtime.heed(answer)
-        runtime.give_back_ahead(self.name)
+        answer = await runtime.order(order)
+        runtime.give_back_ahead(self.spec.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.
-        runtime.submitter.room(self.name)
+        runtime.submitter.room(self.spec.name)
         return answer
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:
@@ -673,7 +689,7 @@ class Pool:
     async def size(self) -> int:
         """Return how many tasks run or wait."""
         await self._mp.ready(self)
-        view = await self.runtime.view.pool(self.name, measured=False)
+        view = await self.runtime.view.pool(self.spec.name, measured=False)
         return 0 if view is None else view.running + view.queued
 
     async def snapshot(self) -> Snapshot:
@@ -696,7 +712,7 @@ class Pool:
     async def lanes(self) -> list[LaneStatus]:
         """Return each lane: its state, what waits, how many it has processed."""
         await self._mp.ready(self)
-        found = await self.runtime.view.lanes(self.name)
+        found = await self.runtime.view.lanes(self.spec.name)
         return [LaneStatus.of(view) for view in found]
 
 

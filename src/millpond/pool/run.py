@@ -18,6 +18,7 @@ from millpond.core.errors import (
     RunFailed,
     RunOverBudget,
     RunStopped,
+    StoreClosed,
     Stuck,
     WouldDeadlock,
 )
@@ -112,7 +113,7 @@ def new_run(
         check.whole("max_tasks", max_tasks, least=1)
     return NewRun(
         id=pool.runtime.new_id(),
-        pool=pool.name,
+        pool=pool.spec.name,
         name=name,
         on_error=OnError(check.one_of("on_error", on_error, ("skip", "fail"))),
         max_tasks=max_tasks,
@@ -130,7 +131,7 @@ async def open_run(pool: Pool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> R
         if answer.refusal.reason is Reason.OVER_BUDGET:
             raise RunOverBudget(
                 f"the seed of {len(seed)} tasks is above max_tasks={new.max_tasks}; nothing ran",
-                pool=pool.name,
+                pool=pool.spec.name,
                 run=new.name,
                 report=None,
                 max_tasks=new.max_tasks,
@@ -221,6 +222,10 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
+    except StoreClosed:
+        # It was asked in the moment in which everything was closed: tell that, whatever the store.
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.forget_run(run, over.set)
         if bar is not None:
@@ -296,13 +301,13 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     """Wait until nothing of a pool is queued or running, its callbacks included."""
     runtime = pool.runtime
     job = job_that_waits(runtime)
-    if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.name:
+    if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.spec.name:
         message = (
             f"task {job.id} waits for pool {pool.name!r} to be idle, which it is not before that "
             "task has ended; drain it from outside"
         )
-        raise WouldDeadlock(message, pool=pool.name, task_id=job.id, awaited=job.id)
-    before = await runtime.view.pool(pool.name, measured=False)
+        raise WouldDeadlock(message, pool=pool.spec.name, task_id=job.id, awaited=job.id)
+    before = await runtime.view.pool(pool.spec.name, measured=False)
     totals = dict(before.totals) if before is not None else {}
     changed = asyncio.Event()
     key = object()
@@ -313,20 +318,23 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     runtime.waiting.listen(key, heard)
     try:
         async with asyncio.timeout(timeout):
-            while await _busy(runtime, pool.name):
-                runtime.must_be_open()
+            while await _busy(runtime, pool.spec.name):
                 await _either(changed, STUCK_AFTER)
                 changed.clear()
                 if runtime.shared:
                     # Others end things all the time: how it stands is asked for now and then.
                     await asyncio.sleep(A_MOMENT)
+                runtime.must_be_open()
+    except StoreClosed:
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.listen(key, None)
-    after = await runtime.view.pool(pool.name, measured=False)
+    after = await runtime.view.pool(pool.spec.name, measured=False)
     now = dict(after.totals) if after is not None else {}
     ended = {status: now.get(status, 0) - totals.get(status, 0) for status in now}
     return RunReport(
-        pool=pool.name,
+        pool=pool.spec.name,
         name=None,
         total=sum(ended.values()),
         completed=ended.get(Status.COMPLETED, 0),

@@ -61,12 +61,12 @@ async def serving(pool: Pool) -> AsyncIterator[None]:
     """
     await pool.ready()
     everyone = pool.runtime.brought
-    brought = everyone.get(pool.name)
-    if brought is None and pool.runtime.served(pool.name):
+    brought = everyone.get(pool.spec.name)
+    if brought is None and pool.runtime.served(pool.spec.name):
         yield
         return
     if brought is None:
-        brought = everyone[pool.name] = Brought(pool)
+        brought = everyone[pool.spec.name] = Brought(pool)
     brought.users += 1
     try:
         await brought.there()
@@ -74,5 +74,5 @@ async def serving(pool: Pool) -> AsyncIterator[None]:
     finally:
         brought.users -= 1
         if not brought.users:
-            del everyone[pool.name]
+            del everyone[pool.spec.name]
             await brought.leave()

@@ -212,7 +212,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 async def snapshot(pool: Pool) -> Snapshot:
     """Read a pool."""
     runtime = pool.runtime
-    view = await runtime.view.pool(pool.name, now=runtime.clock())
+    view = await runtime.view.pool(pool.spec.name, now=runtime.clock())
     assert view is not None  # noqa: S101 - it was declared before it was asked about
     oldest = view.oldest_queued_at
     bound = view.spec.backpressure
@@ -231,7 +231,7 @@ async def snapshot(pool: Pool) -> Snapshot:
         cancelled=view.totals.get(Status.CANCELLED, 0),
         rejected=view.totals.get(Status.REJECTED, 0),
         kept=view.kept,
-        blocked_submitters=runtime.submitter.blocked(pool.name),
+        blocked_submitters=runtime.submitter.blocked(pool.spec.name),
         max_concurrent=view.spec.max_concurrent,
         max_per_key=view.spec.max_per_key,
         queue=str(view.spec.order.kind),
@@ -275,6 +275,6 @@ async def tasks(
         known = ", ".join(Status)
         raise ConfigError("status", status, f"must be one of {known}") from None
     page = await pool.runtime.view.tasks(
-        pool.name, status=wanted, key=key, after=after, limit=limit
+        pool.spec.name, status=wanted, key=key, after=after, limit=limit
     )
     return [TaskInfo.of(task) for task in page.tasks]

@@ -133,7 +133,7 @@ def _task(
     if not given:
         return NewTask(
             id=runtime.new_id(),
-            pool=pool.name,
+            pool=pool.spec.name,
             call=call,
             key=key,
             share=share,
@@ -149,7 +149,7 @@ def _task(
         raise ConfigError("dedupe", "run", "needs a run: submit through ctx, a run or a drain")
     return NewTask(
         id=runtime.new_id(),
-        pool=pool.name,
+        pool=pool.spec.name,
         call=call,
         key=key,
         share=share,

@@ -11,6 +11,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
@@ -23,6 +25,7 @@ from millpond.runtime.hear import Hearing
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
+from millpond.runtime.joins import Joins
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
@@ -39,6 +42,7 @@ from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 
+    from millpond.core.control import Order
     from millpond.core.lease import Leased
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
-    from millpond.store.protocol import Admission, Batch, Store, View
+    from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")
 
@@ -97,7 +101,7 @@ class Runtime:
         self.keep = keep
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
-        self.abilities = Abilities(store)
+        self.abilities = Abilities(store, shared=shared)
         identity = identity or Identity()
         self.dice = identity.dice
         self.chance = self.dice.random
@@ -113,6 +117,7 @@ class Runtime:
         self.waits = Waits(self)
         self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
+        self.joins = Joins(self)
         self.progress = ProgressBoard(self)
         self.renewals = Renewals(self)
         self.burials = Burials(self)
@@ -391,7 +396,7 @@ class Runtime:
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
-        return UnknownTask(
+        return self.joins.undone(task) or UnknownTask(
             f"no task {task} is known; it may have ended and been forgotten (see Keep)",
             task_id=task,
         )
@@ -510,6 +515,19 @@ class Runtime:
         if not changed and await self.view.status((task,)) == ("unknown",):
             raise self.gone(task)
         return changed
+
+    async def order(self, order: Order) -> ControlAnswer:
+        """Have an order carried out, in as many pages as it takes; return what all came to."""
+        answer = await self.store.control(order)
+        self.heed(answer)
+        count, cancelled = answer.count, answer.cancelled
+        while answer.more is not None:
+            # Others have their turn in between, here and in the store.
+            await asyncio.sleep(0)
+            answer = await self.store.control(msgspec.structs.replace(order, page=answer.more))
+            self.heed(answer)
+            count, cancelled = count + answer.count, cancelled + answer.cancelled
+        return msgspec.structs.replace(answer, count=count, cancelled=cancelled)
 
     def cancelled_all(
         self, pool: str, *, before: float | None, unit: str | None, interrupt: bool

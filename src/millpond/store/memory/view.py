@@ -146,6 +146,11 @@ class MemoryView:
             return False
         return could_lease(self._tables, table, row, rounded(now))
 
+    async def names(self, begins: str = "") -> tuple[str, ...]:
+        """Return the pools that were ever declared, of those whose name begins so, by name."""
+        pools = self._tables.pools.values()
+        return tuple(sorted(p.name for p in pools if not p.internal and p.name.startswith(begins)))
+
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which something due waits and starts are allowed at all."""
         moment = rounded(now)

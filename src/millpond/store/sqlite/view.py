@@ -206,6 +206,16 @@ class SqliteView:
 
         return await self._read(asked)
 
+    async def names(self, begins: str = "") -> tuple[str, ...]:
+        """Return the pools that were ever declared, of those whose name begins so, by name."""
+
+        def asked(tables: SqlTables) -> tuple[str, ...]:
+            pools = tables.pools.values()
+            found = (p.name for p in pools if not p.internal and p.name.startswith(begins))
+            return tuple(sorted(found))
+
+        return await self._read(asked)
+
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which something due waits and starts are allowed at all."""
         moment = rounded(now)

@@ -189,6 +189,14 @@ class ViewConformance(StoreSuite):
                 await lab.applied(completed(held[0]))
 
     @scenario
+    async def test_pools_are_found_by_how_their_names_begin(self, lab: Lab) -> None:
+        """In order of their names, without the queues of their callbacks."""
+        for name in ("tenant:b:y", "tenant:a:z", "tenant:a:x", "plain"):
+            await lab.declare(name=name)
+        assert ("tenant:a:x", "tenant:a:z") == await lab.view.names("tenant:a:")
+        assert ("plain", "tenant:a:x", "tenant:a:z", "tenant:b:y") == await lab.view.names()
+
+    @scenario
     async def test_due_names_the_pools_where_something_waits(self, lab: Lab) -> None:
         """Not those that are empty, paused, held, at 0, or have only what is for later."""
         await lab.declare(max_concurrent=1, order=fifo())
