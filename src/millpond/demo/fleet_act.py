@@ -137,7 +137,8 @@ class Yard:
         if None not in map(self.worker_of, self.crew.hands):
             self.complete.set()
         await self.books.read()
-        if self.victim is not None and len(self.diary) == 1 and self.books.lost:
+        victim = self.victim
+        if victim is not None and len(self.diary) == 1 and not self.held(victim):
             many, after = len(self.lost), self.found_after
             self.note(f"its lock is free: {many} tasks back in the queue after {after:.2f} s")
         if len(self.diary) == 2 and self.lost <= self.books.attempts.keys():
@@ -189,9 +190,11 @@ async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
             yard = Yard(scene, mp, crew)
             watching = asyncio.create_task(watch(yard, camera))
             working = asyncio.create_task(yard.work())
-            await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-            await called_off(working, TimeoutError)
-            await called_off(watching)
+            try:
+                await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await called_off(working, TimeoutError)
+                await called_off(watching)
         await yard.look()
         camera.take(picture(yard))
         figures = await measured(yard)
