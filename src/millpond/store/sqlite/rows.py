@@ -179,6 +179,7 @@ def untouched_state(task: TaskRow) -> Row:
 CHANGING = 11
 """The first column of a live row that may change."""
 COLUMNS = 31
+ENDED_COLUMNS = 11
 
 
 def only_started(task: TaskRow) -> bool:

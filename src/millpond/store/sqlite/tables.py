@@ -951,7 +951,8 @@ class SqlTables(Tables):
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
             status = task.status
-            if task.stored_live:
+            in_place = seq_at(task.stored_at) == task.seq
+            if task.stored_live and in_place:
                 # These are the busiest of all changes.
                 if status is _RUNNING and only_started(task):
                     change.start(task)
@@ -966,7 +967,7 @@ class SqlTables(Tables):
                 elif task.claimed and only_claimed(task):
                     change.claim(task)
                     continue
-            elif task.stored is not None and seq_at(task.stored_at) == task.seq:
+            elif task.stored is not None and in_place:
                 # It stands among the ended, and was not redriven.
                 continue
             name = task.new.pool
@@ -1042,7 +1043,7 @@ class Changes:
 
     def live(self, task: TaskRow, pool: int) -> None:
         """Take in a task that waits or runs."""
-        if task.stored is None or not task.stored_live:
+        if task.stored is None or not task.stored_live or seq_at(task.stored_at) != task.seq:
             self._add(task, pool)
             return
         state = live_state(task)
@@ -1051,9 +1052,8 @@ class Changes:
             task.stored, task.stored_started = state, False
 
     def _add(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that stands in no table, or stands among the ended and was redriven."""
-        if task.stored is not None:
-            self._redriven.append((task.stored_at,))
+        """Take in a task that stands in no table, or was redriven and stands at the tail now."""
+        self._depart(task)
         if waits_untouched(task):
             row = untouched_row(task, pool)
             self._queued.append(row)
@@ -1065,14 +1065,20 @@ class Changes:
         self._bodies.append((row[0], row[1], body_of(task.new)))
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
+    def _depart(self, task: TaskRow) -> None:
+        """Let a task leave the place where it stood."""
+        if task.stored is not None:
+            self._redriven.append((task.stored_at,))
+            if task.stored_live:
+                self._left.append(task.stored_at)
+
     def end(self, task: TaskRow, pool: int) -> None:
         """Take in a task that has ended."""
         row = ended_row(task, pool)
-        if task.stored is not None and task.stored_live:
+        if task.stored is not None and task.stored_live and task.stored_at == row[0]:
             self._left.append(task.stored_at)
         else:
-            if task.stored is not None:
-                self._redriven.append((task.stored_at,))
+            self._depart(task)
             self._bodies.append((row[0], task.new.id, body_of(task.new)))
         self._ended.append(row)
         task.stored, task.stored_at, task.stored_live = row, row[0], False
