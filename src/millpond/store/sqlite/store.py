@@ -16,6 +16,7 @@ from millpond.core.control import Declare
 from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
 from millpond.store.sqlite.join import driver_connection, joined
 from millpond.store.sqlite.lent import LentConnection
@@ -183,9 +184,9 @@ class SqliteStore:
 
         It looks without keeping anybody from writing, and has a connection of its own for it.
         """
-        if self._connection is not None:
+        if self._inline is not None:
             self._kept = None
-            wrong = self._mended(self._connection, self._do_inline)
+            wrong = self._mended(self._inline.connection, self._inline.once)
             self._kept = None
             return wrong
         return await asyncio.get_running_loop().run_in_executor(None, self._mend_apart)
@@ -195,7 +196,7 @@ class SqliteStore:
         transactor = Transactor(self._path, self._open, self._new_unit)
         try:
             return self._mended(connection, transactor.run)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise translated(error, self._path) from error
         finally:
             connection.close()
