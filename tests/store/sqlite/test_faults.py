@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.store.sqlite.scenes import NOW, Stage, rows_of
-from tests.store.sqlite.test_fault_loops import WAYS, stage as stage
+from tests.store.sqlite.test_fault_loops import WAYS
+from tests.store.sqlite.test_fault_loops import stage as stage
 
 from millpond.core.errors import OutcomeUnknown, StoreError, StoreFailing
 from millpond.store.sqlite import SqliteStore
@@ -30,6 +31,11 @@ def stored(path: Path) -> set[int]:
         return {task for _, task, _ in rows_of(connection)["millpond_task"]}
     finally:
         connection.close()
+
+
+def clear(error: StoreError) -> None:
+    """Object to an error that says no more than that something went wrong."""
+    assert error.code != StoreError.code, repr(error)
 
 
 @pytest.mark.rows("HN-21")
@@ -81,7 +87,7 @@ def test_an_opening_that_fails_can_be_done_again() -> None:
                 store = SqliteStore(path, inline=True, factory=plan.factory)
                 asyncio.run(store.close())
             except StoreError as error:
-                assert error.code != StoreError.code, f"{number} {how} {name}: {error!r}"
+                clear(error)
             failed = plan.failed
             again = SqliteStore(path, inline=True)
             assert [] == again._reader.ask(check_tables)
@@ -101,10 +107,10 @@ async def test_a_question_that_fails_is_answered_or_an_error(stage: Stage) -> No
         lambda: view.lanes("lanes"),
         lambda: view.status([task, 1]),
         lambda: view.run(stage.world.run),
-        lambda: view.workers(),
+        view.workers,
         lambda: view.due(now=NOW),
         lambda: view.why(task, now=NOW),
-        lambda: view.audit(),
+        view.audit,
     ]
     ways = itertools.cycle(itertools.product(FOR_LONG, (1, 1000)))
     for ask in questions:
@@ -115,7 +121,7 @@ async def test_a_question_that_fails_is_answered_or_an_error(stage: Stage) -> No
             try:
                 assert right == await ask()
             except StoreError as error:
-                assert error.code != StoreError.code, f"{number} {how} {name}: {error!r}"
+                clear(error)
             failed = plan.failed
             plan.disarm()
             if not failed:
@@ -169,3 +175,17 @@ async def test_a_storm_of_faults_loses_nothing(seed: int) -> None:
         }
         assert acknowledged <= stored(path) <= acknowledged | unknown
         await store.close()
+
+
+@pytest.mark.real_loop
+async def test_a_broken_connection_keeps_nobody_from_writing(stage: Stage) -> None:
+    """Though the error, and with it the cursor of the call that failed, is still there."""
+    store = SqliteStore(stage.fresh(), durability="normal", factory=(plan := Plan()).factory)
+    lab = stage.lab(store)
+    for name in ("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_CORRUPT"):
+        plan.arm(name=name, only="BEGIN IMMEDIATE", how="after")
+        async with asyncio.timeout(5):
+            assert (await lab.renew(WORKER)).alive
+        assert plan.failed
+    plan.disarm()
+    await store.close()
