@@ -322,6 +322,7 @@ async def test_a_locked_file_leaves_the_transaction_as_it_was(shop: Shop) -> Non
 
 async def test_a_transaction_that_began_by_reading_too_early(shop: Shop) -> None:
     """Others wrote since: it cannot write any more, and the error says how to begin."""
+    shop.mp.work = False
     async with shop.mp:
         with shop.orders(isolation_level=None) as own:
             own.execute("BEGIN")
@@ -422,6 +423,8 @@ async def test_closures_and_memory_are_refused(shop: Shop) -> None:
     mp = Millpond()
     pool = mp.pool("work")
     async with mp:
-        for call in (pool.submit(lambda: 1, connection=1), pool.submit_many([], connection=1)):
-            with pytest.raises(NotSupported, match="in memory"):
-                await call
+        with pytest.raises(NotSupported, match="in memory"):
+            await pool.submit(lambda: 1, connection=1)
+        nothing: list[Any] = []
+        with pytest.raises(NotSupported, match="in memory"):
+            await pool.submit_many(nothing, connection=1)

@@ -54,9 +54,23 @@ class Hand:
             last = words[-1] if words else "it said nothing"
             raise CannotGoOn(f"worker {self.number} left with exit code {code}: {last}")
 
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def let_go(self) -> None:
+        """Close this end of its stdin, as the end of the demo does."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def left_with(self, patience: float) -> int:
+        """Wait until it has left by itself, and return its exit code."""
+        return self._process.wait(patience)
+
     def ask_to_leave(self) -> None:
         """Let it drain, and leave."""
-        if self._process.poll() is None:
+        if not self.gone:
             self._process.terminate()
 
     def see_off(self, patience: float) -> None:
@@ -66,8 +80,7 @@ class Hand:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self.let_go()
         self._log.unlink(missing_ok=True)
 
 

@@ -103,7 +103,9 @@ class Contest:
         self.mp = Millpond()
         self.mp.seed = scene.seed
         # Time stands still while the store works, and nobody else may use it meanwhile.
-        self.mp.make_store = lambda: SqliteStore(scene.file, inline=True, clock=loop.time)
+        self.mp.make_store = lambda: SqliteStore(
+            scene.file, durability="normal", inline=True, clock=loop.time
+        )
         self.mp.shared = False
         self.began = loop.time()
         self.line = self.mp.pool("left", max_concurrent=SLOTS, queue=fifo())

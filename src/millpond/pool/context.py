@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -204,8 +203,6 @@ class Context(_About):
         `fn(connection)` is a plain function and runs in another thread; what it returns is
         returned. If it raises nothing is stored, and the attempt goes on.
         """
-        if inspect.iscoroutinefunction(fn):
-            raise ConfigError("fn", fn, "must be a plain function: nothing else may be awaited")
         return await commit_with(self._job, fn, result)  # type: ignore[no-any-return]
 
 
@@ -284,8 +281,6 @@ class SyncContext(_About):
         is stored, and the attempt goes on.
         """
         self._not_in_a_process("commit")
-        if inspect.iscoroutinefunction(fn):
-            raise ConfigError("fn", fn, "must be a plain function: nothing else may be awaited")
         committing = commit_with(self._job, fn, result)
         loop = self._job.worker.loop
         return asyncio.run_coroutine_threadsafe(committing, loop).result()  # type: ignore[no-any-return]

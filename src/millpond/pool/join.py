@@ -39,7 +39,7 @@ def submit_within(pool: Pool, made: Sequence[Made], connection: object) -> list[
     if not made:
         return []
     batch, handles = _calls(pool, made)
-    undeclared = () if pool.name in runtime.declared else (pool.spec,)
+    undeclared = () if pool.spec.name in runtime.declared else (pool.spec,)
     answer, inside = submit(connection, (batch,), declare=undeclared)
     told = answer.batches[0]
     if told.refusal is not None:

@@ -6,9 +6,10 @@ nothing the handler does afterwards changes what became of its task.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.errors import AlreadySettled, LeaseLost, NotSupported
+from millpond.core.errors import AlreadySettled, ConfigError, LeaseLost, NotSupported
 from millpond.core.settle import Settlement, Succeeded, settle
 from millpond.runtime.job import Closure
 from millpond.runtime.outcome import DEFAULT_RETRY
@@ -76,6 +77,8 @@ def completion(job: Job, result: Any) -> Settlement:  # noqa: ANN401 - what the 
 async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any:  # noqa: ANN401
     """Complete an attempt in one transaction with what `write` does; return what that returned."""
     may_commit(job, "commit")
+    if inspect.iscoroutinefunction(write):
+        raise ConfigError("fn", write, "must be a plain function: it runs in a writing thread")
     settle_with = job.runtime.abilities.settle_with
     assert settle_with is not None  # noqa: S101 - asked just now
     decided = completion(job, result)

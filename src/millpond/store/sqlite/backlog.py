@@ -20,7 +20,7 @@ from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sqlite.sql import SQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     from millpond.core.spec import PoolSpec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _TRIM_AT = 256
+_NO_TIMES = (None, None, None, None)
 _new_state = object.__new__
 _FIRST = (-(1 << 63), -1)
 """A place before every other."""
@@ -440,7 +441,7 @@ class SqlUnits(dict[Unit, UnitState]):
     def write(self) -> None:
         """Send what has changed to the file."""
         backlog = self._backlog
-        saved, dropped = [], []
+        saved, untimed, dropped = [], [], []
         for unit in self._handed:
             state, stored = super().get(unit), self._stored.get(unit)
             row = None if state is None else backlog.row_of_unit(unit, state)
@@ -448,12 +449,16 @@ class SqlUnits(dict[Unit, UnitState]):
                 continue
             if row is None:
                 dropped.append((backlog.pool, unit or ""))
+            elif row[6:] == _NO_TIMES:
+                untimed.append((backlog.pool, unit or "", *row[:6]))
             else:
                 saved.append((backlog.pool, unit or "", *row))
             self._stored[unit] = row
         connection = backlog.tables.connection
         if dropped:
             connection.executemany(SQL["drop_unit"], dropped)
+        if untimed:
+            connection.executemany(SQL["save_untimed_unit"], untimed)
         if saved:
             connection.executemany(SQL["save_unit"], saved)
 
@@ -804,17 +809,18 @@ class SqlBacklog(Backlog):
     def row_of_unit(self, unit: Unit, state: UnitState) -> Row:
         """Return a unit as it should stand in the file."""
         timers, fading = self._unit_timers, self._fading
-        timer = timers.key_of(unit) if unit in timers else (None, None, None)
-        fades_at = fading.key_of(unit)[0] if unit in fading else None
+        times: tuple[float | None, ...] = _NO_TIMES
+        if unit in timers or unit in fading:
+            timer = timers.key_of(unit) if unit in timers else _NO_TIMES[:3]
+            times = (*timer, fading.key_of(unit)[0] if unit in fading else None)
         return (
             state.running,
-            int(state.paused),
-            int(state.blocked),
+            1 if state.paused else 0,
+            1 if state.blocked else 0,
             state.held_until,
             state.tat,
             len(state.groups),
-            *timer,
-            fades_at,
+            *times,
         )
 
     def expect_ends(self, tasks: Iterable[Task]) -> None:
@@ -1014,6 +1020,15 @@ class SqlBacklog(Backlog):
         if not self.grouped:
             # The ring begins anew with the next group, as it would have.
             self._empty()
+
+    def emptied(self, held: Mapping[str, int]) -> SqlBacklog:
+        """Return a backlog in which nothing waits, with the pauses, and so many held per unit."""
+        other = self.rebuilt(self.spec)
+        assert isinstance(other, SqlBacklog)  # noqa: S101
+        if other.grouped:
+            for unit, count in held.items():
+                other._unit(unit).running = count  # noqa: SLF001 - one of its kind
+        return other
 
     def rebuilt(self, spec: PoolSpec) -> Backlog:
         """Return an empty backlog for another order, with the pauses and holds of this one."""

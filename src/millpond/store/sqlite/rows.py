@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from millpond.core.lifecycle import Status
-from millpond.core.task import Call, NewTask, Task
+from millpond.core.task import UNREADABLE, Call, NewTask, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,12 +64,25 @@ def body_of(new: NewTask) -> bytes:
 def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
     """Return what a body says; one that cannot be read has no function, so nobody can run it."""
     try:
-        return _unpack_new(body)
+        new = _unpack_new(body)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        log.error(  # noqa: TRY400 - the trace would lead nowhere
-            "the record of task %d in pool %r cannot be read: %s", identifier, pool, error
-        )
-        return NewTask(id=identifier, pool=pool, call=Call(""), attempts=1)
+        return _unreadable(identifier, pool, error)
+    if new.id != identifier or new.pool != pool:
+        return _unreadable(identifier, pool, f"it is that of task {new.id} in pool {new.pool!r}")
+    return new
+
+
+def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
+    if identifier not in _told:
+        if len(_told) > 10_000:
+            _told.clear()
+        _told.add(identifier)
+        log.error("the record of task %d in pool %r cannot be read: %s", identifier, pool, why)
+    return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
+
+
+_told: set[int] = set()
+"""Of which tasks it was told that they cannot be read."""
 
 
 def live_row(task: TaskRow, pool: int) -> Row:
@@ -171,12 +184,24 @@ COLUMNS = 31
 def only_started(task: TaskRow) -> bool:
     """Return whether nothing but a start has happened to a task that was read as queued."""
     stored = task.stored
-    if stored is None or stored[9] or task.stored_started or not _as_stored(task, stored, 1):
+    if stored is None or stored[9] or task.stored_started or task.error != stored[6]:
         return False
-    if task.error != stored[6]:
-        return False
-    first = task.first_started_at
-    return bool(first == stored[17] or (stored[17] is None and first == task.started_at))
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def only_claimed(task: TaskRow) -> bool:
+    """Return whether nothing has happened to a queued task but that it is held ahead."""
+    stored = task.stored
+    return (
+        stored is not None
+        and stored[1] is None
+        and task.claim is not None
+        and task.error == stored[6]
+        and task.first_started_at == stored[17]
+        and task.started_at == stored[16]
+        and task.reason == stored[18]
+        and _as_stored(task, stored, 0)
+    )
 
 
 def only_ended(task: TaskRow) -> bool:
@@ -189,8 +214,24 @@ def only_ended(task: TaskRow) -> bool:
     return stored[9] == 1 and _as_stored(task, stored, 0)
 
 
+def only_ran(task: TaskRow) -> bool:
+    """Return whether nothing but its start and its end has happened to a task."""
+    stored = task.stored
+    if stored is None or stored[9] or task.stored_started or task.error is not None:
+        return False
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def _began_now(task: TaskRow, stored: Row) -> bool:
+    first = task.first_started_at
+    return bool(first == stored[17] or (stored[17] is None and first == task.started_at))
+
+
 def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
-    """Return whether a task is as it was stored, but for `starts` starts; rarities are not."""
+    """Return whether a task is as it was stored, but for claims and `starts` starts.
+
+    What few tasks have is not looked at: they are not.
+    """
     return (
         task.attempt == stored[10] + starts
         and task.runs == stored[11] + starts
@@ -200,8 +241,6 @@ def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
         and task.steps is None
         and stored[7] is None
         and stored[8] is None
-        and task.claim is None
-        and stored[1] is None
         and not task.parked
         and stored[5] is None
     )
@@ -247,9 +286,12 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         grp,
         body,
     ) = row
-    new = known.get(identifier)
+    new = known.get(identifier) or new_of(body, identifier, pool)
+    if new.call.function == UNREADABLE:
+        # What its row says as well is known nevertheless: it must be found where it stands.
+        new = msgspec.structs.replace(new, key=row[4], owner=row[9], run=row[10])
     return TaskRow(
-        new=new_of(body, identifier, pool) if new is None else new,
+        new=new,
         status=_RUNNING if running else _QUEUED,
         seq=place & _SEQS,
         rank=rank,

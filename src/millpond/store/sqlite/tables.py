@@ -17,7 +17,7 @@ from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Status
 from millpond.core.run import Run
 from millpond.core.spec import PoolSpec
-from millpond.core.task import key_of
+from millpond.core.task import UNREADABLE, key_of
 from millpond.store.sqlite.audit import encoded
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.ring import json
@@ -33,7 +33,9 @@ from millpond.store.sqlite.rows import (
     live_state,
     live_task,
     new_of,
+    only_claimed,
     only_ended,
+    only_ran,
     only_started,
     place_of,
     seq_at,
@@ -43,7 +45,7 @@ from millpond.store.sqlite.rows import (
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.tables import REMOVED_KEPT, Leader, PoolTable, Tables
+from millpond.store.verbs.tables import Leader, PoolTable, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,6 +61,9 @@ _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 _PAGE = 1000
+
+REMOVED_KEPT = 20_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
 
 
 class SqlTasks(dict[int, TaskRow]):
@@ -124,6 +129,8 @@ class SqlTasks(dict[int, TaskRow]):
         found = super().get(row[1])
         if found is None:
             found = live_task(row, pool, self._tables.bodies)
+            if found.new.call.function == UNREADABLE:
+                self._tables.find_share(found)
             super().__setitem__(row[1], found)
         return found
 
@@ -180,6 +187,10 @@ class SqlPools(dict[str, PoolTable]):
         return found
 
     def __getitem__(self, name: str) -> PoolTable:
+        if name in self:
+            pool: SqlPool = super().__getitem__(name)  # type: ignore[assignment]
+            self.handed[pool.number] = pool
+            return pool
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -636,13 +647,7 @@ class SqlTables(Tables):
         self.on_commit: Callable[[SqlTables], None] | None = None
         self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
-        meta = connection.execute(SQL["meta"]).fetchone()
-        self._meta: Row = meta
-        self._changes = connection.total_changes
-        self.latest = meta[0]
-        self.workers_joined = meta[1]
-        self._next_group, self._next_claim, self._told = meta[2:5]
-        self.leader = Leader(*meta[5:])
+        self.read_meta()
         self.pools = SqlPools(self)
         self.tasks = SqlTasks(self)
         self.removed = SqlRemoved(self)
@@ -667,6 +672,19 @@ class SqlTables(Tables):
         self.endings = Endings()
         self.begun = set()
         self._asked = []
+
+    def read_meta(self) -> None:
+        """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
+        connection = self.connection
+        meta: Row | None = connection.execute(SQL["meta"]).fetchone()
+        if meta is None:
+            meta = _new_meta(connection, readonly=self._readonly)
+        self._meta = meta
+        self._changes = connection.total_changes
+        self.latest = meta[0]
+        self.workers_joined = meta[1]
+        self._next_group, self._next_claim, self._told = meta[2:5]
+        self.leader = Leader(*meta[5:])
 
     @property
     def told(self) -> int:
@@ -698,6 +716,12 @@ class SqlTables(Tables):
             tasks.taken_in_ended(row, numbered(row[1]).name)
             for row in self.connection.execute(statement, asked).fetchall()
         ]
+
+    def find_share(self, task: TaskRow) -> None:
+        """Read the share of a task that cannot tell it from the group it is queued in."""
+        row = self.connection.execute(SQL["share_of_group"], (task.grp,)).fetchone()
+        if row is not None and row[0]:
+            task.new = msgspec.structs.replace(task.new, share=row[0])
 
     def next_group(self) -> int:
         """Return a number for a new group."""
@@ -928,12 +952,19 @@ class SqlTables(Tables):
         for task in self.tasks.handed.values():
             status = task.status
             if task.stored_live:
-                # These two are the busiest of all changes.
+                # These are the busiest of all changes.
                 if status is _RUNNING and only_started(task):
                     change.start(task)
                     continue
-                if status is _COMPLETED and only_ended(task):
-                    change.complete(task)
+                if status is _COMPLETED:
+                    if only_ended(task):
+                        change.complete(task)
+                        continue
+                    if only_ran(task):
+                        change.run(task)
+                        continue
+                elif task.claimed and only_claimed(task):
+                    change.claim(task)
                     continue
             elif task.stored is not None and seq_at(task.stored_at) == task.seq:
                 # It stands among the ended, and was not redriven.
@@ -951,6 +982,15 @@ class SqlTables(Tables):
         change.send(self.connection)
 
 
+def _new_meta(connection: Connection, *, readonly: bool) -> Row:
+    """Make the row anew of which there must be one; what is counted there is counted again."""
+    if readonly:
+        return (0.0, 0, 0, 0, 0, "", 0.0, 0)
+    connection.execute(SQL["new_meta"])
+    meta: Row = connection.execute(SQL["meta"]).fetchone()
+    return meta
+
+
 class Changes:
     """What the tasks of one unit of work came to, by the statement that says it."""
 
@@ -959,10 +999,12 @@ class Changes:
         self._queued: list[Row] = []
         self._new: list[Row] = []
         self._started: dict[Row, list[int]] = {}
+        self._claimed: dict[Row, list[TaskRow]] = {}
         self._changed: list[Row] = []
         self._left: list[int] = []
         self._redriven: list[Row] = []
         self._completed: dict[Row, list[TaskRow]] = {}
+        self._ran: dict[Row, list[TaskRow]] = {}
         self._ended: list[Row] = []
 
     def start(self, task: TaskRow) -> None:
@@ -983,6 +1025,20 @@ class Changes:
             tasks = self._completed[end] = []
         tasks.append(task)
         task.stored_live = False
+
+    def run(self, task: TaskRow) -> None:
+        """Take in a task that was started and completed, and to which nothing else has happened."""
+        moment = task.started_at
+        self._ran.setdefault(
+            (task.finished_at, task.reason, task.token, moment, moment), []
+        ).append(task)
+        task.stored_live = False
+
+    def claim(self, task: TaskRow) -> None:
+        """Take in a queued task that is held ahead, and to which nothing else has happened."""
+        claimed = (task.claim_revision, task.token, task.worker)
+        self._claimed.setdefault(claimed, []).append(task)
+        task.stored = live_state(task)
 
     def live(self, task: TaskRow, pool: int) -> None:
         """Take in a task that waits or runs."""
@@ -1035,24 +1091,44 @@ class Changes:
             many(SQL["add_live"], self._new)
         for started, places in self._started.items():
             _at_places(connection, "start", started, places)
+        for claimed, tasks in self._claimed.items():
+            self._send_claimed(connection, claimed, tasks)
         if self._changed:
             many(SQL["change_live"], self._changed)
         for end, tasks in self._completed.items():
-            self._send_completed(connection, end, tasks)
+            self._send_completed(connection, "complete", end, tasks)
+        for end, tasks in self._ran.items():
+            self._send_completed(connection, "run", end, tasks)
         if self._left:
             _at_places(connection, "drop", (), self._left)
         if self._ended:
             many(SQL["add_ended"], self._ended)
 
-    def _send_completed(self, connection: Connection, end: Row, tasks: list[TaskRow]) -> None:
+    def _send_claimed(self, connection: Connection, claimed: Row, tasks: list[TaskRow]) -> None:
+        """Tell of claims; those of one lease are numbered without a gap."""
+        tasks.sort(key=_by_claim)
+        first, last = tasks[0].claim or 0, tasks[-1].claim or 0
+        if last - first == len(tasks) - 1:
+            places = _numbers([task.stored_at for task in tasks])
+            connection.execute(SQL["claim_live"], (first, *claimed, places))
+        else:
+            self._changed += [(*live_state(task), task.stored_at) for task in tasks]
+
+    def _send_completed(
+        self, connection: Connection, how: str, end: Row, tasks: list[TaskRow]
+    ) -> None:
         """Move rows from the live to the ended, with the result that most have, then the others."""
         places = [task.stored_at for task in tasks]
         common = tasks[0].result
-        _at_places(connection, "complete", (*end, common), places)
+        _at_places(connection, how, (common, *end), places)
         self._left += places
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
             connection.executemany(SQL["tell_result"], others)
+
+
+def _by_claim(task: TaskRow) -> int:
+    return task.claim or 0
 
 
 def _at_places(connection: Connection, what: str, told: Row, places: list[int]) -> None:

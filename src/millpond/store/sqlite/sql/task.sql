@@ -47,7 +47,7 @@ UPDATE millpond_live
 UPDATE millpond_live
    SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
        worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
-       grp = NULL
+       grp = NULL, claim = NULL, claim_revision = NULL
  WHERE place IN (SELECT value FROM json_each(?));
 
 -- The same where they stand side by side.
@@ -55,21 +55,44 @@ UPDATE millpond_live
 UPDATE millpond_live
    SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
        worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
-       grp = NULL
+       grp = NULL, claim = NULL, claim_revision = NULL
  WHERE place >= ? AND place <= ?;
 
--- The end of tasks that were completed together.
+-- Claims ahead: those of one lease are numbered in their order.
+-- name: claim_live
+UPDATE millpond_live
+   SET claim = j.key + ?, claim_revision = ?, token = ?, worker = ?, fresh = 0, listed = 0, grp = NULL
+  FROM json_each(?) AS j WHERE place = j.value;
+
+-- The end of tasks that were completed together: result, when, why.
 -- name: complete_live
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence, submitted_at,
-       due, token, started_at, first_started_at, expires_at, cancel_requested, fresh, progress, steps
-  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?4));
 
 -- name: complete_span
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence, submitted_at,
-       due, token, started_at, first_started_at, expires_at, cancel_requested, fresh, progress, steps
-  FROM millpond_live WHERE place >= ? AND place <= ?;
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place >= ?4 AND place <= ?5;
+
+-- The same for tasks whose start was not written yet: and their fence, when, and when first.
+-- name: run_live
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?7));
+
+-- name: run_span
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place >= ?7 AND place <= ?8;
 
 -- name: tell_result
 UPDATE millpond_ended SET result = ? WHERE place = ?;
