@@ -5,12 +5,9 @@ and it is not, or is told that nobody knows. Repeating it once the fault is gone
 `make faults` tries every error in every way; the suite takes them in turns.
 """
 
-import asyncio
 import itertools
 import os
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
