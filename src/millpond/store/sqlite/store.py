@@ -14,6 +14,7 @@ from millpond.core.control import Declare
 from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
 from millpond.store.sqlite.join import driver_connection, joined
 from millpond.store.sqlite.lent import LentConnection
@@ -192,7 +193,7 @@ class SqliteStore:
             if wrong:
                 log.error("in %s something is wrong, and is put right: %s", self._path, wrong[:5])
                 transactor.run(self._mend)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise translated(error, self._path) from error
         finally:
             connection.close()
