@@ -1,7 +1,13 @@
 """`python -m millpond.demo`: its options, its exit codes and its two machine-readable ways."""
 
+import os
+import pty
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,59 +15,138 @@ import pytest
 from millpond.demo import __main__ as command
 from millpond.demo import report, screen
 from millpond.demo.report import Report, Show, give
+from millpond.demo.story import CannotGoOn, Scene
+
+PATIENCE = 50.0
+"""Seconds for a show: a machine that does much else is slow."""
 
 
-def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """What a demo knows of its surroundings; what it leaves behind it leaves in `folder`."""
+    path = ":".join(sys.path)
+    return {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": path, "TMPDIR": str(folder), **more}
+
+
+def demo(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a user would, with its output in a pipe."""
     return subprocess.run(
         [sys.executable, "-m", "millpond.demo", *arguments],
         capture_output=True,
         text=True,
         encoding="utf-8",
-        env={"PYTHONIOENCODING": "utf-8", "PYTHONPATH": ":".join(sys.path), **environment},
-        timeout=15,
+        env=environment(folder, **more),
+        timeout=PATIENCE,
         check=False,
     )
 
 
-def test_in_a_pipe_it_prints_plain_lines() -> None:
-    """No escape codes, nothing wider than 80 columns, nothing on the side; exit code 0."""
-    answer = demo()
+def workers_of(folder: Path) -> list[str]:
+    """Return the command lines of all processes that work on a file in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"sqlite:///{folder}" in line:
+            found.append(line)
+    return found
+
+
+def test_in_a_pipe_it_prints_plain_lines(tmp_path: Path) -> None:
+    """No escape codes, nothing wider than 80 columns, nothing on the side; exit code 0.
+
+    And nothing is left: no file, no folder, no process.
+    """
+    answer = demo(tmp_path, FORCE_COLOR="1", CLICOLOR_FORCE="1", TERM="xterm")
     assert (0, "") == (answer.returncode, answer.stderr)
     assert "\x1b" not in answer.stdout
     assert "\r" not in answer.stdout
     assert max(map(len, answer.stdout.splitlines())) <= 80
     assert "Promised, and seen: every one kept" in answer.stdout
     assert "docs/index.md" in answer.stdout
+    assert [] == list(tmp_path.iterdir())
+    assert [] == workers_of(tmp_path)
 
 
-def test_plain_lines_are_the_same_each_time() -> None:
-    """The seed decides everything, down to the last digit."""
-    assert demo("--plain").stdout == demo("--plain", "--seed", "1").stdout
-
-
-def test_colour_is_not_forced_into_a_pipe() -> None:
-    """Only a terminal gets colours, whatever the environment wishes."""
-    assert "\x1b" not in demo(FORCE_COLOR="1", CLICOLOR_FORCE="1", TERM="xterm").stdout
-
-
-def test_plain_ascii_is_enough() -> None:
+def test_plain_ascii_is_enough_and_a_store_that_was_named_stays(tmp_path: Path) -> None:
     """Where the encoding has no blocks, bars are made of what it has."""
-    answer = demo(PYTHONIOENCODING="ascii")
-    assert 0 == answer.returncode
+    file = tmp_path / "kept 100%.db"
+    answer = demo(tmp_path, "--store", str(file), PYTHONIOENCODING="ascii")
+    assert (0, "") == (answer.returncode, answer.stderr)
     assert answer.stdout.isascii()
     assert "####" in answer.stdout
+    assert b"SQLite format 3" == file.read_bytes()[:15]
+    assert [] == workers_of(tmp_path)
 
 
-def test_json_is_one_document_of_the_documented_shape() -> None:
+def test_json_is_one_document_of_the_documented_shape(
+    show: Show, replayed: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """`Report` is the shape: no field is missing, none is more."""
-    answer = demo("--json", "--seed", "7")
-    seen = msgspec.json.decode(answer.stdout, type=Report)
-    assert give(7).report() == seen
-    assert (2, 7, True) == (seen.shape, seen.seed, seen.kept)
-    assert {"shape", "seed", "kept", "promises", "flood", "pressure", "run", "bulkhead"} == {
-        *msgspec.json.decode(answer.stdout)
+    assert 0 == command.main(["--json", "--store", str(tmp_path / "work.db")])
+    printed = capsys.readouterr().out
+    seen = msgspec.json.decode(printed, type=Report)
+    assert show.report() == seen
+    assert (3, 1, True) == (seen.shape, seen.seed, seen.kept)
+    assert {"shape", "seed", "kept", "promises", "bulkhead", "flood", "fleet"} == {
+        *msgspec.json.decode(printed)
     }
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_it_ends_no_worker_stays(sent: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C, a polite end, and one that gives the demo itself no chance to tidy up."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "millpond.demo"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(tmp_path),
+    ) as running:
+        until(lambda: 3 == len(workers_of(tmp_path)))
+        running.send_signal(sent)
+        code = running.wait(PATIENCE)
+    assert {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[sent] == code
+    until(lambda: not workers_of(tmp_path))
+    assert sent is signal.SIGKILL or [] == list(tmp_path.iterdir())
+
+
+def until(there: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    over = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < over, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def test_on_a_terminal_it_is_played(tmp_path: Path) -> None:
+    """On a real one, with real processes: a second page, on it the show, then the lines."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "millpond.demo", "--speed", "8"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(tmp_path, TERM="xterm"),
+    ) as running:
+        os.close(theirs)
+        told = b""
+        while part := read(ours):
+            told += part
+        assert 0 == running.wait(PATIENCE)
+    os.close(ours)
+    played, _, kept = told.decode().partition("\x1b[?25h\x1b[?1049l")
+    assert played.startswith("\x1b[?1049h\x1b[?25l")
+    assert "kill -9" in played
+    assert "every one kept" in kept
+
+
+def read(terminal: int) -> bytes:
+    """Return what was written next, nothing once it is closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize(
@@ -78,6 +163,9 @@ def test_json_is_one_document_of_the_documented_shape() -> None:
         (["--speed", "inf"], "--speed: 'inf' is not a number above 0"),
         (["--fast", "--speed", "2"], "not allowed with"),
         (["--json", "--plain"], "not allowed with"),
+        (["--store", "/"], "--store: '/' is there already"),
+        (["--store", "/no/such/work.db"], "--store: there is no folder '/no/such'"),
+        (["--store", ""], "--store: '' is there already"),
         (["more"], "unrecognized arguments: more"),
     ],
 )
@@ -97,18 +185,18 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         command.main(["--help"])
     assert 0 == left.value.code
     told = capsys.readouterr().out
-    for option in ("--seed", "--speed", "--fast", "--plain", "--json"):
+    for option in ("--seed", "--store", "--speed", "--fast", "--plain", "--json"):
         assert option in told
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def broken(monkeypatch: pytest.MonkeyPatch, show: Show, replayed: None) -> None:
     """A show in which one promise is not kept."""
-    first, *others = give(1).flood.ending.promises
+    first, *others = show.flood.ending.promises
     worse = msgspec.structs.replace(first, kept=False)
 
-    def with_one_broken(seed: int, perform: report.Perform = report.in_no_time) -> Show:
-        show = give(seed, perform)
+    def with_one_broken(scene: Scene, perform: report.Perform = report.unseen) -> Show:
+        show = give(scene, perform)
         ending = msgspec.structs.replace(show.flood.ending, promises=(worse, *others))
         act = msgspec.structs.replace(show.flood, ending=ending)
         return msgspec.structs.replace(show, flood=act)
@@ -121,7 +209,7 @@ def test_a_broken_promise_is_exit_code_1(broken: None, capsys: pytest.CaptureFix
     """And it is marked where it stands."""
     assert 1 == command.main([])
     told = capsys.readouterr().out
-    assert "1 of 16 BROKEN" in told
+    assert "1 of 14 BROKEN" in told
     assert "  NO  Never more than 4 run" in told
 
 
@@ -138,7 +226,7 @@ def test_an_interrupt_is_exit_code_130(
 ) -> None:
     """No traceback."""
 
-    def interrupted(_: int) -> Show:
+    def interrupted(*_: object) -> Show:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(screen, "give", interrupted)
@@ -146,16 +234,31 @@ def test_an_interrupt_is_exit_code_130(
     assert "\nstopped\n" == capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    """As in `| head`: nothing on stderr."""
+def test_a_show_that_cannot_go_on_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line, and it is no success."""
+
+    def stopped(*_: object) -> Show:
+        raise CannotGoOn("worker 2 left with exit code 4: no disk")
+
+    monkeypatch.setattr(screen, "give", stopped)
+    assert 1 == command.main([])
+    told = "the show cannot go on: worker 2 left with exit code 4: no disk\n"
+    assert told == capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    """As in `| head`: nothing on stderr, and nothing left."""
     with subprocess.Popen(
         [sys.executable, "-m", "millpond.demo"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PYTHONPATH": ":".join(sys.path)},
+        env=environment(tmp_path),
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         running.stdout.close()
         assert b"" == running.stderr.read()
-        assert 141 == running.wait(timeout=15)
+        assert 141 == running.wait(timeout=PATIENCE)
+    assert [] == list(tmp_path.iterdir())

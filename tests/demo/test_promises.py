@@ -7,14 +7,9 @@ import msgspec
 import pytest
 
 from millpond import Millpond, fair_round_robin
-from millpond.demo import bulkhead_act, flood_act, pressure_act, run_act
+from millpond.demo import bulkhead_act, fleet_act, flood_act
 from millpond.demo.books import Books
-from millpond.demo.report import Show, give
-
-
-@pytest.fixture(scope="module")
-def show() -> Show:
-    return give(1)
+from millpond.demo.report import Show
 
 
 def changed(figures: Any, path: str, change: Any) -> Any:
@@ -53,7 +48,7 @@ def no(_: bool) -> bool:
         ("fifo.books_agree", no, "Each task ends once, counts add up"),
         (
             "fair.quiet",
-            lambda _: flood_act.Waits(median=3.0, worst=4.0),
+            lambda _: flood_act.Waits(median=1.0, worst=2.0),
             "The quiet do not wait for the flood",
         ),
     ],
@@ -67,39 +62,34 @@ def test_the_flood_breaks_its_promises(show: Show, path: str, change: Any, promi
 @pytest.mark.parametrize(
     ("path", "change", "promise"),
     [
-        ("turns_apart", lambda _: 0.5, "Starts are shared 3 : 2 : 1"),
-        ("starts_compared", lambda _: 3, "Starts are shared 3 : 2 : 1"),
-        ("most_waiting", more, "Never more than 24 wait, nor 6 run"),
-        ("most_running", more, "Never more than 24 wait, nor 6 run"),
-        ("offered", more, "Who is refused is told why"),
-        ("retried", lambda _: 0, "What failed is retried, ever later"),
-        ("pauses", lambda _: (0.4, 0.4), "What failed is retried, ever later"),
-        ("ended_once", fewer, "Accepted is completed or failed, once"),
-        ("completed", fewer, "Accepted is completed or failed, once"),
-        ("books_agree", no, "Accepted is completed or failed, once"),
+        ("submitted", more, "kill -9 loses nothing"),
+        ("completed", fewer, "kill -9 loses nothing"),
+        ("ended_once", fewer, "kill -9 loses nothing"),
+        ("left", more, "kill -9 loses nothing"),
+        ("books_agree", no, "kill -9 loses nothing"),
+        ("found_after", lambda _: 5.1, "It is found at once, not in 30 s"),
+        ("found_after", lambda _: -1.0, "It is found at once, not in 30 s"),
+        ("charged", fewer, "What it held is charged an attempt"),
+        ("charged_others", more, "What it held is charged an attempt"),
+        ("effects", fewer, "Every effect is in the ledger"),
+        ("unexplained", more, "Every effect is in the ledger"),
+        ("most_running", lambda _: 13, "12 at a time, 8 of a tenant, over all"),
+        ("most_of_a_tenant", lambda _: 9, "12 at a time, 8 of a tenant, over all"),
+        ("workers", fewer, "12 at a time, 8 of a tenant, over all"),
+        ("turns_apart", lambda _: 3, "Turns hold over all processes"),
+        ("starts_compared", lambda _: 10, "Turns hold over all processes"),
     ],
 )
-def test_the_rush_breaks_its_promises(show: Show, path: str, change: Any, promise: str) -> None:
+def test_the_fleet_breaks_its_promises(show: Show, path: str, change: Any, promise: str) -> None:
     """Each by one figure."""
-    figures = changed(show.pressure.ending.figures, path, change)
-    assert [promise] == broken(pressure_act, figures)
+    figures = changed(show.fleet.ending.figures, path, change)
+    assert [promise] == broken(fleet_act, figures)
 
 
-@pytest.mark.parametrize(
-    ("path", "change", "promise"),
-    [
-        ("left", more, "drain() returns when nothing is left"),
-        ("completed", fewer, "drain() returns when nothing is left"),
-        ("books_agree", no, "drain() returns when nothing is left"),
-        ("fetched_once", fewer, "Each page once, however many links"),
-        ("pages", more, "Each page once, however many links"),
-        ("most_running", more, "A growing run still runs 8 at a time"),
-    ],
-)
-def test_the_run_breaks_its_promises(show: Show, path: str, change: Any, promise: str) -> None:
-    """Each by one figure."""
-    figures = changed(show.run.ending.figures, path, change)
-    assert [promise] == broken(run_act, figures)
+def test_a_fleet_of_which_nobody_was_killed_has_shown_nothing(show: Show) -> None:
+    """A kill without anything in hand is no kill."""
+    figures = changed(show.fleet.ending.figures, "in_hand", lambda _: 0)
+    assert "It is found at once, not in 30 s" in broken(fleet_act, figures)
 
 
 @pytest.mark.parametrize(

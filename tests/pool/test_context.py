@@ -393,7 +393,7 @@ async def test_memory_has_no_transactions() -> None:
         except NotSupported as error:
             told.append(error.feature)
         try:
-            await ctx.commit(rounds)
+            await ctx.commit(print)
         except NotSupported as error:
             told.append(error.feature)
         return told

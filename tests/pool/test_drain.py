@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.pool.moments import clock
+from tests.stores import ON_FILES
 
 from millpond import (
     Context,
@@ -282,6 +283,7 @@ async def test_a_run_ends_whatever_else_the_pool_does() -> None:
 @pytest.mark.rows("DP-02")
 async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -> None:
     """A thousand drains under way together each return at the very moment of their last task."""
+    runs = 100 if ON_FILES else 1000
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=50)
     last: dict[int, float] = {}
@@ -299,10 +301,10 @@ async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -
         return clock()
 
     async with mp:
-        ends = await asyncio.gather(*(one(n) for n in range(1000)))
+        ends = await asyncio.gather(*(one(n) for n in range(runs)))
 
-    assert [last[n] for n in range(1000)] == ends
-    assert 10 < len(set(ends))
+    assert [last[n] for n in range(runs)] == ends
+    assert min(10, runs // 20) < len(set(ends))
 
 
 # What belongs to it

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.pool.stores import Watched, memory
+from tests.stores import ON_FILES
 
 from millpond import Millpond, Pool, Retry, bounded, fail_fast, fifo, priority, ring_buffer
 from millpond.core.errors import MillpondError
@@ -344,4 +345,6 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(
+    max_examples=10 if ON_FILES else 60, stateful_step_count=40, deadline=None
+)

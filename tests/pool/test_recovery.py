@@ -21,14 +21,13 @@ from millpond import (
 )
 from millpond.core.control import Bury, Progress
 from millpond.core.task import Call, NewTask
-from millpond.store.memory import MemoryStore
-from millpond.store.protocol import Batch
+from millpond.store.protocol import Batch, Store
 
 
 class Process:
     """One of several processes that share a store; it can be frozen, and told what to do."""
 
-    def __init__(self, store: MemoryStore, name: str, *, lease: float = 30.0) -> None:
+    def __init__(self, store: Store, name: str, *, lease: float = 30.0) -> None:
         self.name = name
         self.store = Watched(store)
         self.mp = Millpond(lease=lease)

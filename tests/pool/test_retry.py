@@ -898,8 +898,10 @@ class Flaky(Cable):
         self.broken: set[str] = set()
         self.failures = 0
 
-    def __getattr__(self, verb: str) -> object:  # type: ignore[override]
+    def __getattr__(self, verb: str) -> object:
         send = super().__getattr__(verb)
+        if not callable(send):
+            return send
 
         async def maybe(*args: object, **kwargs: object) -> object:
             if verb in self.broken:

@@ -17,13 +17,13 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
-from millpond.store.memory import MemoryStore
+from millpond.store.protocol import Store
 
 
 class Worker:
     """One process over a shared store, with a pool of short tasks."""
 
-    def __init__(self, store: MemoryStore, *, lease: float = 30.0) -> None:
+    def __init__(self, store: Store, *, lease: float = 30.0) -> None:
         self.store = Watched(store)
         self.mp = Millpond(lease=lease)
         self.mp.make_store = lambda: self.store

@@ -236,6 +236,12 @@ def a_run_without_an_end(evidence: Evidence) -> None:
     del evidence.records[last]
 
 
+def a_clock_that_ran_away(evidence: Evidence) -> None:
+    half = len(evidence.records) // 2
+    for place in range(half, len(evidence.records)):
+        change_record(evidence, place, at=evidence.records[place].at + 0.5)
+
+
 def poison_that_completed(evidence: Evidence) -> None:
     """Say that the last item was to kill its process."""
     orders = evidence.orders
@@ -341,6 +347,7 @@ DOCTORED = [
     ("surplus runs", an_attempt_begun_twice),
     ("surplus runs", a_run_without_a_lease),
     ("surplus runs", a_run_without_an_end),
+    ("no handler began before its lease", a_clock_that_ran_away),
     ("tasks that kill their process", poison_that_completed),
     ("callbacks ran", a_callback_that_never_ran),
     ("callbacks ran", a_callback_that_was_lied_to),

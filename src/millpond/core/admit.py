@@ -40,7 +40,6 @@ class Reason(StrEnum):
     RING_BUFFER = "ring_buffer_drop_oldest"
     CANCELLED = "cancelled"
     PURGED = "purged"
-    SCOPE_ENDED = "scope_ended"
     RUN_FAILED = "run_failed"
     EXPIRED = "expired"
     STALE = "stale"

@@ -7,7 +7,6 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.core import check
-from millpond.core.admit import Reason
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Fence
 
@@ -52,21 +51,29 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
         check.number("seconds", self.seconds)
 
 
+Page: TypeAlias = tuple[int, int]
+"""Where an order that is carried out in pages goes on: behind a place, up to another."""
+
+
 class Purge(msgspec.Struct, frozen=True, tag=True):
-    """Cancel what waits, of the pool or of one lane or key."""
+    """Cancel what waits, of the pool or of one lane or key: a page of it."""
 
     pool: str
     unit: str | None = None
-    reason: Reason = Reason.PURGED
-    """What is told of each task that was cancelled."""
+    page: Page | None = None
+    """What the last page was answered with; None = the first. Later tasks are not in any."""
+    limit: int = 1000
+    """How many live tasks are looked at, at most."""
 
 
 class CancelAll(msgspec.Struct, frozen=True, tag=True):
-    """Cancel every task submitted before a moment, waiting or running."""
+    """Cancel every task submitted before a moment, waiting or running: a page of them."""
 
     pool: str
     before: float | None = None
     unit: str | None = None
+    page: Page | None = None
+    limit: int = 1000
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -179,11 +186,14 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
     """Records of the audit that are older may go, too, where a store keeps them that long."""
 
 
-PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Purge | CancelAll | Close | Prune
+PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
+PageOrder: TypeAlias = Purge | CancelAll
+"""Orders about as many tasks as there are: each is one step of many, so that nobody waits long."""
 TaskOrder: TypeAlias = Cancel | Redrive
 AttemptOrder: TypeAlias = Progress | Remember
 """What a running attempt says of itself: it counts only with the current fence."""
 WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
 LeaderOrder: TypeAlias = Lead
 RunOrder: TypeAlias = Seal | CancelRun
-Order: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+WholeOrder: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+Order: TypeAlias = WholeOrder | PageOrder

@@ -29,7 +29,11 @@ MillpondError                code, docs
 │   ├── SchemaTooNew         path, found, known
 │   ├── SchemaChanged        path, version
 │   ├── MigrationNeeded      path, found, needed
-│   └── SQLiteTooOld         found, needed
+│   ├── SQLiteTooOld         found, needed
+│   ├── ForeignConnection    path, found
+│   ├── NotInTransaction     path
+│   ├── TransactionTooLong   path, held, limit
+│   └── TransactionControl   statement
 ├── BadStoreURL              url, reason
 ├── AlreadyOpen
 ├── NotOpen
@@ -40,6 +44,8 @@ MillpondError                code, docs
 │   ├── TaskFailed           error_type, error_message, traceback_text, reason
 │   ├── TaskCancelled        reason
 │   └── TaskRejected         reason, policy
+├── LeaseLost                pool, task_id, attempt
+├── AlreadySettled           pool, task_id, attempt
 ├── WouldDeadlock            pool, task_id, awaited
 ├── Stuck                    pool, run, tasks
 └── RunStopped               pool, run, report
@@ -53,6 +59,7 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyOpen",
+    "AlreadySettled",
     "BadPayload",
     "BadStoreURL",
     "BatchTooLarge",
@@ -60,12 +67,15 @@ __all__ = [
     "ConfigConflict",
     "ConfigError",
     "DuplicateName",
+    "ForeignConnection",
     "IdempotencyConflict",
     "IllegalTransition",
+    "LeaseLost",
     "MigrationNeeded",
     "MillpondError",
     "NoCapacity",
     "NotADatabase",
+    "NotInTransaction",
     "NotOpen",
     "NotSupported",
     "OutcomeUnknown",
@@ -93,6 +103,8 @@ __all__ = [
     "TaskEnded",
     "TaskFailed",
     "TaskRejected",
+    "TransactionControl",
+    "TransactionTooLong",
     "UnknownPool",
     "UnknownTask",
     "Unserved",
@@ -482,6 +494,61 @@ class StoreForked(StoreError):
 
     code = "MILL-053"
     path: str
+
+
+class ForeignConnection(StoreError):
+    """The connection given cannot be joined: it is not of the store's file, driver or thread."""
+
+    code = "MILL-054"
+    path: str
+    found: str
+
+
+class NotInTransaction(StoreError):
+    """The connection given has no transaction open that a submit could be part of."""
+
+    code = "MILL-055"
+    path: str
+
+
+class TransactionTooLong(StoreError):
+    """A handler held its transaction for longer than it may: it was rolled back.
+
+    Everybody else who writes to the same file waits as long as it is open.
+    """
+
+    code = "MILL-056"
+    path: str
+    held: float
+    limit: float
+
+
+class TransactionControl(StoreError):
+    """A handler tried to begin, commit or roll back the transaction that settles its attempt.
+
+    It is committed for the handler, with the completion of the attempt, or not at all.
+    """
+
+    code = "MILL-057"
+    statement: str
+
+
+class LeaseLost(MillpondError):
+    """An attempt lost its lease before it could commit; nothing of it was written."""
+
+    code = "MILL-058"
+    pool: str
+    task_id: int
+    attempt: int
+
+
+class AlreadySettled(MillpondError):
+    """An attempt has committed its completion before, and so is over; nothing was written now."""
+
+    code = "MILL-059"
+    pool: str
+    task_id: int
+    attempt: int
 
 
 _LONGEST_SHOWN = 80

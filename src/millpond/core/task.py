@@ -36,15 +36,18 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A registered function's name and its encoded arguments."""
 
     function: str
     payload: bytes = b""
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A task as its submitter describes it; nothing here ever changes."""
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A task as its submitter describes it; nothing here ever changes.
+
+    What it does not say is not stored, so a default may never change: stored tasks mean it too.
+    """
 
     id: TaskId
     pool: str

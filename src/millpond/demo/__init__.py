@@ -1,1 +1,1 @@
-"""`make demo`: pools and a bulkhead at work, each promise checked while it is shown."""
+"""`make demo`: a bulkhead, a fair pool and a fleet at work, each promise checked while shown."""

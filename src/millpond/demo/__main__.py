@@ -6,18 +6,25 @@ Exit codes: 0 every promise was kept, 1 one was broken, 2 the arguments are wron
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import math
 import os
+import signal
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.demo.report import give
+from millpond.demo.report import Show, give
 from millpond.demo.screen import screen_for
+from millpond.demo.story import CannotGoOn, Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 KEPT, BROKEN, INTERRUPTED, NOBODY_READS = 0, 1, 130, 141
 
@@ -42,17 +49,36 @@ def factor(text: str) -> float:
     return speed
 
 
+def new_file(text: str) -> Path:
+    """Return where the show's file will be, or say why it cannot be there."""
+    path = Path(text)
+    if path.exists():
+        message = f"{text!r} is there already; the show begins with a file of its own"
+        raise argparse.ArgumentTypeError(message)
+    if not path.parent.is_dir():
+        message = f"there is no folder {str(path.parent)!r}"
+        raise argparse.ArgumentTypeError(message)
+    return path
+
+
 def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
     """Return the command line of the demo, under the name it was called by."""
     options = argparse.ArgumentParser(
         prog=prog,
-        description="Pools and a bulkhead at work, in half a minute. Everything shown is "
-        "checked: the exit code is 1 if a promise was broken.",
+        description="A bulkhead, a fair pool, and three worker processes on a SQLite file of which "
+        "one is killed, in a quarter of a minute. Everything shown is checked: the exit code is 1 "
+        "if a promise was broken.",
         epilog="With make: make demo ARGS='--fast --seed 7'",
         allow_abbrev=False,
     )
     options.add_argument(
         "--seed", type=whole_number, default=1, metavar="N", help="roll other dice (default 1)"
+    )
+    options.add_argument(
+        "--store",
+        type=new_file,
+        metavar="FILE",
+        help="keep the pools in a new SQLite file, and leave it there (default: a temporary one)",
     )
     pace = options.add_mutually_exclusive_group()
     pace.add_argument(
@@ -74,15 +100,15 @@ def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millpond.demo") -> int:
     """Give the show and return the exit code."""
     asked = parser(prog).parse_args(arguments)
+    # That a worker is gone is what the show is about; the log need not say it across the picture.
+    logging.getLogger("millpond").addHandler(logging.NullHandler())
     try:
-        if asked.json:
-            show = give(asked.seed)
-            document = msgspec.json.format(msgspec.json.encode(show.report()), indent=2)
-            sys.stdout.write(document.decode() + "\n")
-        else:
-            speed = None if asked.fast else asked.speed
-            show = screen_for(sys.stdout, speed=speed, plain=asked.plain).play(asked.seed)
-        sys.stdout.flush()
+        with ended_by_signals(), file_at(asked.store) as file:
+            scene = Scene(seed=asked.seed, file=file, speed=None if asked.fast else asked.speed)
+            show = shown(scene, json=asked.json, plain=asked.plain)
+    except CannotGoOn as error:
+        sys.stderr.write(f"the show cannot go on: {error}\n")
+        return BROKEN
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")
         return INTERRUPTED
@@ -91,6 +117,42 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millp
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
     return KEPT if show.kept else BROKEN
+
+
+def shown(scene: Scene, *, json: bool, plain: bool) -> Show:
+    """Give the show, as a document or on the best screen there is."""
+    if not json:
+        return screen_for(sys.stdout, plain=plain).play(scene)
+    show = give(msgspec.structs.replace(scene, speed=None))
+    document = msgspec.json.format(msgspec.json.encode(show.report()), indent=2)
+    sys.stdout.write(document.decode() + "\n")
+    sys.stdout.flush()
+    return show
+
+
+@contextlib.contextmanager
+def file_at(store: Path | None) -> Iterator[Path]:
+    """Make room for the show's file: where it was asked for, or where it will not stay."""
+    if store is not None:
+        yield store
+        return
+    with tempfile.TemporaryDirectory(prefix="millpond-demo-") as folder:
+        yield Path(folder) / "work.db"
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Leave in good order when told to end: the workers and the folder must not stay behind."""
+
+    def ended(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

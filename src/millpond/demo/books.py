@@ -26,6 +26,13 @@ class Start(msgspec.Struct, frozen=True):
     contenders: frozenset[str]
 
 
+class Run(msgspec.Struct, frozen=True):
+    """An attempt that is at work: for whom, and on which worker."""
+
+    key: str
+    worker: str
+
+
 class Wait(msgspec.Struct):
     """What a task saw of its queue until its first start."""
 
@@ -52,26 +59,35 @@ class Books:
         """Of each key, what is queued and from when on it may start."""
         self._waiting: defaultdict[str, dict[int, Wait]] = defaultdict(dict)
         """Of each key, the tasks that were never started."""
-        self._fresh: set[int] = set()
         self._ends: Counter[int] = Counter()
-        self._running: dict[int, str] = {}
+        self._running: dict[int, Run] = {}
         self.done: Counter[str] = Counter()
+        self.done_by: Counter[str] = Counter()
+        """How many attempts each worker has brought to an end of their task."""
         self.ended: Counter[Status] = Counter()
+        self.attempts: dict[int, int] = {}
+        """Of each task that completed, the attempt that did it."""
         self.starts: list[Start] = []
-        self.retries: list[Record] = []
+        self.lost: list[tuple[Record, str]] = []
+        """What was taken from workers that are gone, and from which."""
         self.submitted = 0
+        self.workers: dict[str, None] = {}
+        """Every worker that ever took a task, in the order in which they first did."""
         self.waits: defaultdict[str, list[tuple[float, Wait]]] = defaultdict(list)
         """Of each key, how long each task waited from its submit to its first start."""
         self.most_running = 0
-        self.most_fresh = 0
-        """How many never-claimed tasks from outside there were at most: what a bound bounds."""
+        self.most_of_a_key = 0
 
     async def read(self) -> None:
         """Enter what is new in the audit."""
-        records = [record async for record in self._mp.audit(self._pool)]
-        for record in records[self._read :]:
-            self._enter(record)
-        self._read = len(records)
+        while True:
+            page = await self._mp.runtime.view.audit(after=self._read)
+            self._read = page.next
+            for record in page.records:
+                if record.pool == self._pool.name:
+                    self._enter(record)
+            if not page.records:
+                return
 
     def _enter(self, record: Record) -> None:
         task, key = record.task, record.key or ""
@@ -79,28 +95,26 @@ class Books:
             return
         if record.before is Status.QUEUED:
             self._due[key].pop(task, None)
-            self._fresh.discard(task)
-        if record.before is Status.RUNNING:
-            self._running.pop(task, None)
+        run = self._running.pop(task, None) if record.before is Status.RUNNING else None
         if record.event is Event.SUBMIT:
             self._submit(record, task, key)
         if record.after is Status.QUEUED:
             self._due[key][task] = record.due
         if record.event is Event.LEASE:
             self._lease(record, task, key)
-        if record.event is Event.RETRY:
-            self.retries.append(record)
+        if run is not None and record.event in (Event.LOSE, Event.EXHAUST):
+            self.lost.append((record, run.worker))
         if record.after.terminal:
             self.ended[record.after] += 1
             self._ends[task] += 1
             self.done[key] += 1
+            self.done_by[run.worker if run is not None else ""] += 1
+        if record.after is Status.COMPLETED:
+            self.attempts[task] = record.attempt
 
     def _submit(self, record: Record, task: int, key: str) -> None:
         self.submitted += 1
         self._waiting[key][task] = Wait(record.at, len(self._waiting[key]), Counter())
-        if record.fresh:
-            self._fresh.add(task)
-            self.most_fresh = max(self.most_fresh, len(self._fresh))
 
     def _lease(self, record: Record, task: int, key: str) -> None:
         contenders = {one for one in self._due if self._ready(one, record.at)} | {key}
@@ -111,8 +125,10 @@ class Books:
         for other, waiting in self._waiting.items():
             for wait in waiting.values() if other != key else ():
                 wait.passed[key] += 1
-        self._running[task] = key
+        self.workers.setdefault(record.worker or "")
+        self._running[task] = Run(key, record.worker or "")
         self.most_running = max(self.most_running, len(self._running))
+        self.most_of_a_key = max(self.most_of_a_key, self.running(key))
 
     def _ready(self, key: str, now: float) -> int:
         return sum(due <= now for due in self._due[key].values())
@@ -129,7 +145,11 @@ class Books:
 
     def running(self, key: str) -> int:
         """Return how many tasks of a key run."""
-        return sum(one == key for one in self._running.values())
+        return sum(run.key == key for run in self._running.values())
+
+    def held(self, worker: str) -> int:
+        """Return how many tasks a worker has in hand."""
+        return sum(run.worker == worker for run in self._running.values())
 
     @property
     def once(self) -> int:

@@ -1,4 +1,4 @@
-"""Act 4, a bulkhead: the same walls around one function, without a queue of tasks behind them."""
+"""Act 1, in a function: a bulkhead keeps callers off an API that would break."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from millpond.demo.story import (
     Piece,
     Promise,
     Row,
+    Scene,
     Tone,
     dice_of,
 )
@@ -32,7 +33,7 @@ LIMIT, QUEUE = 5, 10
 TICK = 0.05
 
 BILL = Bill(
-    title="A bulkhead, around one function",
+    title="In a function: a bulkhead",
     words=f"{CALLERS} callers run to an API that answers {ROOM} calls at once: one more, and "
     "every call in flight fails. Left without, right with a bulkhead.",
     code=(
@@ -71,7 +72,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What act 4 measured."""
+    """What act 1 measured."""
 
     without_bulkhead: Flood
     with_bulkhead: Guarded
@@ -106,7 +107,7 @@ class Api:
         if self.in_flight > self._room:
             self._break()
         else:
-            loop.call_later(self._dice.uniform(0.5, 0.8), self._answer, answer)
+            loop.call_later(self._dice.uniform(0.3, 0.48), self._answer, answer)
         await answer
 
     def _answer(self, answer: asyncio.Future[None]) -> None:
@@ -122,7 +123,7 @@ class Api:
         self._calls.clear()
 
 
-class Scene:
+class Stage:
     """Two APIs alike, one behind a bulkhead, and callers who know how they were served."""
 
     def __init__(self, seed: int) -> None:
@@ -130,7 +131,7 @@ class Scene:
         self.bare = Api(ROOM, dice)
         self.walled = Api(ROOM, dice)
         self.llm = Bulkhead("llm", LIMIT, max_queue=QUEUE)
-        self.arrivals = sorted(dice.uniform(0.1, 0.9) for _ in range(CALLERS))
+        self.arrivals = sorted(dice.uniform(0.06, 0.54) for _ in range(CALLERS))
         self.came: list[int] = []
         self.served: list[int] = []
         self.told_after: list[float] = []
@@ -163,48 +164,48 @@ class Scene:
         self.most_waiting = max(self.most_waiting, self.llm.stats().pending)
 
 
-async def play(camera: Camera, seed: int) -> Ending[Figures]:
+async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
     """Let everybody call, with and without."""
-    scene = Scene(seed)
+    stage = Stage(scene.seed)
 
     async def watch() -> None:
         while True:
-            camera.take(picture(scene))
+            camera.take(picture(stage))
             await asyncio.sleep(TICK)
 
     watching = asyncio.create_task(watch())
     async with asyncio.TaskGroup() as callers:
         for number in range(CALLERS):
-            callers.create_task(scene.call_bare(number))
-            callers.create_task(scene.call_walled(number))
-    scene.llm.close()
-    left = await scene.llm.drain()
+            callers.create_task(stage.call_bare(number))
+            callers.create_task(stage.call_walled(number))
+    stage.llm.close()
+    left = await stage.llm.drain()
     watching.cancel()
-    camera.take(picture(scene))
-    figures = measured(scene, left.in_flight + left.pending)
+    camera.take(picture(stage))
+    figures = measured(stage, left.in_flight + left.pending)
     return Ending(said=said(figures), promises=promises(figures), figures=figures)
 
 
-def measured(scene: Scene, left: int) -> Figures:
+def measured(stage: Stage, left: int) -> Figures:
     """Return what both APIs and the bulkhead's own statistics say."""
-    stats, served = scene.llm.stats(), scene.served
+    stats, served = stage.llm.stats(), stage.served
     reasons = stats.rejected_by_reason.items()
     return Figures(
         without_bulkhead=Flood(
             callers=CALLERS,
-            answered=scene.bare.answered,
-            failed=scene.bare.failed,
-            most_in_flight=scene.bare.most,
+            answered=stage.bare.answered,
+            failed=stage.bare.failed,
+            most_in_flight=stage.bare.most,
         ),
         with_bulkhead=Guarded(
             callers=CALLERS,
-            answered=scene.walled.answered,
-            failed=scene.walled.failed,
-            most_in_flight=scene.walled.most,
-            most_waiting=scene.most_waiting,
+            answered=stage.walled.answered,
+            failed=stage.walled.failed,
+            most_in_flight=stage.walled.most,
+            most_waiting=stage.most_waiting,
             refused={str(reason): many for reason, many in reasons if many},
-            slowest_refusal=max(scene.told_after, default=0.0),
-            in_order=served == [number for number in scene.came if number in set(served)],
+            slowest_refusal=max(stage.told_after, default=0.0),
+            in_order=served == [number for number in stage.came if number in set(served)],
             left=left,
             anomalies=stats.underflow
             + stats.leaked
@@ -221,9 +222,9 @@ def count(label: str, value: int, tone: Tone, *, peak: int = 0, limit: int | Non
     return Bar(label=label, value=value, top=CALLERS, peak=peak, limit=limit, tail=tail, tone=tone)
 
 
-def picture(scene: Scene) -> list[Row]:
+def picture(stage: Stage) -> list[Row]:
     """Draw both APIs side by side."""
-    bare, walled, stats = scene.bare, scene.walled, scene.llm.stats()
+    bare, walled, stats = stage.bare, stage.walled, stage.llm.stats()
     refused = stats.rejected_by_reason.get(RejectReason.QUEUE_LIMIT, 0)
     return [
         Columns(
@@ -238,7 +239,7 @@ def picture(scene: Scene) -> list[Row]:
                 count("in flight", walled.in_flight, Tone.BUSY, peak=walled.most, limit=LIMIT),
                 count("answered", walled.answered, Tone.GOOD),
                 count("failed", walled.failed, Tone.BAD),
-                count("waiting", stats.pending, Tone.WAIT, peak=scene.most_waiting, limit=QUEUE),
+                count("waiting", stats.pending, Tone.WAIT, peak=stage.most_waiting, limit=QUEUE),
                 count("refused", refused, Tone.WAIT),
             ),
         )

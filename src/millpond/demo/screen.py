@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 import msgspec
 
-from millpond.demo.pace import PacedClock
+from millpond.demo.pace import Audience
 from millpond.demo.pen import Pen, glyphs_for, trimmed
 from millpond.demo.report import PIECES, Show, give
 from millpond.demo.story import Act, Camera, Piece, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from millpond.demo.pen import Line
+    from millpond.demo.story import Scene
 
 F = TypeVar("F")
 
 PLAIN_WIDTH = 80
-READING = 2.2
+READING = 1.6
 """Seconds for which the end of an act stays, at normal speed."""
 
 
 class Screen(Protocol):
     """Where a show is seen."""
 
-    def play(self, seed: int) -> Show:
+    def play(self, scene: Scene) -> Show:
         """Show it from beginning to end, and return it."""
         ...
 
@@ -39,14 +38,14 @@ class Screen(Protocol):
 def written(show: Show, pen: Pen) -> list[Line]:
     """Return the whole show as lines: the end of each act, then the summary."""
     lines: list[Line] = []
-    for number, act in enumerate(show.acts, start=1):
-        lines += [*pen.played(act, place(number)), []]
+    for piece, act in zip(PIECES, show.acts, strict=True):
+        lines += [*pen.played(act, place_of(piece)), []]
     return [*lines, *pen.summary(show)]
 
 
-def place(number: int) -> str:
-    """Return which act of how many."""
-    return f"{number}/{len(PIECES)}"
+def place_of(piece: Piece[Any]) -> str:
+    """Return which act of how many it is."""
+    return f"{PIECES.index(piece) + 1}/{len(PIECES)}"
 
 
 class PlainScreen:
@@ -56,13 +55,21 @@ class PlainScreen:
         self._out = out
         self._pen = Pen(width, glyphs_for(out.encoding))
 
-    def play(self, seed: int) -> Show:
-        """Print the end of each act, and the summary."""
-        show = give(seed)
-        for line in written(show, self._pen):
+    def play(self, scene: Scene) -> Show:
+        """Print each act when it is over, and the summary."""
+        show = give(msgspec.structs.replace(scene, speed=None), self._perform)
+        self._print(self._pen.summary(show))
+        return show
+
+    def _perform(self, piece: Piece[F], scene: Scene, /) -> Act[F]:
+        act = piece.perform(scene)
+        self._print([*self._pen.played(act, place_of(piece)), []])
+        return act
+
+    def _print(self, lines: list[Line]) -> None:
+        for line in lines:
             self._out.write("".join(text for text, _ in trimmed(line)) + "\n")
         self._out.flush()
-        return show
 
 
 STYLES = {
@@ -92,28 +99,26 @@ ERASE_LINE = "\x1b[2K"
 class LiveScreen:
     """A terminal: acts are played on its second page, and what they came to stays on the first."""
 
-    def __init__(self, out: TextIO, speed: float | None, *, colour: bool) -> None:
+    def __init__(self, out: TextIO, *, colour: bool) -> None:
         self._out = out
-        self._speed = speed
-        """How many times faster than normal; None = without any waiting."""
         self._colour = colour
         self._size = os.terminal_size((0, 0))
 
-    def play(self, seed: int) -> Show:
+    def play(self, scene: Scene) -> Show:
         """Play every act, then print the show with its summary."""
-        if self._speed is None:
-            show = give(seed)
+        if scene.speed is None:
+            show = give(scene)
         else:
             with self._second_page():
-                show = give(seed, self._perform)
+                show = give(scene, self._perform)
         lines = written(show, self._pen(self._measured()))
         self._out.write("".join(self._painted(line) + "\n" for line in lines))
         self._out.flush()
         return show
 
-    def _perform(self, piece: Piece[F], seed: int, /) -> Act[F]:
-        camera, number = Camera(), PIECES.index(piece) + 1
-        speed = self._speed or 1.0
+    def _perform(self, piece: Piece[F], scene: Scene, /) -> Act[F]:
+        camera, place = Camera(), place_of(piece)
+        speed = scene.speed or 1.0
 
         def paint(said: str | None = None) -> None:
             frame = camera.frames[-1] if camera.frames else None
@@ -121,13 +126,13 @@ class LiveScreen:
             size = self._measured()
             facts = f"{at:4.1f} s"
             pen = self._pen(size)
-            lines = pen.act(piece.bill, place(number), rows, facts=facts, said=said)
+            lines = pen.act(piece.bill, place, rows, facts=facts, said=said)
             if len(lines) > size.lines:
                 bill = msgspec.structs.replace(piece.bill, code=())
-                lines = pen.act(bill, place(number), rows, facts=facts, said=said)
+                lines = pen.act(bill, place, rows, facts=facts, said=said)
             self._repaint(lines, size)
 
-        act = piece.perform(seed, camera=camera, clock=PacedClock(speed, paint))
+        act = piece.perform(scene, camera=camera, audience=Audience(speed, paint))
         over = time.monotonic() + READING / speed
         while time.monotonic() < over:
             paint(act.ending.said)
@@ -148,16 +153,10 @@ class LiveScreen:
     @contextlib.contextmanager
     def _second_page(self) -> Iterator[None]:
         """Turn to the terminal's second page without a cursor; whatever happens, turn back."""
-
-        def ended(number: int, _frame: FrameType | None) -> None:
-            raise SystemExit(128 + number)
-
-        before = signal.signal(signal.SIGTERM, ended)
         try:
             self._out.write(ENTER)
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
             self._out.write(LEAVE)
             self._out.flush()
 
@@ -182,8 +181,8 @@ class LiveScreen:
         return "".join(pieces)
 
 
-def screen_for(out: TextIO, *, speed: float | None, plain: bool) -> Screen:
+def screen_for(out: TextIO, *, plain: bool) -> Screen:
     """Return the best screen that `out` can be: live on a terminal, else plain."""
     if plain or not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return PlainScreen(out)
-    return LiveScreen(out, speed, colour=not os.environ.get("NO_COLOR"))
+    return LiveScreen(out, colour=not os.environ.get("NO_COLOR"))

@@ -9,21 +9,29 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from millpond.testing.clock import run_virtual
+from millpond.demo.pace import in_real_time, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.testing.clock import VirtualClock
+    from millpond.demo.pace import Audience
 
 F = TypeVar("F")
 
-LONG = 600.0
-"""Virtual seconds after which an act that hangs, because something was lost, ends the show."""
+LONG = 60.0
+"""Seconds after which an act that hangs, because something was lost, ends the show."""
+
+QUICK = 4.0
+"""How many times faster than normal real work goes when nobody watches."""
+
+
+class CannotGoOn(Exception):
+    """The show has to stop: not because a promise was broken, but because it cannot be given."""
 
 
 class Tone(StrEnum):
@@ -119,7 +127,7 @@ BLANK = Note()
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """The picture at one moment, in virtual seconds since the act began."""
+    """The picture at one moment, in seconds of the act's own clock since it began."""
 
     at: float
     rows: tuple[Row, ...]
@@ -171,35 +179,57 @@ class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
 
 
 class Camera:
-    """Keeps a frame for each moment at which a picture was taken."""
+    """Keeps a frame for each moment at which a picture was taken; the first is the beginning."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self._began: float | None = None
 
     def take(self, rows: Sequence[Row]) -> None:
         """Keep the picture of this moment; a later one of the same moment replaces it."""
-        at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if self._began is None:
+            self._began = now
+        at = now - self._began
         if self.frames and self.frames[-1].at == at:
             self.frames.pop()
         self.frames.append(Frame(at=at, rows=tuple(rows)))
 
 
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """What an act is given."""
+
+    seed: int
+    file: Path
+    """The SQLite file that all pools of the show are kept in."""
+    speed: float | None = None
+    """How many times faster than normal; None = nobody watches."""
+
+
 class Piece(Generic[F]):
-    """An act that can be played: its bill, and the coroutine that is the play."""
+    """An act that can be played: its bill, and the coroutine that is the play.
+
+    One that starts processes plays in real time, because theirs is; the others in virtual time.
+    """
 
     def __init__(
-        self, bill: Bill, play: Callable[[Camera, int], Coroutine[Any, Any, Ending[F]]]
+        self,
+        bill: Bill,
+        play: Callable[[Camera, Scene], Coroutine[Any, Any, Ending[F]]],
+        *,
+        real: bool = False,
     ) -> None:
         self.bill = bill
+        self.real = real
         self._play = play
 
     def perform(
-        self, seed: int, *, camera: Camera | None = None, clock: VirtualClock | None = None
+        self, scene: Scene, *, camera: Camera | None = None, audience: Audience | None = None
     ) -> Act[F]:
-        """Play it to the end on a loop of its own; the clock decides how long that takes."""
+        """Play it to the end on a loop of its own, before an audience or before nobody."""
         seen = camera or Camera()
-        main = asyncio.wait_for(self._play(seen, seed), LONG)
-        ending = run_virtual(main, clock=clock)
+        run = in_real_time if self.real else in_virtual_time
+        ending = run(asyncio.wait_for(self._play(seen, scene), LONG), audience)
         return Act(bill=self.bill, frames=tuple(seen.frames), ending=ending)
 
 

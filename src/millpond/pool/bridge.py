@@ -82,6 +82,12 @@ class Bridge:
         future: Future[T] = Future()
         return _outcome(loop, future, partial(_start, loop, fn(*args, **kwargs), future))
 
+    def here(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function in this thread, if it is one that may wait for the loop."""
+        if self.runtime.closed:
+            raise _gone()
+        return fn(*args, **kwargs)
+
     def within(
         self,
         seconds: float | None,

@@ -11,11 +11,14 @@ from millpond.core import check
 from millpond.core.control import Remember
 from millpond.core.errors import ConfigError, NotSupported
 from millpond.core.task import CALLBACKS
+from millpond.pool.transaction import HOLD, SyncTransaction, Transaction
+from millpond.runtime.commit import commit_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Unpack
 
+    from millpond.core.check import Seconds
     from millpond.pool.handle import Handle
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from millpond.runtime.child import Channel
     from millpond.runtime.job import Job
     from millpond.runtime.processes import Brief
+    from millpond.store.sqlite.lent import LentConnection
 
 T = TypeVar("T")
 
@@ -184,18 +188,22 @@ class Context(_About):
         await remember(self._job, step, result)
         return result
 
-    def transaction(self) -> Any:  # noqa: ANN401 - there is none here
-        """Commit the handler's own writes together with its completion; needs a durable store."""
-        raise NotSupported(
-            "ctx.transaction() needs a store with a database; memory has none",
-            feature="transaction",
-        )
+    def transaction(self, *, hold: Seconds = HOLD) -> Transaction:
+        """Commit what the handler writes, its follow-ups and its completion together.
 
-    async def commit(self, _fn: Callable[..., Any], /, *, result: Any = None) -> None:  # noqa: ANN401, ARG002
-        """Run `fn` inside the transaction that settles this attempt; needs SQLite."""
-        raise NotSupported(
-            "ctx.commit() needs a store with a database; memory has none", feature="commit"
-        )
+        `async with ctx.transaction() as tx:` leaves with all of it stored, or none. The handler's
+        tables are in the file of the pools. Nobody else can write to that meanwhile, so after
+        `hold` seconds it is rolled back.
+        """
+        return Transaction(self._job, hold)
+
+    async def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+        """Complete this attempt with `result`, in one transaction with what `fn` writes.
+
+        `fn(connection)` is a plain function and runs in another thread; what it returns is
+        returned. If it raises nothing is stored, and the attempt goes on.
+        """
+        return await commit_with(self._job, fn, result)  # type: ignore[no-any-return]
 
 
 class SyncContext(_About):
@@ -251,15 +259,38 @@ class SyncContext(_About):
         known = self._known(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
-        if self._child is not None:
-            raise NotSupported(
-                "ctx.once() is not there in a process; use it from a handler in a thread",
-                feature="once",
-            )
+        self._not_in_a_process("once")
         result = fn()
         loop = self._job.worker.loop
         asyncio.run_coroutine_threadsafe(remember(self._job, step, result), loop).result()
         return result
+
+    def transaction(self, *, hold: Seconds = HOLD) -> SyncTransaction:
+        """Commit what the handler writes, its follow-ups and its completion together.
+
+        `with ctx.transaction() as tx:` leaves with all of it stored, or none. Nobody else can
+        write to the file of the pools meanwhile, so after `hold` seconds it is rolled back.
+        """
+        self._not_in_a_process("transaction")
+        return SyncTransaction(self._job, hold)
+
+    def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+        """Complete this attempt with `result`, in one transaction with what `fn` writes.
+
+        `fn(connection)` runs in another thread; what it returns is returned. If it raises nothing
+        is stored, and the attempt goes on.
+        """
+        self._not_in_a_process("commit")
+        committing = commit_with(self._job, fn, result)
+        loop = self._job.worker.loop
+        return asyncio.run_coroutine_threadsafe(committing, loop).result()  # type: ignore[no-any-return]
+
+    def _not_in_a_process(self, feature: str) -> None:
+        if self._child is not None:
+            raise NotSupported(
+                f"ctx.{feature}() is not there in a process; use it from a handler in a thread",
+                feature=feature,
+            )
 
 
 async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - plain data

@@ -23,7 +23,7 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
     """Note calls with the attempt and return their handles; they are stored when it completes."""
     from millpond.pool.submit import new_task  # noqa: PLC0415 - submit knows tasks and contexts
 
-    if job.settled:
+    if job.settled or job.committed:
         raise ConfigError("ctx", job.id, "belongs to an attempt that has ended; nothing was stored")
     made: list[NewTask] = []
     handles: list[Handle[T]] = []

@@ -24,6 +24,7 @@ import msgspec
 from millpond.core import check
 from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
+from millpond.core.control import CancelAll, Close
 from millpond.core.errors import (
     AlreadyOpen,
     ConfigError,
@@ -377,16 +378,16 @@ class Millpond:
             prefetch=prefetch,
             max_callbacks=max_callbacks,
         )
-        pool = Pool(
+        made = Pool(
             self,
-            name,
             spec,
+            name=name,
             scope=scope,
             scope_id=scope_id,
             retry=policy("retry", retry),
             created_at=time.time(),
         )
-        return self._add_pool(pool, on_dead_letter, on_empty)
+        return self._add_pool(made, on_dead_letter, on_empty)
 
     def _add_pool(
         self,
@@ -394,18 +395,18 @@ class Millpond:
         on_dead_letter: Callable[[DeadLetter], object] | None,
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
-        name, retry = pool.spec.name, pool.retry
+        stored = pool.spec.name
         if on_dead_letter is not None:
             check.function("on_dead_letter", on_dead_letter)
         if on_empty is not None:
             check.function("on_empty", on_empty)
-        self._pools[name] = pool
-        if retry is not None:
-            self._retries[name] = retry
+        self._pools[stored] = pool
+        if pool.retry is not None:
+            self._retries[stored] = pool.retry
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = on_dead_letter
+            self._hooks.on_dead_letter[stored] = on_dead_letter
         if on_empty is not None:
-            self._hooks.on_empty[name] = on_empty
+            self._hooks.on_empty[stored] = on_empty
         return pool
 
     def get_pool(self, name: str) -> Pool:
@@ -641,10 +642,6 @@ class Millpond:
 
     async def audit(self, pool: str | Pool | None = None) -> AsyncIterator[Record]:
         """Yield the audit records that are kept, oldest first, of one pool or of all."""
-        if isinstance(pool, str):
-            # Also of one that was never declared here.
-            with contextlib.suppress(UnknownPool):
-                pool = self.get_pool(pool)
         name = pool.spec.name if isinstance(pool, Pool) else pool
         after = 0
         while True:
@@ -669,25 +666,24 @@ class Millpond:
 
         return stop
 
-    async def end_scope(self, scope: str, scope_id: str) -> int:
-        """End a scope: its pools take no more work, what waits is cancelled, what runs may end.
+    async def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope: its pools take nothing more, for good, and what waits or runs is cancelled.
 
-        Of all pools in the store that are of it, declared here or not. Return how many tasks were
-        cancelled. It is for good: who comes again needs another scope_id.
+        All pools of it that the store knows, whichever process declared them. Needs a durable one.
         """
         if not self.durable:
-            raise NotSupported(
-                "scopes need a durable store; memory has none to end", feature="scope"
-            )
+            message = "scopes need a durable store; memory has none to end"
+            raise NotSupported(message, feature="scope")
         check.one_of("scope", scope, NAMED)
         check_scope_id(scope, scope_id)
-        prefix, cancelled = prefix_of(scope, scope_id), 0
-        for pool in self.pools():
-            if pool.spec.name.startswith(prefix):
-                await self.ready(pool)
-        for name in await self.runtime.view.pools(prefix):
-            cancelled += await self.runtime.end_pool(name)
-        return cancelled
+        begins = prefix_of(scope, scope_id)
+        runtime = self.runtime
+        for name in await runtime.view.names(begins):
+            await runtime.order(Close(name))
+            await runtime.order(CancelAll(name))
+            runtime.cancelled_all(name, before=None, unit=None, interrupt=False)
+            runtime.give_back_ahead(name)
+            runtime.submitter.room(name)
 
     @property
     def counts(self) -> Counts:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from millpond.core import check, control
 from millpond.core.check import Seconds
 from millpond.core.control import Order
-from millpond.core.errors import ConfigError, NotSupported
+from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
+from millpond.pool.join import submit_within
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
@@ -64,19 +65,18 @@ class Pool:
     def __init__(
         self,
         mp: Millpond,
-        name: str,
         spec: PoolSpec,
         *,
+        name: str,
         scope: str | None,
         scope_id: str | None,
         retry: Policy | None,
         created_at: float,
     ) -> None:
         self._mp = mp
-        self.name = name
-        """Its name; pools of different scopes may share one."""
         self.spec = spec
-        """What the store knows of it; the name in it tells the scope, too."""
+        self.name = name
+        """Its name; pools of other scopes may have the same. The store knows it as `spec.name`."""
         self._scope = scope
         self.scope_id = scope_id
         self.retry = retry
@@ -87,7 +87,7 @@ class Pool:
 
     @property
     def scope(self) -> str:
-        """How far it reaches."""
+        """How far it reaches: `session` in memory, `app` in a store that lasts, or as declared."""
         return self._scope or default_scope(durable=self._mp.durable)
 
     def check_scope(self) -> None:
@@ -268,10 +268,11 @@ class Pool:
         """Submit a call, or any function of no arguments; return its handle.
 
         A full pool answers as its backpressure says: it waits (at most `wait` seconds), raises,
-        or gives a handle that says `rejected`.
+        or gives a handle that says `rejected`. With `connection` it is part of the transaction open
+        on it, and never waits.
         """
         if connection is not None:
-            self._no_connection()
+            return (await self.looked_up(self.submit_within([work], options, connection)))[0]
         runtime = self._mp.runtime
         if self.spec.name not in runtime.declared:
             await self._mp.ready(self)
@@ -355,7 +356,7 @@ class Pool:
     ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
-            self._no_connection()
+            return await self.looked_up(self.submit_within(list(works), options, connection))
         return await self._submit(list(works), checked(options), wait)
 
     @overload
@@ -497,11 +498,19 @@ class Pool:
         assert answer.refusal is not None  # noqa: S101
         return refused(answer.refusal, len(batch.tasks))
 
-    def _no_connection(self) -> None:
-        raise NotSupported(
-            "connection= joins a transaction of a database; this pool is in memory",
-            feature="connection",
-        )
+    def submit_within(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[Handle[Any]]:
+        """Submit inside a transaction of the caller's, in its thread and at once."""
+        given = checked(options)
+        return submit_within(self, [self._made(work, given) for work in works], connection)
+
+    async def looked_up(self, handles: list[Handle[Any]]) -> list[Handle[Any]]:
+        """Let those handles that stand for tasks known before tell of them."""
+        for handle in handles:
+            if handle.duplicate:
+                await self._look_up(handle)
+        return handles
 
     @overload
     def map(
@@ -653,8 +662,7 @@ class Pool:
     async def _order(self, order: Order) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
-        answer = await runtime.store.control(order)
-        runtime.heed(answer)
+        answer = await runtime.order(order)
         runtime.give_back_ahead(self.spec.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.

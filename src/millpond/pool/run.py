@@ -18,6 +18,7 @@ from millpond.core.errors import (
     RunFailed,
     RunOverBudget,
     RunStopped,
+    StoreClosed,
     Stuck,
     WouldDeadlock,
 )
@@ -167,7 +168,7 @@ async def concluded(
     report = msgspec.structs.replace(report_of(view), resumed=resumed)
     if view.stopped is None:
         return report
-    where: dict[str, Any] = {"pool": pool.spec.name, "run": view.name, "report": report}
+    where: dict[str, Any] = {"pool": pool.name, "run": view.name, "report": report}
     told = f"{report.completed} of {report.total} tasks completed, the rest was cancelled"
     match view.stopped:
         case Reason.RUN_FAILED:
@@ -221,6 +222,10 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
+    except StoreClosed:
+        # It was asked in the moment in which everything was closed: tell that, whatever the store.
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.forget_run(run, over.set)
         if bar is not None:
@@ -314,12 +319,15 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     try:
         async with asyncio.timeout(timeout):
             while await _busy(runtime, pool.spec.name):
-                runtime.must_be_open()
                 await _either(changed, STUCK_AFTER)
                 changed.clear()
                 if runtime.shared:
                     # Others end things all the time: how it stands is asked for now and then.
                     await asyncio.sleep(A_MOMENT)
+                runtime.must_be_open()
+    except StoreClosed:
+        runtime.must_be_open()
+        raise
     finally:
         runtime.waiting.listen(key, None)
     after = await runtime.view.pool(pool.spec.name, measured=False)

@@ -41,10 +41,11 @@ def check_scope(scope: str | None, scope_id: str | None, *, durable: bool) -> No
             feature="scope",
         )
     if own == "session" and durable:
-        raise NotSupported(
-            'scope="session" is for pools in memory, which end with their process: make this one '
-            "on a second Millpond(), or leave the scope out",
-            feature="scope",
+        raise ConfigError(
+            "scope",
+            scope,
+            "is that of pools in memory, which end with their process: leave it out here, or make "
+            "the pool on a second Millpond()",
         )
     if own in NAMED:
         check_scope_id(own, scope_id)
@@ -56,7 +57,7 @@ def check_scope(scope: str | None, scope_id: str | None, *, durable: bool) -> No
 def check_scope_id(scope: str, scope_id: str | None) -> None:
     """Object to an id that could not be told from the rest of a pool's."""
     if scope_id is None:
-        raise ConfigError("scope_id", None, f"must be given: whose is it, with scope={scope!r}?")
+        raise ConfigError("scope_id", None, f"must say whose pool it is: {scope} what?")
     check.name("scope_id", scope_id)
     if ":" in scope_id:
         raise ConfigError(
@@ -74,7 +75,7 @@ def stored_name(name: str, scope: str | None, scope_id: str | None) -> str:
     check.name("name", name)
     first, colon, _ = name.partition(":")
     if colon and first in SCOPES:
-        raise ConfigError("name", name, f"may not begin with {first}: and a colon; use scope=")
+        raise ConfigError("name", name, "begins like the id of a scope: say scope=, scope_id=")
     if scope not in NAMED or scope_id is None:
         return name
     stored = prefix_of(scope, scope_id) + name

@@ -460,13 +460,23 @@ class SyncPool:
         """Submit a call, or any function of no arguments; return its handle.
 
         A full pool answers as its backpressure says: it waits (at most `wait` seconds), raises,
-        or gives a handle that says `rejected`.
+        or gives a handle that says `rejected`. With `connection` it is part of the transaction open
+        on it, and never waits.
         """
+        if connection is not None:
+            return self._within([work], options, connection)[0]
         submit: Any = self._pool.submit
-        handle = self._bridge.call(
-            lambda: submit(work, wait=wait, connection=connection, **options)
-        )
+        handle = self._bridge.call(lambda: submit(work, wait=wait, **options))
         return SyncHandle(self._bridge, handle)
+
+    def _within(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[SyncHandle[Any]]:
+        """Submit in this very thread: a connection may be of no use in another."""
+        handles = self._bridge.here(self._pool.submit_within, works, options, connection)
+        if any(handle.duplicate for handle in handles):
+            self._bridge.call(self._pool.looked_up, handles)
+        return [SyncHandle(self._bridge, handle) for handle in handles]
 
     @overload
     def submit_many(
@@ -509,9 +519,9 @@ class SyncPool:
     ) -> list[SyncHandle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         given = list(works)
-        handles = self._bridge.call(
-            lambda: self._pool.submit_many(given, wait=wait, connection=connection, **options)
-        )
+        if connection is not None:
+            return self._within(given, options, connection)
+        handles = self._bridge.call(lambda: self._pool.submit_many(given, wait=wait, **options))
         return [SyncHandle(self._bridge, handle) for handle in handles]
 
     @overload
@@ -908,13 +918,9 @@ class SyncMillpond:
         """
         return self._mp.observe(observer)
 
-    def end_scope(self, scope: str, scope_id: str) -> int:
-        """End a scope: its pools take no more work, what waits is cancelled, what runs may end.
-
-        Of all pools in the store that are of it, declared here or not. Return how many tasks were
-        cancelled. It is for good: who comes again needs another scope_id.
-        """
-        return self._bridge.call(self._mp.end_scope, scope, scope_id)
+    def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope and everything in it; needs a durable store."""
+        self._bridge.call(self._mp.end_scope, scope, scope_id)
 
 
 def _limit(timeout: Seconds | None) -> float | None:

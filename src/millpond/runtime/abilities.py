@@ -8,16 +8,21 @@ is done without: more slowly, never less correctly.
     changed()     whether others wrote since it was last asked; the one thing an idle process asks
     listen(tell)  hints of other processes, told on the loop
     elects        whether one of the processes leads maintenance; those that renew apart do
+    submit_within(connection, batches)  a submit inside a transaction of the caller's, in his thread
+    settle_with(settlement, write)      a settle in one transaction with what a handler writes
+    hold(limit)   a transaction for a handler, ended by a settle
+    announce(answer)  tell others what was stored inside somebody's transaction
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from millpond.store.protocol import Hint, RenewAnswer, Store
+    from millpond.core.settle import Settlement
+    from millpond.store.protocol import Hint, RenewAnswer, SettleAnswer, Store, SubmitAnswer
 
 
 class Renewer(Protocol):
@@ -52,13 +57,48 @@ class Presence(Protocol):
         ...
 
 
+class Held(Protocol):
+    """A transaction for a handler: it blocks, and may be used by one thread at a time."""
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401 - of the store's driver
+        """The handler's connection, once it has begun."""
+        ...
+
+    def begin(self) -> None:
+        """Wait for one's turn, and begin."""
+        ...
+
+    def give_up(self) -> None:
+        """Do not begin if it has not yet; any thread may tell."""
+        ...
+
+    def settle(self, settlement: Settlement) -> SettleAnswer:
+        """End an attempt and commit; if its fence is stale, write nothing."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo everything; safe at any time."""
+        ...
+
+    def must_not_be_too_long(self) -> None:
+        """Raise if it was undone because it lasted too long."""
+        ...
+
+
 class Abilities:
     """What the store at hand can do."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, shared: bool) -> None:
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
-        self.elects: bool = getattr(store, "elects", self.renewer is not None)
+        self.submit_within: Callable[..., tuple[SubmitAnswer, Any]] | None
+        self.submit_within = getattr(store, "submit_within", None)
+        self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
+        self.settle_with = getattr(store, "settle_with", None)
+        self.hold: Callable[[float], Held] | None = getattr(store, "hold", None)
+        self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
+        self.elects: bool = shared and getattr(store, "elects", self.renewer is not None)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.runtime.job import Closure, Job, Where, Why
 from millpond.runtime.slot import as_coroutine, stepped
 from millpond.runtime.threads import Threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millpond.runtime.worker import Worker
+
+T = TypeVar("T")
 
 
 class Elsewhere:
@@ -37,12 +41,16 @@ class Elsewhere:
         if self._processes is not None:
             await self._processes.close()
 
-    async def _in_thread(self, job: Job) -> Any:  # noqa: ANN401
+    def call(self, fn: Callable[[], T]) -> asyncio.Future[T]:
+        """Call something that blocks in a thread, which goes on if nobody waits for it any more."""
         if self._threads is None:
             self._threads = Threads(self._worker.loop)
+        return self._threads.run(fn)
+
+    async def _in_thread(self, job: Job) -> Any:  # noqa: ANN401
         body, context = job.body, job.context
         call = body.fn if isinstance(body, Closure) else partial(body.invoke, job)
-        done = self._threads.run(partial(context.run, call))
+        done = self.call(partial(context.run, call))
         self.busy += 1
         try:
             result = await self._whatever_happens(job, done)

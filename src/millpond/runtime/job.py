@@ -120,6 +120,8 @@ class Job:
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False
+    committed = False
+    """Whether its handler has stored its completion itself; what it does after that is its own."""
     unsure = False
     """Whether it was settled by a verb whose answer was lost."""
     timer: asyncio.TimerHandle | None = None

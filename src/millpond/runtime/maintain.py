@@ -247,7 +247,7 @@ class Maintenance:
 
     async def _pools_of_all(self) -> set[str]:
         """Return every pool of the store: whoever leads looks after those of all processes."""
-        pools = set(await self._runtime.view.pools())
+        pools = set(await self._runtime.view.names())
         if self._everything:
             self._kept |= pools
         self._everything = False

@@ -11,17 +11,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.admit import Reason
-from millpond.core.control import (
-    Cancel,
-    CancelRun,
-    Close,
-    Declare,
-    Join,
-    Leave,
-    Progress,
-    Purge,
-)
+import msgspec
+
+from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
@@ -33,6 +25,7 @@ from millpond.runtime.hear import Hearing
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
+from millpond.runtime.joins import Joins
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
@@ -49,6 +42,7 @@ from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 
+    from millpond.core.control import Order
     from millpond.core.lease import Leased
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
@@ -56,7 +50,7 @@ if TYPE_CHECKING:
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
-    from millpond.store.protocol import Admission, Batch, Store, View
+    from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")
 
@@ -107,7 +101,7 @@ class Runtime:
         self.keep = keep
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
-        self.abilities = Abilities(store)
+        self.abilities = Abilities(store, shared=shared)
         identity = identity or Identity()
         self.dice = identity.dice
         self.chance = self.dice.random
@@ -123,6 +117,7 @@ class Runtime:
         self.waits = Waits(self)
         self.unserved = UnservedPools(self)
         self.submitter = Submitter(self)
+        self.joins = Joins(self)
         self.progress = ProgressBoard(self)
         self.renewals = Renewals(self)
         self.burials = Burials(self)
@@ -401,7 +396,7 @@ class Runtime:
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
-        return UnknownTask(
+        return self.joins.undone(task) or UnknownTask(
             f"no task {task} is known; it may have ended and been forgotten (see Keep)",
             task_id=task,
         )
@@ -521,6 +516,19 @@ class Runtime:
             raise self.gone(task)
         return changed
 
+    async def order(self, order: Order) -> ControlAnswer:
+        """Have an order carried out, in as many pages as it takes; return what all came to."""
+        answer = await self.store.control(order)
+        self.heed(answer)
+        count, cancelled = answer.count, answer.cancelled
+        while answer.more is not None:
+            # Others have their turn in between, here and in the store.
+            await asyncio.sleep(0)
+            answer = await self.store.control(msgspec.structs.replace(order, page=answer.more))
+            self.heed(answer)
+            count, cancelled = count + answer.count, cancelled + answer.cancelled
+        return msgspec.structs.replace(answer, count=count, cancelled=cancelled)
+
     def cancelled_all(
         self, pool: str, *, before: float | None, unit: str | None, interrupt: bool
     ) -> None:
@@ -532,15 +540,6 @@ class Runtime:
                 meant = leased.pool == pool and unit in (None, own)
                 if meant and (before is None or leased.submitted_at < before):
                     worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
-
-    async def end_pool(self, pool: str) -> int:
-        """End a pool with its scope: it takes no more work, and what waits is cancelled."""
-        self.heed(await self.store.control(Close(pool)))
-        answer = await self.store.control(Purge(pool, reason=Reason.SCOPE_ENDED))
-        self.heed(answer)
-        self.give_back_ahead(pool)
-        self.submitter.room(pool)
-        return answer.count
 
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""

@@ -177,14 +177,14 @@ def stepped(
             return stop.value
 
 
-_CLOSURE_RETURNED = Succeeded()
+_NOTHING_TO_STORE = Succeeded()
 """What a closure returned stays in this process, and it has no context to submit through."""
 
 
 def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handler returned
     """Return the outcome of a handler that returned."""
-    if type(job.body) is Closure:
-        return _CLOSURE_RETURNED
+    if type(job.body) is Closure or job.committed:
+        return _NOTHING_TO_STORE
     follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(value) is Encoded:
         return Succeeded(value.data, follow_ups)

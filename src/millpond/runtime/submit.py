@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.task import key_of
+from millpond.runtime.portion import portion, weight_of_tasks
 from millpond.store.protocol import BatchAnswer
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ class Submitter:
 
     async def _flush(self) -> None:
         while self._next and not self._sending:
-            together, self._next = self._next[:MOST_TOGETHER], self._next[MOST_TOGETHER:]
+            count = portion(self._next, _weight, MOST_TOGETHER)
+            together, self._next = self._next[:count], self._next[count:]
             # Whoever was cancelled before it was sent has submitted nothing.
             together = [one for one in together if not one[1].done()]
             if not together:
@@ -319,3 +321,7 @@ class Submitter:
                     if not parked.answer.done():
                         parked.answer.set_exception(error)
         self._lines.clear()
+
+
+def _weight(waiting: tuple[Batch, asyncio.Future[BatchAnswer]]) -> int:
+    return weight_of_tasks(waiting[0].tasks)

@@ -182,6 +182,8 @@ class Waiting:
         """Return the end that the store knows of, or None while there is none."""
         record = await self._runtime.view.task(task)
         if record is None:
+            if self._runtime.joins.is_open(task):
+                return None
             raise self._runtime.gone(task)
         return self.read(record) if record.status.terminal else None
 

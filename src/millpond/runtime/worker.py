@@ -37,6 +37,7 @@ from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
 from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
+from millpond.runtime.portion import portion, weight_of
 from millpond.runtime.slot import Slot, timed_out
 from millpond.runtime.tally import Tally
 from millpond.runtime.watchdog import Watchdog
@@ -396,8 +397,9 @@ class Worker:
                     ended, ask = [], None
                     await self._disown()
                 ended, self._ended = self._ended, []
-                if len(ended) > MOST_AT_ONCE:
-                    ended, self._ended = ended[:MOST_AT_ONCE], ended[MOST_AT_ONCE:]
+                if len(ended) > 1:
+                    count = portion(ended, _weight, MOST_AT_ONCE)
+                    ended, self._ended = ended[:count], ended[count:]
                 ask = None
                 if self._due and self.may_lease and not self._doubtful:
                     ask = self._next_ask()
@@ -651,7 +653,9 @@ class Worker:
             return
         if job.timer is not None:
             job.timer.cancel()
-        if job.settled:
+        if job.committed:
+            self._went_on(job, value, outcome)
+        elif job.settled:
             self._unstick(job)
         else:
             self._settle(job, value, outcome)
@@ -695,7 +699,7 @@ class Worker:
 
     def _settle_without(self, job: Job, outcome: Outcome) -> None:
         """Settle a job whose handler does not stop; its slot stays taken until it does."""
-        if job.settled:
+        if job.settled or job.committed:
             return
         pool = job.leased.pool
         self.stuck[pool] = self.stuck.get(pool, 0) + 1
@@ -717,10 +721,42 @@ class Worker:
             self.stuck[pool] = left
         else:
             self.stuck.pop(pool, None)
+        self._has_slot_for(pool)
+
+    def _has_slot_for(self, pool: str) -> None:
+        """Ask a pool again: a local slot came free that no settlement tells of."""
         if pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
-            self.kick()
+        self.kick()
+
+    def committed(self, job: Job, decided: Settlement, value: Any, answer: SettleAnswer) -> bool:  # noqa: ANN401
+        """Take in that a handler settled its attempt itself; return whether that was applied.
+
+        The handler may go on for a moment and keeps its local slot, but nothing it does is settled.
+        """
+        applied = answer.settled[0] is Settled.APPLIED
+        job.committed = job.committed or applied
+        self._settled([(decided, job, value)], None, answer)
+        return applied
+
+    def _went_on(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
+        """Take in the end of a handler that had settled its attempt itself."""
+        pool = job.leased.pool
+        if self.jobs.get(job.id) is job:
+            del self.jobs[job.id]
+        if isinstance(outcome, Raised):
+            log.warning(
+                "task %d of pool %s raised after it had committed its completion, which stands",
+                job.id,
+                pool,
+                exc_info=value if isinstance(value, BaseException) else None,
+                extra={"pool": pool, "task": job.id},
+            )
+        if job.settled:
+            # It was given up for stuck while its commit was on its way.
+            self._unstick(job)
+        self._has_slot_for(pool)
 
     def _settled(
         self,
@@ -803,3 +839,7 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 
 NOBODY = Handler("", Where.LOOP, lambda _: None, lambda _: b"")
+
+
+def _weight(ended: tuple[Settlement, Job, Any]) -> int:
+    return weight_of(ended[0])

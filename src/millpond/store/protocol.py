@@ -25,6 +25,7 @@ import msgspec
 
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
+from millpond.core.control import Page
 from millpond.core.errors import ConfigError
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
@@ -170,6 +171,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int = 0
     revision: int = 0
+    more: Page | None = None
+    """There is more to do: send the same order with this page."""
     cancelled: tuple[int, ...] = ()
     """Tasks in the hands of a worker of which the end was asked for by this order."""
     finished_runs: tuple[int, ...] = ()
@@ -300,10 +303,6 @@ class View(Protocol):
         """
         ...
 
-    async def pools(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of all declared pools that begin with `prefix`, in order."""
-        ...
-
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; none where there are no lanes.
 
@@ -329,6 +328,10 @@ class View(Protocol):
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
+        ...
+
+    async def names(self, begins: str = "") -> tuple[str, ...]:
+        """Return the pools that were ever declared, of those whose name begins so, by name."""
         ...
 
     async def due(self, *, now: float) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ async def test_a_closure_is_found_by_others_though_its_line_was_empty_when_it_wa
     assert [] == await lab.lease(worker="w1")
     closure = await lab.put(owner="me")
     other = SqliteStore(tmp_path / "work.db", durability="normal", inline=True)
-    assert [] == check_tables(other._reader)
+    assert [] == other._reader.ask(check_tables)
     seen = Lab(other, now=lab.now)
     assert [closure] == [one.fence.task for one in await seen.lease(worker="w1")]
     await other.close()

@@ -15,7 +15,6 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
-from millpond.core.task import CALLBACKS
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
@@ -112,11 +111,6 @@ class MemoryView:
             run_times=quantiles((measured and pool.run_times) or ()),
         )
 
-    async def pools(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of all declared pools that begin with `prefix`, in order."""
-        names = (name for name in self._tables.pools if not name.endswith(CALLBACKS))
-        return tuple(sorted(name for name in names if name.startswith(prefix)))
-
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""
         table = pool_named(self._tables, pool)
@@ -151,6 +145,11 @@ class MemoryView:
         if row is None:
             return False
         return could_lease(self._tables, table, row, rounded(now))
+
+    async def names(self, begins: str = "") -> tuple[str, ...]:
+        """Return the pools that were ever declared, of those whose name begins so, by name."""
+        pools = self._tables.pools.values()
+        return tuple(sorted(p.name for p in pools if not p.internal and p.name.startswith(begins)))
 
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which something due waits and starts are allowed at all."""

@@ -108,11 +108,13 @@ class SqlLine(Line):
     def _leave_to_the_file(self) -> None:
         """Have nothing of one's own any more: whatever was put in or taken out is written."""
         mine, behind, pool = self._mine, self._behind, self._backlog.pool
-        kept = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
-        for rank, seq, task in self._heap or ():
-            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind):
-                kept[seq] = task
-        self._row, self._head = sorted(kept.values(), key=_by_place), 0
+        read = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
+        added = {
+            seq: task
+            for rank, seq, task in self._heap or ()
+            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
+        }
+        self._row, self._head = sorted({**read, **added}.values(), key=_by_place), 0
         self._heap = self._front = None
         self._mine = _NOTHING
 
@@ -217,6 +219,10 @@ class SqlLine(Line):
         last = page[-1] if page else None
         full = last is not None and len(page) == size
         self._behind = (last.rank, place_of(backlog.pool, last.seq)) if full and last else None
+
+
+def _known_items(paged: object) -> int:
+    return paged.known_items if isinstance(paged, Paged) else 0
 
 
 def _behind(task: Head, other: Head) -> bool:
@@ -762,12 +768,13 @@ class SqlBacklog(Backlog):
             if owner is not None and line.grp not in self._groups:
                 # What would be put in it later would stand in a group that nobody writes.
                 del self._lines[owner]
-        timers = (self._task_timers, self._unit_timers, self._fading)
         return (
             len(self._groups)
             + self.units.known_units
             + self.ring.seats.known_shares
-            + sum(timer.known_items for timer in timers if isinstance(timer, Paged))
+            + _known_items(self._task_timers)
+            + _known_items(self._unit_timers)
+            + _known_items(self._fading)
         )
 
     def expect(self, count: int) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+from millpond.store.sqlite.errors import DATABASE_ERRORS
+
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
 
 log = logging.getLogger("millpond.sqlite")
@@ -70,7 +72,7 @@ class Checkpointer:
                 emptied = self._insist(connection, _WAIT if size < HUGE else _WAIT_LONG)
             finally:
                 connection.execute("PRAGMA busy_timeout=0")
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             log.warning("a checkpoint of %s failed: %s", self._path, error)
             emptied = False
         self._note(emptied=emptied, size=size)

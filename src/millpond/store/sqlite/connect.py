@@ -25,7 +25,7 @@ from millpond.core.errors import (
     StoreMissing,
     StoreNotWritable,
 )
-from millpond.store.sqlite.errors import folder_missing, is_busy, translated
+from millpond.store.sqlite.errors import DATABASE_ERRORS, folder_missing, is_busy, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,7 @@ def connect(
     durability: Durability = "full",
     create: bool = True,
     patience: float = PATIENCE,
+    factory: type[Connection] = Connection,
 ) -> Connection:
     """Open the database at `path`; it may then be used by one thread at a time.
 
@@ -76,9 +77,9 @@ def connect(
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_KEPT,
-            factory=Connection,
+            factory=factory,
         )
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise translated(error, path) from error
     try:
         _set_up(connection, path, durability, patience)
@@ -185,7 +186,7 @@ def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience
         try:
             row = connection.execute(statement).fetchone()
             return None if row is None else row[0]
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             waited = time.monotonic() - begun
             if not is_busy(error) or waited >= patience:
                 raise translated(error, path, waited=waited) from error

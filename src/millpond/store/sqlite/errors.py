@@ -111,18 +111,33 @@ POISONOUS = frozenset(
 """After these a connection is closed and a new one opened: what it remembers may be wrong."""
 
 
+DATABASE_ERRORS = (sqlite3.Error, MemoryError)
+"""What a call of the database may raise: out of memory is Python's own error, not SQLite's."""
+
+DatabaseError: TypeAlias = sqlite3.Error | MemoryError
+
+
 def code_of(error: BaseException | None) -> int | None:
     """Return SQLite's own code, without what extends it; None if SQLite did not say this."""
+    if isinstance(error, MemoryError):
+        return sqlite3.SQLITE_NOMEM
     code = getattr(error, "sqlite_errorcode", None)
     return code & PRIMARY if isinstance(code, int) else None
 
 
+def name_of(error: DatabaseError) -> str:
+    """Return SQLite's own name for what happened."""
+    if isinstance(error, MemoryError):
+        return "SQLITE_NOMEM"
+    return getattr(error, "sqlite_errorname", "no code")
+
+
 def of_database(error: BaseException) -> bool:
     """Return whether the database raised this, translated or not."""
-    return isinstance(error, sqlite3.Error) or isinstance(error.__cause__, sqlite3.Error)
+    return isinstance(error, DATABASE_ERRORS) or isinstance(error.__cause__, DATABASE_ERRORS)
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: DatabaseError) -> bool:
     """Return whether waiting may help: another connection is in the way."""
     return code_of(error) == sqlite3.SQLITE_BUSY
 
@@ -133,13 +148,13 @@ def is_poisonous(error: BaseException | None) -> bool:
     An error of the database whose code is not known is not trusted either.
     """
     code = code_of(error)
-    return isinstance(error, sqlite3.Error) and (code is None or code in POISONOUS)
+    return isinstance(error, DATABASE_ERRORS) and (code is None or code in POISONOUS)
 
 
-def translated(error: sqlite3.Error, path: Path, *, waited: float = 0.0) -> StoreError:
+def translated(error: DatabaseError, path: Path, *, waited: float = 0.0) -> StoreError:
     """Return our error for SQLite's, naming the file and what to do; the cause stays attached."""
     code = code_of(error)
-    name = getattr(error, "sqlite_errorname", "no code")
+    name = name_of(error)
     kind, advice = _MEANINGS.get(code, (StoreError, "")) if code is not None else (StoreError, "")
     if not advice:
         ours = kind(f"the database {path} refused a statement ({name}: {error})", path=str(path))

@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.core.errors import MigrationNeeded, SchemaChanged, SchemaTooNew
 from millpond.store.sqlite.connect import PATIENCE, begin
-from millpond.store.sqlite.errors import translated
+from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ def migrate(
             raise _refused(known, pending, path)
         for migration in pending:
             _apply(connection, path, migration, known, patience)
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise translated(error, path) from error
     return known[-1].version if known else 0
 

@@ -25,7 +25,6 @@ _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_new = msgspec.msgpack.Decoder(NewTask).decode
 _unpack_steps = msgspec.msgpack.Decoder(dict[str, bytes]).decode
-_unpack_state = msgspec.msgpack.Decoder().decode
 
 
 def place_of(pool: int, seq: int) -> int:
@@ -49,10 +48,12 @@ class TaskRow(Task, kw_only=True):
     claim: int | None = None
     claim_revision: int | None = None
     stored: Row | None = None
-    """The row it was read from, or as it was written last; None = it is in no table yet."""
+    """What may change of its row, as it was read or written; None = it is in no table yet."""
     stored_at: int = 0
     """The place of that row."""
     stored_live: bool = True
+    stored_started: bool = False
+    """Whether it was written since that it started, and nothing else."""
 
 
 def body_of(new: NewTask) -> bytes:
@@ -74,7 +75,6 @@ def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
 def live_row(task: TaskRow, pool: int) -> Row:
     """Return the row of a task that waits or runs, in the order of the table's columns."""
     new = task.new
-    progress = None if task.progress is None else f"{task.progress[0]!r} {task.progress[1]}"
     return (
         pool << SEQ_BITS | task.seq,
         new.id,
@@ -87,20 +87,27 @@ def live_row(task: TaskRow, pool: int) -> Row:
         task.expires_at,
         new.owner,
         new.run,
+        *live_state(task),
+    )
+
+
+def live_state(task: TaskRow) -> Row:
+    """Return what may change of a task that waits or runs, in the order of the table's columns."""
+    return (
         task.due,
         task.claim,
         task.claim_revision,
-        task.cancel_requested,
+        1 if task.cancel_requested else 0,
         task.parked_at,
-        new.call.function if task.parked else None,
+        task.new.call.function if task.parked else None,
         task.error,
-        progress,
+        _progress_text(task),
         None if task.steps is None else _pack(task.steps),
-        task.status is _RUNNING,
+        1 if task.status is _RUNNING else 0,
         task.attempt,
         task.runs,
-        task.fresh,
-        task.listed,
+        1 if task.fresh else 0,
+        1 if task.listed else 0,
         task.token,
         task.worker,
         task.started_at,
@@ -110,23 +117,124 @@ def live_row(task: TaskRow, pool: int) -> Row:
     )
 
 
+def waits_untouched(task: TaskRow) -> bool:
+    """Return whether a task waits in the queue and nothing has ever happened to it."""
+    return (
+        task.grp is not None
+        and not task.runs
+        and task.reason is None
+        and not task.cancel_requested
+        and not task.claimed
+        and task.error is None
+        and task.progress is None
+        and task.steps is None
+    )
+
+
+def untouched_row(task: TaskRow, pool: int) -> Row:
+    """Return the arguments that add such a task; '' stands for none, which costs less to pass."""
+    new = task.new
+    return (
+        pool << SEQ_BITS | task.seq,
+        new.id,
+        pool,
+        task.rank,
+        new.key or "",
+        task.lane or "",
+        task.sequence,
+        task.submitted_at,
+        "" if task.expires_at is None else task.expires_at,
+        new.owner or "",
+        "" if new.run is None else new.run,
+        task.due,
+        1 if task.fresh else 0,
+        1 if task.listed else 0,
+        task.grp,
+    )
+
+
+def untouched_state(task: TaskRow) -> Row:
+    """Return what `live_state` says of such a task."""
+    fresh, listed = 1 if task.fresh else 0, 1 if task.listed else 0
+    nothing = None
+    return (
+        *(task.due, nothing, nothing, 0, nothing, nothing, nothing, nothing, nothing),
+        *(0, 0, 0, fresh, listed, 0, nothing, nothing, nothing, nothing, task.grp),
+    )
+
+
 CHANGING = 11
 """The first column of a live row that may change."""
-STARTING = 20
-"""The first column of those that a start changes: running, attempt, ..."""
 COLUMNS = 31
 
 
-def only_started(row: Row, stored: Row) -> bool:
-    """Return whether nothing but a start has changed a row."""
+def only_started(task: TaskRow) -> bool:
+    """Return whether nothing but a start has happened to a task that was read as queued."""
+    stored = task.stored
+    if stored is None or stored[9] or task.stored_started or task.error != stored[6]:
+        return False
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def only_claimed(task: TaskRow) -> bool:
+    """Return whether nothing has happened to a queued task but that it is held ahead."""
+    stored = task.stored
     return (
-        row[STARTING]
-        and not stored[STARTING]
-        and row[CHANGING:STARTING] == stored[CHANGING:STARTING]
-        and row[21] == stored[21] + 1
-        and row[22] == stored[22] + 1
-        and (row[28] == stored[28] or (stored[28] is None and row[28] == row[27]))
+        stored is not None
+        and stored[1] is None
+        and task.claim is not None
+        and task.error == stored[6]
+        and task.first_started_at == stored[17]
+        and task.started_at == stored[16]
+        and task.reason == stored[18]
+        and _as_stored(task, stored, 0)
     )
+
+
+def only_ended(task: TaskRow) -> bool:
+    """Return whether nothing but its end has happened to a task since it was written."""
+    stored = task.stored
+    if stored is None or task.error is not None:
+        return False
+    if task.stored_started:
+        return _as_stored(task, stored, 1)
+    return stored[9] == 1 and _as_stored(task, stored, 0)
+
+
+def only_ran(task: TaskRow) -> bool:
+    """Return whether nothing but its start and its end has happened to a task."""
+    stored = task.stored
+    if stored is None or stored[9] or task.stored_started or task.error is not None:
+        return False
+    return _as_stored(task, stored, 1) and _began_now(task, stored)
+
+
+def _began_now(task: TaskRow, stored: Row) -> bool:
+    first = task.first_started_at
+    return bool(first == stored[17] or (stored[17] is None and first == task.started_at))
+
+
+def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
+    """Return whether a task is as it was stored, but for claims and `starts` starts.
+
+    What few tasks have is not looked at: they are not.
+    """
+    return (
+        task.attempt == stored[10] + starts
+        and task.runs == stored[11] + starts
+        and task.due == stored[0]
+        and task.cancel_requested == stored[3]
+        and task.progress is None
+        and task.steps is None
+        and stored[7] is None
+        and stored[8] is None
+        and not task.parked
+        and stored[5] is None
+    )
+
+
+def _progress_text(task: TaskRow) -> str | None:
+    return None if task.progress is None else f"{task.progress[0]!r} {task.progress[1]}"
 
 
 def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
@@ -195,7 +303,7 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         parked_at=parked_at,
         claim=claim,
         claim_revision=claim_revision,
-        stored=row,
+        stored=row[CHANGING:COLUMNS],
         stored_at=place,
     )
 
@@ -207,50 +315,53 @@ def _progress(told: str) -> tuple[float, str]:
 
 def ended_row(task: TaskRow, pool: int) -> Row:
     """Return the row of a task that has ended."""
-    rest = (
-        task.rank,
-        task.lane,
-        task.sequence,
-        task.submitted_at,
-        task.due,
-        task.token,
-        task.worker,
-        task.started_at,
-        task.first_started_at,
-        task.expires_at,
-        task.cancel_requested,
-        task.fresh,
-        task.progress,
-        task.steps,
-    )
     status = task.status
     return (
         place_of(pool, task.seq),
         pool,
         status.value,
-        status is _COMPLETED,
+        1 if status is _COMPLETED else 0,
         task.finished_at,
         task.reason,
         task.attempt,
         task.runs,
         task.result,
         task.error,
-        _pack(rest),
+        task.rank,
+        task.lane,
+        task.sequence,
+        task.submitted_at,
+        task.due,
+        task.token,
+        task.started_at,
+        task.first_started_at,
+        task.expires_at,
+        1 if task.cancel_requested else 0,
+        1 if task.fresh else 0,
+        _progress_text(task),
+        None if task.steps is None else _pack(task.steps),
     )
 
 
 def ended_task(row: Row, pool: str) -> TaskRow:
     """Return the task of an ended row with its id and body behind it."""
-    place, _, status, _, finished_at, reason, attempt, runs, result, error, state = row[:11]
-    identifier, body = row[11:]
     (
+        place,
+        _,
+        status,
+        _,
+        finished_at,
+        reason,
+        attempt,
+        runs,
+        result,
+        error,
         rank,
         lane,
         sequence,
         submitted_at,
         due,
         token,
-        worker,
         started_at,
         first_started_at,
         expires_at,
@@ -258,7 +369,9 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         fresh,
         progress,
         steps,
-    ) = _unpack_state(state)
+        identifier,
+        body,
+    ) = row
     return TaskRow(
         new=new_of(body, identifier, pool),
         status=Status(status),
@@ -270,23 +383,26 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         due=due,
         attempt=attempt,
         runs=runs,
-        fresh=fresh,
+        fresh=bool(fresh),
         token=token,
-        worker=worker,
         started_at=started_at,
         first_started_at=first_started_at,
         finished_at=finished_at,
         expires_at=expires_at,
-        cancel_requested=cancel_requested,
+        cancel_requested=bool(cancel_requested),
         reason=reason,
         result=result,
         error=error,
-        progress=None if progress is None else (progress[0], progress[1]),
-        steps=steps,
+        progress=None if progress is None else _progress(progress),
+        steps=None if steps is None else _unpack_steps(steps),
         stored=row,
         stored_at=place,
         stored_live=False,
     )
+
+
+ENDED_ID = 23
+"""Where the id stands behind the columns of an ended row."""
 
 
 def plain(task: Task) -> Task:

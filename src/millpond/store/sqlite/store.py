@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from millpond.core.errors import MillpondError, StoreClosed
+from millpond.core.control import Declare
+from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
-from millpond.store.sqlite.connect import begin, connect
-from millpond.store.sqlite.errors import translated
+from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
+from millpond.store.sqlite.join import driver_connection, joined
+from millpond.store.sqlite.lent import LentConnection
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.presence import Presence
+from millpond.store.sqlite.reader import Reader
 from millpond.store.sqlite.tables import SqlTables
 from millpond.store.sqlite.transact import Transactor
 from millpond.store.sqlite.view import SqliteView
 from millpond.store.sqlite.wake import Wakes
 from millpond.store.sqlite.writer import Writer
 from millpond.store.verbs import steps
+from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Self
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import LeaseAsk
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.store.protocol import (
         Batch,
@@ -70,6 +76,7 @@ class SqliteStore:
         clock: Callable[[], float] = time.time,
         owner: str = "",
         inline: bool = False,
+        factory: type[Connection] = Connection,
     ) -> None:
         self._path = path
         self._clock = clock
@@ -77,17 +84,15 @@ class SqliteStore:
         self._bodies: dict[int, NewTask] = {}
         self._kept: SqlTables | None = None
         self._closed = False
-        self._open = partial(connect, path, durability=durability)
+        self._open = partial(connect, path, durability=durability, factory=factory)
         first = self._open()
         try:
             migrate(first, path, allowed=may_migrate)
         except BaseException:
             first.close()
             raise
-        self._connection = first if inline else None
-        self._reader = first
-        if not inline:
-            self._reader.execute("PRAGMA query_only=ON")
+        self._inline = Transactor(path, self._open, self._unit) if inline else None
+        self._reader = Reader(path, self._open, first)
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._wakes = None if inline or not owner else Wakes(path, owner)
         self._writer = (
@@ -173,53 +178,28 @@ class SqliteStore:
 
     # How a verb is carried out
 
-    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+    def _must_be_open(self) -> None:
         if self._closed:
             message = f"the store {self._path} is closed; open a new one"
             raise StoreClosed(message)
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        self._must_be_open()
         if self._writer is not None:
             return await self._writer.do(job)
-        return self._do_inline(job)
-
-    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
-        connection = self._connection
-        assert connection is not None  # noqa: S101 - there is one where there is no writer
-        begin(connection, self._path)
-        try:
-            unit = self._unit(connection)
-            try:
-                answer = job(unit)
-            except MillpondError:
-                unit.write()
-                connection.execute("COMMIT")
-                unit.committed()
-                raise
-            unit.write()
-            connection.execute("COMMIT")
-            unit.committed()
-        except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self._path) from error
-            raise
-        return answer
+        assert self._inline is not None  # noqa: S101 - there is one where there is no writer
+        return self._inline.once(job)
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
         return await self._on_reader(partial(_answer, question))
 
     async def _on_reader(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask something of the reading connection, in the thread that has it."""
-        if self._closed:
-            message = f"the store {self._path} is closed; open a new one"
-            raise StoreClosed(message)
-        try:
-            if self._threads is None:
-                return question(self._reader)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, question, self._reader)
-        except sqlite3.Error as error:
-            raise translated(error, self._path) from error
+        self._must_be_open()
+        if self._threads is None:
+            return self._reader.ask(question)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._reader.ask, question)
 
     def _moment(self, now: float | None) -> float:
         return self._clock() if now is None else now
@@ -277,11 +257,80 @@ class SqliteStore:
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
             if answer.lease is not None:
                 self._remember(tables, answer.lease)
-            for identifier in answer.ended:
-                self._bodies.pop(identifier, None)
+            self._forget(answer.ended)
             return answer
 
         return await self._do(job)
+
+    # Together with what users keep in the same file
+
+    def submit_within(
+        self,
+        connection: object,
+        batches: Sequence[Batch],
+        *,
+        declare: Sequence[PoolSpec] = (),
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SubmitAnswer, sqlite3.Connection]:
+        """Take in batches inside the transaction that is open on a connection of the caller's.
+
+        In the caller's thread; pools that the file may not know are declared with them. Return the
+        driver's connection, too: its `in_transaction` tells when the transaction is over.
+        """
+        self._must_be_open()
+        inside = driver_connection(connection, self._path)
+        with joined(connection, self._path) as cursors:
+            unit = self._new_unit(cast("sqlite3.Connection", cursors))
+            for spec in declare:
+                steps.control(unit, Declare(spec), self._moment(now), entropy)
+            answer = steps.submit(unit, batches, self._moment(now), entropy)
+            unit.write()
+        return answer, inside
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[LentConnection], T],
+        *,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+
+        Without the current fence it is not called. It may be called again where a transaction
+        failed, and nothing of the call before is left then.
+        """
+
+        def job(tables: SqlTables) -> _WrittenWith[T]:
+            written = _WrittenWith[T]()
+            if holds(tables, settlement.fence):
+                written.do(tables.connection, write)
+            if written.error is None:
+                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                self._forget(written.ended)
+            return written
+
+        written = await self._do(job)
+        if written.error is not None:
+            raise written.error
+        assert written.answer is not None  # noqa: S101 - nothing was raised
+        return written.answer, written.value
+
+    def hold(self, limit: float) -> HeldTransaction:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = Transactor(self._path, self._open, self._new_unit)
+        return HeldTransaction(transactor, self._clock, limit)
+
+    async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
+        """Tell other processes what was stored over another connection than the writer's."""
+
+        def job(_: SqlTables) -> object:
+            self._forget(answer.ended)
+            return answer
+
+        await self._do(job)
 
     async def recover(
         self,
@@ -311,6 +360,8 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
+        if self._inline is not None:
+            self._inline.close()
         if self._writer is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
         if self._wakes is not None:
@@ -322,6 +373,11 @@ class SqliteStore:
         else:
             self._reader.close()
 
+    def _forget(self, ended: Sequence[int]) -> None:
+        """Let go of the bodies of tasks that have ended."""
+        for identifier in ended:
+            self._bodies.pop(identifier, None)
+
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
         """Keep the bodies of what is leased: its settle will want them again."""
         if len(self._bodies) > _BODIES_KEPT:
@@ -332,13 +388,54 @@ class SqliteStore:
                 self._bodies[task.new.id] = task.new
 
 
+class _WrittenWith(Generic[T]):
+    """What became of a handler's writes in the transaction that settles its attempt."""
+
+    value: T | None = None
+    error: BaseException | None = None
+    answer: SettleAnswer | None = None
+
+    @property
+    def wakes(self) -> Sequence[Wake]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.wakes
+
+    @property
+    def ended(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.ended
+
+    @property
+    def finished_runs(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.finished_runs
+
+    def do(self, connection: sqlite3.Connection, write: Callable[[LentConnection], T]) -> None:
+        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        lent = LentConnection(connection)
+        connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            self.value = write(lent)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # An error that ended the transaction ends everybody's who is in it.
+                raise
+            self.error = error
+        lent.end()
+        lent.close_cursors()
+        if self.error is not None:
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        connection.execute(f"RELEASE {SAVEPOINT}")
+
+
 def _answer(question: Callable[[SqlTables], T], connection: sqlite3.Connection) -> T:
     """Answer a question of one moment; whatever it made of the tables is forgotten."""
     connection.execute("BEGIN")
     try:
         return question(SqlTables(connection, 0, readonly=True))
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # some errors end a transaction by themselves
+            connection.execute("ROLLBACK")
 
 
 def _version_of(connection: sqlite3.Connection) -> int:

@@ -23,16 +23,25 @@ from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.ring import json
 from millpond.store.sqlite.rows import (
     CHANGING,
-    COLUMNS,
+    ENDED_ID,
     SEQ_BITS,
     TaskRow,
     body_of,
     ended_row,
     ended_task,
     live_row,
+    live_state,
     live_task,
     new_of,
+    only_claimed,
+    only_ended,
+    only_ran,
     only_started,
+    place_of,
+    seq_at,
+    untouched_row,
+    untouched_state,
+    waits_untouched,
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
@@ -45,7 +54,8 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
     from millpond.store.sqlite.rows import Row
 
-_QUEUED, _RUNNING, _LIVE = Status.QUEUED, Status.RUNNING, (Status.QUEUED, Status.RUNNING)
+_QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
+_LIVE = (_QUEUED, _RUNNING)
 
 _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
@@ -121,10 +131,11 @@ class SqlTasks(dict[int, TaskRow]):
 
     def taken_in_ended(self, row: Row, pool: str) -> TaskRow:
         """Return the task of an ended row, the same object each time."""
-        found = super().get(row[11])
+        identifier = row[ENDED_ID]
+        found = super().get(identifier)
         if found is None:
             found = ended_task(row, pool)
-            super().__setitem__(row[11], found)
+            super().__setitem__(identifier, found)
         return found
 
     def let_go(self) -> None:
@@ -799,6 +810,13 @@ class SqlTables(Tables):
             last = last - (last & ((1 << SEQ_BITS) - 1)) | page[-1].seq
             yield from (task for task in page if task.status in _LIVE)
 
+    def live_page(self, pool: PoolTable, after: int, upto: int, limit: int) -> list[Task]:
+        """Return the first queued and running tasks of a pool behind a place, up to another."""
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        self.write_rows()
+        asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
+        return list(self.read_live(SQL["live_of_pool"], asked))
+
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
         self.write_rows()
@@ -910,17 +928,35 @@ class SqlTables(Tables):
         change = Changes()
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
+            status = task.status
+            if task.stored_live:
+                # These are the busiest of all changes.
+                if status is _RUNNING and only_started(task):
+                    change.start(task)
+                    continue
+                if status is _COMPLETED:
+                    if only_ended(task):
+                        change.complete(task)
+                        continue
+                    if only_ran(task):
+                        change.run(task)
+                        continue
+                elif task.claimed and only_claimed(task):
+                    change.claim(task)
+                    continue
+            elif task.stored is not None and seq_at(task.stored_at) == task.seq:
+                # It stands among the ended, and was not redriven.
+                continue
             name = task.new.pool
             number = numbers.get(name)
             if number is None:
                 pool = self.pools[name]
                 assert isinstance(pool, SqlPool)  # noqa: S101
                 number = numbers[name] = pool.number
-            status = task.status
             if status is _QUEUED or status is _RUNNING:
-                change.live(task, live_row(task, number))
-            elif task.stored is None or task.stored_live:
-                change.ended(task, ended_row(task, number))
+                change.live(task, number)
+            else:
+                change.end(task, number)
         change.send(self.connection)
 
 
@@ -929,39 +965,84 @@ class Changes:
 
     def __init__(self) -> None:
         self._bodies: list[Row] = []
+        self._queued: list[Row] = []
         self._new: list[Row] = []
         self._started: dict[Row, list[int]] = {}
+        self._claimed: dict[Row, list[TaskRow]] = {}
         self._changed: list[Row] = []
         self._left: list[int] = []
         self._redriven: list[Row] = []
+        self._completed: dict[Row, list[TaskRow]] = {}
+        self._ran: dict[Row, list[TaskRow]] = {}
         self._ended: list[Row] = []
 
-    def live(self, task: TaskRow, row: Row) -> None:
-        """Take in a task that waits or runs."""
-        stored, place = task.stored, row[0]
-        if stored is None:
-            self._bodies.append((place, row[1], body_of(task.new)))
-            self._new.append(row)
-        elif not task.stored_live:
-            # It was redriven: it stands at the tail now.
-            self._redriven.append((task.stored_at,))
-            self._bodies.append((place, row[1], body_of(task.new)))
-            self._new.append(row)
-        elif row == stored[:COLUMNS]:
-            return
-        elif only_started(row, stored):
-            started = row[25], row[26], row[27], row[27], row[29]
-            self._started.setdefault(started, []).append(place)
-        else:
-            self._changed.append((*row[CHANGING:], place))
-        task.stored, task.stored_at, task.stored_live = row, place, True
+    def start(self, task: TaskRow) -> None:
+        """Take in a task to which nothing but its start has happened."""
+        moment = task.started_at
+        started = (task.token, task.worker, moment, moment, task.reason)
+        places = self._started.get(started)
+        if places is None:
+            places = self._started[started] = []
+        places.append(task.stored_at)
+        task.stored_started = True
 
-    def ended(self, task: TaskRow, row: Row) -> None:
-        """Take in a task that has ended."""
-        if task.stored is None:
-            self._bodies.append((row[0], task.new.id, body_of(task.new)))
+    def complete(self, task: TaskRow) -> None:
+        """Take in a task that was completed, and to which nothing else has happened."""
+        end = (task.finished_at, task.reason)
+        tasks = self._completed.get(end)
+        if tasks is None:
+            tasks = self._completed[end] = []
+        tasks.append(task)
+        task.stored_live = False
+
+    def run(self, task: TaskRow) -> None:
+        """Take in a task that was started and completed, and to which nothing else has happened."""
+        moment = task.started_at
+        self._ran.setdefault(
+            (task.finished_at, task.reason, task.token, moment, moment), []
+        ).append(task)
+        task.stored_live = False
+
+    def claim(self, task: TaskRow) -> None:
+        """Take in a queued task that is held ahead, and to which nothing else has happened."""
+        claimed = (task.claim_revision, task.token, task.worker)
+        self._claimed.setdefault(claimed, []).append(task)
+        task.stored = live_state(task)
+
+    def live(self, task: TaskRow, pool: int) -> None:
+        """Take in a task that waits or runs."""
+        if task.stored is None or not task.stored_live:
+            self._add(task, pool)
+            return
+        state = live_state(task)
+        if task.stored_started or state != task.stored:
+            self._changed.append((*state, task.stored_at))
+            task.stored, task.stored_started = state, False
+
+    def _add(self, task: TaskRow, pool: int) -> None:
+        """Take in a task that stands in no table, or stands among the ended and was redriven."""
+        if task.stored is not None:
+            self._redriven.append((task.stored_at,))
+        if waits_untouched(task):
+            row = untouched_row(task, pool)
+            self._queued.append(row)
+            task.stored = untouched_state(task)
         else:
+            row = live_row(task, pool)
+            self._new.append(row)
+            task.stored = row[CHANGING:]
+        self._bodies.append((row[0], row[1], body_of(task.new)))
+        task.stored_at, task.stored_live, task.stored_started = row[0], True, False
+
+    def end(self, task: TaskRow, pool: int) -> None:
+        """Take in a task that has ended."""
+        row = ended_row(task, pool)
+        if task.stored is not None and task.stored_live:
             self._left.append(task.stored_at)
+        else:
+            if task.stored is not None:
+                self._redriven.append((task.stored_at,))
+            self._bodies.append((row[0], task.new.id, body_of(task.new)))
         self._ended.append(row)
         task.stored, task.stored_at, task.stored_live = row, row[0], False
 
@@ -973,17 +1054,62 @@ class Changes:
             many(SQL["drop_task"], self._redriven)
         if self._bodies:
             many(SQL["add_task"], self._bodies)
+        if self._queued:
+            many(SQL["add_queued"], self._queued)
         if self._new:
             many(SQL["add_live"], self._new)
         for started, places in self._started.items():
-            # One statement for all: each that is stepped through lets other threads in.
-            connection.execute(SQL["start_live"], (*started, _numbers(places)))
+            _at_places(connection, "start", started, places)
+        for claimed, tasks in self._claimed.items():
+            self._send_claimed(connection, claimed, tasks)
         if self._changed:
             many(SQL["change_live"], self._changed)
+        for end, tasks in self._completed.items():
+            self._send_completed(connection, "complete", end, tasks)
+        for end, tasks in self._ran.items():
+            self._send_completed(connection, "run", end, tasks)
         if self._left:
-            connection.execute(SQL["drop_live"], (_numbers(self._left),))
+            _at_places(connection, "drop", (), self._left)
         if self._ended:
             many(SQL["add_ended"], self._ended)
+
+    def _send_claimed(self, connection: Connection, claimed: Row, tasks: list[TaskRow]) -> None:
+        """Tell of claims; those of one lease are numbered without a gap."""
+        tasks.sort(key=_by_claim)
+        first, last = tasks[0].claim or 0, tasks[-1].claim or 0
+        if last - first == len(tasks) - 1:
+            places = _numbers([task.stored_at for task in tasks])
+            connection.execute(SQL["claim_live"], (first, *claimed, places))
+        else:
+            self._changed += [(*live_state(task), task.stored_at) for task in tasks]
+
+    def _send_completed(
+        self, connection: Connection, how: str, end: Row, tasks: list[TaskRow]
+    ) -> None:
+        """Move rows from the live to the ended, with the result that most have, then the others."""
+        places = [task.stored_at for task in tasks]
+        common = tasks[0].result
+        _at_places(connection, how, (common, *end), places)
+        self._left += places
+        others = [(task.result, task.stored_at) for task in tasks if task.result != common]
+        if others:
+            connection.executemany(SQL["tell_result"], others)
+
+
+def _by_claim(task: TaskRow) -> int:
+    return task.claim or 0
+
+
+def _at_places(connection: Connection, what: str, told: Row, places: list[int]) -> None:
+    """Do something to the live rows at some places, with one statement.
+
+    Each that is stepped through lets other threads in. Those of a claim mostly stand side by side.
+    """
+    first, last = min(places), max(places)
+    if last - first == len(places) - 1:
+        connection.execute(SQL[f"{what}_span"], (*told, first, last))
+    else:
+        connection.execute(SQL[f"{what}_live"], (*told, _numbers(places)))
 
 
 def _numbers(numbers: list[int]) -> str:

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError
 from millpond.store.sqlite.connect import PATIENCE, begin
-from millpond.store.sqlite.errors import code_of, is_poisonous, of_database, translated
+from millpond.store.sqlite.errors import (
+    DATABASE_ERRORS,
+    code_of,
+    is_poisonous,
+    name_of,
+    of_database,
+    translated,
+)
 from millpond.store.sqlite.lock import WritersLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from millpond.store.sqlite.errors import DatabaseError
 
 log = logging.getLogger("millpond.sqlite")
 
@@ -23,7 +32,6 @@ _NOT_COMMITTED = frozenset(
         sqlite3.SQLITE_CONSTRAINT,
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
         sqlite3.SQLITE_READONLY,
     }
 )
@@ -97,7 +105,7 @@ class Transactor(Generic[Unit]):
             self.commit(unit)
         except BaseException as error:
             self.undo(error)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DATABASE_ERRORS):
                 raise translated(error, self.path) from error
             raise
         if refused is not None:
@@ -111,7 +119,7 @@ class Transactor(Generic[Unit]):
             return self._make_unit(connection)
         except BaseException as error:
             self.undo(error)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DATABASE_ERRORS):
                 raise translated(error, self.path) from error
             raise
 
@@ -124,7 +132,7 @@ class Transactor(Generic[Unit]):
             raise StoreError(message)
         try:
             self.connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             if code_of(error) in _NOT_COMMITTED:
                 raise
             self._disconnect()
@@ -141,7 +149,7 @@ class Transactor(Generic[Unit]):
         if self._connection is not None and self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
-            except sqlite3.Error:
+            except DATABASE_ERRORS:
                 spoilt = True
         if spoilt:
             self._disconnect()
@@ -171,11 +179,11 @@ class Transactor(Generic[Unit]):
             begin(self.connection, self.path, patience=self._patience)
         return self.connection
 
-    def _not_known(self, error: sqlite3.Error) -> NoReturn:
-        name = getattr(error, "sqlite_errorname", "no code")
+    def _not_known(self, error: DatabaseError) -> NoReturn:
         raise OutcomeUnknown(
-            f"the commit to {self.path} failed ({name}: {error}): it is not known whether this "
-            "change is stored; look before doing it again, or repeat it with an idempotency key",
+            f"the commit to {self.path} failed ({name_of(error)}: {error}): it is not known "
+            "whether this change is stored; look before doing it again, or repeat it with an "
+            "idempotency key",
             path=str(self.path),
         ) from error
 
@@ -184,5 +192,5 @@ class Transactor(Generic[Unit]):
         if connection is not None:
             try:
                 connection.close()
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 log.warning("closing %s failed: %s", self.path, error)

@@ -14,7 +14,6 @@ from millpond.core.lifecycle import Status
 from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
-from millpond.core.task import CALLBACKS
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 from millpond.store.sqlite.audit import decoded
 from millpond.store.sqlite.pool import SqlPool
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 200
-LAST = "\x7f"
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
@@ -150,16 +148,6 @@ class SqliteView:
 
         return await self._read(asked)
 
-    async def pools(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of all declared pools that begin with `prefix`, in order."""
-
-        def asked(tables: SqlTables) -> tuple[str, ...]:
-            # Behind the last of them stands whatever is higher than any character of a name.
-            rows = tables.connection.execute(SQL["pool_names"], (prefix, prefix + LAST))
-            return tuple(name for (name,) in rows if not name.endswith(CALLBACKS))
-
-        return await self._read(asked)
-
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""
 
@@ -215,6 +203,16 @@ class SqliteView:
         def asked(tables: SqlTables) -> bool:
             table, row = pool_named(tables, pool), tables.workers.get(worker)
             return row is not None and could_lease(tables, table, row, rounded(now))
+
+        return await self._read(asked)
+
+    async def names(self, begins: str = "") -> tuple[str, ...]:
+        """Return the pools that were ever declared, of those whose name begins so, by name."""
+
+        def asked(tables: SqlTables) -> tuple[str, ...]:
+            pools = tables.pools.values()
+            found = (p.name for p in pools if not p.internal and p.name.startswith(begins))
+            return tuple(sorted(found))
 
         return await self._read(asked)
 

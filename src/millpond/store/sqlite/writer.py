@@ -27,7 +27,7 @@ from millpond.core.errors import (
 )
 from millpond.store.sqlite.checkpoint import Checkpointer
 from millpond.store.sqlite.connect import PATIENCE
-from millpond.store.sqlite.errors import of_database, translated
+from millpond.store.sqlite.errors import DATABASE_ERRORS, of_database, translated
 from millpond.store.sqlite.transact import Transactor, Unit
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class Writer(Generic[Unit]):
             yield job
 
     def _failed(self, jobs: list[_Job[Unit]], error: BaseException) -> list[_Job[Unit]]:
-        ours = translated(error, self._path) if isinstance(error, sqlite3.Error) else error
+        ours = translated(error, self._path) if isinstance(error, DATABASE_ERRORS) else error
         for job in jobs:
             # Each has an error of its own: raising one adds to its traceback.
             job.error = copy.copy(ours) if len(jobs) > 1 else ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
@@ -45,6 +46,16 @@ class Arrivals:
         # Where work is done in order, nearly all that has ended stands in front.
         del tasks[:ended]
         return (task for task in tasks if _lives(task))
+
+    def behind(self, seq: int) -> Iterator[Task]:
+        """Yield the live tasks behind a place, in order."""
+        tasks = self._tasks or []
+        first = bisect_right(tasks, seq, key=_seq)
+        return (tasks[i] for i in range(first, len(tasks)) if _lives(tasks[i]))
+
+
+def _seq(task: Task) -> int:
+    return task.seq
 
 
 def _lives(task: Task) -> bool:

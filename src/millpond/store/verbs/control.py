@@ -22,6 +22,7 @@ from millpond.core.control import (
     Lead,
     Leave,
     Order,
+    Page,
     Pause,
     PoolOrder,
     Progress,
@@ -32,6 +33,7 @@ from millpond.core.control import (
     Resize,
     Resume,
     Seal,
+    WholeOrder,
     WorkerOrder,
 )
 from millpond.core.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
@@ -49,8 +51,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def control(tables: Tables, order: Order, now: float) -> tuple[int, int]:
-    """Carry out an order; return how much it touched and the revision in force."""
+def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | None]:
+    """Carry out an order; return how much it touched, the revision in force, and what is left."""
+    if isinstance(order, Purge | CancelAll):
+        pool = pool_named(tables, order.pool)
+        count, left = _cancel_page(tables, pool, order, now)
+        return count, pool.revision, left
+    return *_whole_order(tables, order, now), None
+
+
+def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, int]:
     match order:
         case Declare(spec):
             return _declare(tables, spec, now)
@@ -94,10 +104,6 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
             return _hold(tables, pool, unit, rounded(now + seconds), now)
-        case Purge(unit=unit, reason=reason):
-            return _cancel_waiting(tables, _of_unit(tables, pool, unit), reason, now)
-        case CancelAll(before=before, unit=unit):
-            return _cancel_all(tables, pool, unit, before, now)
         case Close():
             pool.closed = True
             tables.order(pool.spec.name, "close", now)
@@ -258,25 +264,20 @@ def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: Reason, now: 
     return count
 
 
-def _cancel_all(
-    tables: Tables, pool: PoolTable, unit: str | None, before: float | None, now: float
-) -> int:
-    chosen = [
-        task
-        for task in _of_unit(tables, pool, unit)
-        if before is None or task.submitted_at < before
-    ]
-    return sum(cancel(tables, task, now) for task in chosen)
-
-
-def _of_unit(tables: Tables, pool: PoolTable, unit: str | None) -> list[Task]:
-    """Return the live tasks of a pool, or of one lane or key of it, oldest first."""
-    chosen = (task for task in tables.live(pool) if unit is None or task.unit == unit)
-    return sorted(chosen, key=_by_seq)
-
-
-def _by_seq(task: Task) -> int:
-    return task.seq
+def _cancel_page(
+    tables: Tables, pool: PoolTable, order: Purge | CancelAll, now: float
+) -> tuple[int, Page | None]:
+    """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
+    after, upto = order.page or (0, pool.next_seq)
+    check.whole("limit", order.limit, least=1)
+    found = tables.live_page(pool, after, upto, order.limit)
+    left = (found[-1].seq, upto) if len(found) == order.limit else None
+    chosen = [task for task in found if order.unit is None or task.unit == order.unit]
+    if isinstance(order, Purge):
+        return _cancel_waiting(tables, chosen, Reason.PURGED, now), left
+    before = order.before
+    meant = [task for task in chosen if before is None or task.submitted_at < before]
+    return sum(cancel(tables, task, now) for task in meant), left
 
 
 def _redrive(tables: Tables, identifier: int, now: float) -> int:

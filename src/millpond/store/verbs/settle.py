@@ -65,6 +65,12 @@ def is_current(task: Task, fence: Fence) -> bool:
     return task.attempt == fence.attempt and task.new.id == fence.task
 
 
+def holds(tables: Tables, fence: Fence) -> bool:
+    """Return whether a settlement with this fence would be applied now."""
+    task = tables.tasks.get(fence.task)
+    return task is not None and not task.claimed and is_current(task, fence)
+
+
 def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tuple[Taken, ...]:
     event = event_in_force(task, settlement)
     started = task.started_at

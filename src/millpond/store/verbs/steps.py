@@ -182,11 +182,12 @@ def recover(
 def control(tables: Tables, order: Order, now: float, entropy: int | None = None) -> ControlAnswer:
     """Carry out an order."""
     now = _begin(tables, now, entropy)
-    count, revision = _control(tables, order, now)
+    count, revision, left = _control(tables, order, now)
     tables.end(now)
     return ControlAnswer(
         count=count,
         revision=revision,
+        more=left,
         cancelled=tables.asked(),
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),

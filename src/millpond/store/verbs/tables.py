@@ -7,7 +7,7 @@ the verbs looks the same, is read when it is asked for, and is written when the 
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
@@ -785,6 +785,11 @@ class Tables:
             if spec.name == pool.name
         )
         return chain(pool.backlog, apart, running, claimed)
+
+    def live_page(self, pool: PoolTable, after: int, upto: int, limit: int) -> list[Task]:
+        """Return the first queued and running tasks of a pool behind a place, up to another."""
+        found = takewhile(lambda task: task.seq <= upto, pool.arrivals.behind(after))
+        return list(islice(found, limit))
 
     def of_run(self, run: int) -> Iterable[Task]:
         """Return the queued and running tasks of a run, its callbacks too, in no order."""

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.admit import Reason
 from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.run import NewRun
@@ -114,14 +114,6 @@ class ControlConformance(StoreSuite):
         assert "purged" == (await lab.task(waiting)).reason
 
     @scenario
-    async def test_a_purge_may_have_a_reason(self, lab: Lab) -> None:
-        """What was cancelled with its scope says so."""
-        await lab.declare()
-        task = await lab.put()
-        await lab.control(orders.Purge(POOL, reason=Reason.SCOPE_ENDED))
-        assert "scope_ended" == (await lab.task(task)).reason
-
-    @scenario
     async def test_a_purge_of_one_key_spares_the_others(self, lab: Lab) -> None:
         """Only what shares the key is cancelled."""
         await lab.declare()
@@ -160,6 +152,29 @@ class ControlConformance(StoreSuite):
         mine, other = await lab.put_keys("AB")
         assert 1 == (await lab.control(orders.CancelAll(POOL, unit="A"))).count
         assert [Status.CANCELLED, Status.QUEUED] == await lab.statuses(mine, other)
+
+    @mark.rows("CX-T08")
+    @pytest.mark.parametrize("kind", [orders.Purge, orders.CancelAll])
+    @scenario
+    async def test_all_is_cancelled_in_pages(
+        self, lab: Lab, kind: type[orders.Purge | orders.CancelAll]
+    ) -> None:
+        """Each page is one step; none is left out, and what came meanwhile is spared."""
+        await lab.declare()
+        first = [await lab.put(key=key) for key in "ABABABA"]
+        order = kind(POOL, unit="A", limit=3)
+        counts, later = [], []
+        while True:
+            answer = await lab.control(order)
+            counts.append(answer.count)
+            later.append(await lab.put(key="A"))
+            if answer.more is None:
+                break
+            order = msgspec.structs.replace(order, page=answer.more)
+        assert [2, 1, 1] == counts
+        cancelled, queued = Status.CANCELLED, Status.QUEUED
+        assert [cancelled, queued] * 3 + [cancelled] == await lab.statuses(*first)
+        assert [queued] * 3 == await lab.statuses(*later)
 
     # Redrive
 

@@ -128,6 +128,7 @@ def audit(evidence: Evidence) -> Verdict:
         no_zombie_settled(case),
         *replayed(case),
         surplus_runs(case),
+        begun_with_a_lease(case),
         poison_ended(case),
         callbacks_ran(case),
         one_task_per_key(case),
@@ -246,6 +247,20 @@ def surplus_runs(case: Case) -> Check:
     runs = Counter(fence.task for fence in times)
     surplus = sum(count - 1 for count in runs.values())
     return Check(name="surplus runs explained by records", seen=surplus, broken=broken)
+
+
+def begun_with_a_lease(case: Case) -> Check:
+    """No handler began before the moment at which, by the store's clock, its task was taken.
+
+    Nobody set a clock, so one that is ahead of the handlers' is a clock that has run away.
+    """
+    broken = []
+    for fence, line in case.began.items():
+        held = case.replay.held.get(fence)
+        early = 0.0 if held is None else case.wall(held.since) - line.wall
+        if early > CLOCKS:
+            broken.append(f"task {fence.task} began {early:.3f} s before it was taken")
+    return Check(name="no handler began before its lease", seen=len(case.began), broken=broken)
 
 
 def replayed(case: Case) -> list[Check]:

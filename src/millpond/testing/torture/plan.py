@@ -30,13 +30,13 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 12
     """Of each worker."""
     lease: float = 3.0
-    kill_every: float = 1.6
+    kill_every: float = 2.0
     """Seconds between two kills, on average."""
     freeze_every: float = 9.0
     poisoned: int = 6
     """Tasks that kill the process they run in."""
     poison_attempts: int = 3
-    patience: float = 90.0
+    patience: float = 120.0
     """Seconds that the fleet has, once nobody is hurt any more, to finish everything."""
     began: float = 0.0
     """When it began, by the clock that no process can set (CLOCK_MONOTONIC)."""
@@ -210,7 +210,8 @@ def spread(
     waiting, bursts = list(items), []
     total, done = len(waiting), 0
     while done < total:
-        size = dice.randint(5, 60)
+        # One that kills its process comes alone, or nobody would live for long.
+        size = 1 if waiting[done].mood is Mood.POISON else dice.randint(5, 60)
         bursts.append((seconds * done / total, waiting[done : done + size]))
         done += size
     return bursts

@@ -41,10 +41,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WANTED = {
-    "processes killed": 100,
+    "processes killed": 80,
     "processes frozen": 15,
     "processes stopped": 5,
     "leases lost": 200,
+    "killed by their own task": 10,
     "stale settles refused": 5,
     "retries": 500,
     "released": 5,

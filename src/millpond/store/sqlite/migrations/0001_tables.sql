@@ -140,7 +140,20 @@ CREATE TABLE millpond_ended (
     runs        INTEGER NOT NULL,
     result      BLOB,
     error       BLOB,
-    state       BLOB NOT NULL               -- the rest of what is told of it
+    -- The rest of what is told of it, as it was while it lived.
+    rank             INTEGER NOT NULL,
+    lane             TEXT,
+    sequence         INTEGER NOT NULL,
+    submitted_at     REAL NOT NULL,
+    due              REAL NOT NULL,
+    token            INTEGER NOT NULL,
+    started_at       REAL,
+    first_started_at REAL,
+    expires_at       REAL,
+    cancel_requested INTEGER NOT NULL,
+    fresh            INTEGER NOT NULL,
+    progress         TEXT,
+    steps            BLOB
 );
 
 CREATE INDEX millpond_ended_at ON millpond_ended (pool, completed, finished_at, place);

@@ -26,6 +26,14 @@ DELETE FROM millpond_task WHERE place = ?;
 INSERT INTO millpond_live VALUES
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- A task to which nothing has happened yet; '' stands for none.
+-- name: add_queued
+INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at,
+                           owner, run, due, cancel_requested, running, attempt, runs, fresh, listed,
+                           token, grp)
+VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''),
+        ?, 0, 0, 0, 0, ?, ?, 0, ?);
+
 -- What may change of a live task. Its key, rank, lane, owner and run never do.
 -- name: change_live
 UPDATE millpond_live
@@ -39,14 +47,65 @@ UPDATE millpond_live
 UPDATE millpond_live
    SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
        worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
-       grp = NULL
+       grp = NULL, claim = NULL, claim_revision = NULL
  WHERE place IN (SELECT value FROM json_each(?));
+
+-- The same where they stand side by side.
+-- name: start_span
+UPDATE millpond_live
+   SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
+       worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
+       grp = NULL, claim = NULL, claim_revision = NULL
+ WHERE place >= ? AND place <= ?;
+
+-- Claims ahead: those of one lease are numbered in their order.
+-- name: claim_live
+UPDATE millpond_live
+   SET claim = j.key + ?, claim_revision = ?, token = ?, worker = ?, fresh = 0, listed = 0, grp = NULL
+  FROM json_each(?) AS j WHERE place = j.value;
+
+-- The end of tasks that were completed together: result, when, why.
+-- name: complete_live
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?4));
+
+-- name: complete_span
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place >= ?4 AND place <= ?5;
+
+-- The same for tasks whose start was not written yet: and their fence, when, and when first.
+-- name: run_live
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?7));
+
+-- name: run_span
+INSERT INTO millpond_ended
+SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
+       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+       progress, steps
+  FROM millpond_live WHERE place >= ?7 AND place <= ?8;
+
+-- name: tell_result
+UPDATE millpond_ended SET result = ? WHERE place = ?;
+
+-- name: drop_span
+DELETE FROM millpond_live WHERE place >= ? AND place <= ?;
 
 -- name: drop_live
 DELETE FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
 
 -- name: add_ended
-INSERT INTO millpond_ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_ended VALUES
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_ended
 DELETE FROM millpond_ended WHERE place = ?;

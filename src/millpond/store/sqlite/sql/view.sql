@@ -21,9 +21,6 @@ SELECT submitted_at FROM millpond_live
 SELECT lane, sum(running = 0), min(CASE WHEN running = 1 THEN sequence END) FROM millpond_live
  WHERE place > ? AND place <= ? AND lane IS NOT NULL GROUP BY lane;
 
--- name: pool_names
-SELECT name FROM millpond_pool WHERE name >= ? AND name < ? ORDER BY name;
-
 -- name: worker_names
 SELECT id FROM millpond_worker;
 

@@ -1,0 +1,169 @@
+"""A transaction that a handler holds: it writes what it likes, then its attempt ends with that.
+
+It has a connection of its own. As long as it lasts everybody else who writes to the file waits, in
+every process: so it may last for a while only, and is rolled back where it lasts longer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from millpond.core.errors import TransactionTooLong
+from millpond.core.settle import Settled
+from millpond.store.sqlite.errors import translated
+from millpond.store.sqlite.lent import LentConnection
+from millpond.store.verbs import steps
+from millpond.store.verbs.settle import holds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.settle import Settlement
+    from millpond.store.protocol import SettleAnswer
+    from millpond.store.sqlite.tables import SqlTables
+    from millpond.store.sqlite.transact import Transactor
+
+SAVEPOINT = "millpond_handler"
+"""Where a handler's own writes begin, so that they can be taken back and ours kept."""
+
+
+class HeldTransaction:
+    """Begun in one thread, used in another, ended in a third if need be: one at a time."""
+
+    def __init__(
+        self, transactor: Transactor[SqlTables], clock: Callable[[], float], limit: float
+    ) -> None:
+        self._transactor = transactor
+        self._clock = clock
+        self._limit = limit
+        self._state = threading.RLock()
+        self._unit: SqlTables | None = None
+        self._lent: LentConnection | None = None
+        self._timer: threading.Timer | None = None
+        self._begun_at = 0.0
+        self._ending = False
+        self._given_up = False
+        self._too_long = False
+        self._closed = False
+
+    @property
+    def connection(self) -> LentConnection:
+        """The handler's connection."""
+        assert self._lent is not None  # noqa: S101 - it was begun
+        return self._lent
+
+    def begin(self) -> None:
+        """Wait for one's turn and begin; the time it may last counts from now on."""
+        self._transactor.lock.acquire()
+        with self._state:
+            if self._given_up:
+                self._close()
+                return
+            try:
+                self._unit = self._transactor.begin()
+                self._unit.connection.execute(f"SAVEPOINT {SAVEPOINT}")
+            except BaseException as error:
+                self._undo(error)
+                raise
+            self._lent = LentConnection(self._unit.connection)
+            self._begun_at = time.monotonic()
+            self._timer = threading.Timer(self._limit, self._expire)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def give_up(self) -> None:
+        """Do not begin if it has not; whoever is told so late that it has must roll back."""
+        self._given_up = True
+
+    def settle(self, settlement: Settlement) -> SettleAnswer:
+        """End an attempt and commit, or (its fence is stale) take the handler's writes back."""
+        self._ending = True
+        with self._state, self.connection.lock:
+            if self._too_long:
+                self._close()
+                raise self._took_too_long()
+            assert self._unit is not None  # noqa: S101 - it was begun
+            self.connection.end()
+            try:
+                answer = self._settled(self._unit, settlement)
+                self._transactor.commit(self._unit)
+            except BaseException as error:
+                self._undo(error)
+                if isinstance(error, sqlite3.Error):
+                    raise translated(error, self._transactor.path) from error
+                raise
+            self._close()
+            return answer
+
+    def _settled(self, unit: SqlTables, settlement: Settlement) -> SettleAnswer:
+        self.connection.close_cursors()
+        if not holds(unit, settlement.fence):
+            unit.connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        answer = steps.settle(unit, (settlement,), self._clock())
+        if answer.settled[0] is Settled.APPLIED:
+            unit.connection.execute(f"RELEASE {SAVEPOINT}")
+        return answer
+
+    def rollback(self) -> None:
+        """Undo everything; of no effect before it has begun, and once it has ended."""
+        self._ending = True
+        with self._state:
+            if self._lent is None or self._closed:
+                return
+            with self._lent.lock:
+                self._lent.end()
+                self._lent.close_cursors()
+                self._undo(None)
+
+    def must_not_be_too_long(self) -> None:
+        """Raise if it was undone because it lasted too long."""
+        if self._too_long:
+            raise self._took_too_long()
+
+    def _expire(self) -> None:
+        """Undo it behind the back of whoever holds it; its connection is closed when he comes."""
+        assert self._unit is not None  # noqa: S101 - the time runs from its beginning
+        if self._is_ending():
+            return
+        lock = self.connection.lock
+        if not lock.acquire(blocking=False):
+            # A statement is at work: it is told to stop.
+            self._unit.connection.interrupt()
+            lock.acquire()
+        try:
+            if not self._is_ending():
+                self._too_long = True
+                self.connection.end(self._took_too_long)
+                self._transactor.undo(self._took_too_long())
+                self._transactor.lock.release()
+        finally:
+            lock.release()
+
+    def _is_ending(self) -> bool:
+        return self._ending
+
+    def _took_too_long(self) -> TransactionTooLong:
+        held = time.monotonic() - self._begun_at
+        return TransactionTooLong(
+            f"a handler held its transaction on {self._transactor.path} for longer than "
+            f"{self._limit:g} s and it was rolled back, since everybody else who writes waits for "
+            "it: do what takes long before it, wait in it for nothing that writes to the same "
+            "file, or give ctx.transaction(hold=...) more",
+            path=str(self._transactor.path),
+            held=held,
+            limit=self._limit,
+        )
+
+    def _undo(self, error: BaseException | None) -> None:
+        self._transactor.undo(error or RuntimeError())
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transactor.lock.release()
+        self._transactor.close()

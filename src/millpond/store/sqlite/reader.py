@@ -1,0 +1,69 @@
+"""The connection that only reads: it is opened anew after an error that spoils it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from millpond.store.sqlite.errors import DATABASE_ERRORS, is_poisonous, translated
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from pathlib import Path
+
+log = logging.getLogger("millpond.sqlite")
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Asks the database, and changes nothing in it; for one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        open_connection: Callable[[], sqlite3.Connection],
+        first: sqlite3.Connection | None = None,
+    ) -> None:
+        self._path = path
+        self._open_connection = open_connection
+        self._connection = first
+        self._prepared = False
+
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the answer; a question is asked once more if a new connection may help."""
+        try:
+            return self._once(question)
+        except DATABASE_ERRORS as error:
+            if not is_poisonous(error):
+                raise translated(error, self._path) from error
+        try:
+            return self._once(question)
+        except DATABASE_ERRORS as error:
+            raise translated(error, self._path) from error
+
+    def _once(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return question(self._opened())
+        except DATABASE_ERRORS:
+            # Asking is cheap to begin anew, and what the connection remembers may be wrong.
+            self.close()
+            raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection, self._prepared = self._open_connection(), False
+        if not self._prepared:
+            self._connection.execute("PRAGMA query_only=ON")
+            self._prepared = True
+        return self._connection
+
+    def close(self) -> None:
+        """Let the connection go; safe twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except DATABASE_ERRORS as error:
+                log.warning("closing %s failed: %s", self._path, error)
