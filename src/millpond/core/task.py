@@ -36,6 +36,10 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
+UNREADABLE = ""
+"""The function of a task whose record cannot be read: no real one has this name."""
+
+
 class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A registered function's name and its encoded arguments."""
 

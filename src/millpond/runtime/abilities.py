@@ -6,6 +6,7 @@ is done without: more slowly, never less correctly.
     renewer()     a connection of its own for renewals, to be used from a thread
     presence      lock files: which processes of this host are gone
     changed()     whether others wrote since it was last asked; the one thing an idle process asks
+    mend()        put right what does not fit together; what that was
     listen(tell)  hints of other processes, told on the loop
     elects        whether one of the processes leads maintenance; those that renew apart do
     submit_within(connection, batches)  a submit inside a transaction of the caller's, in his thread
@@ -95,6 +96,7 @@ class Abilities:
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
+        self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
         self.submit_within: Callable[..., tuple[SubmitAnswer, Any]] | None
         self.submit_within = getattr(store, "submit_within", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None

@@ -41,6 +41,8 @@ class Counts:
         """Tasks given back because their function is not known here."""
         self.corrupt = 0
         """Tasks whose arguments could not be read."""
+        self.mended = 0
+        """What did not fit together in the store, and was put right."""
         self.stuck = 0
         """Handlers that did not stop when told, and were settled without."""
         self.stalls = 0

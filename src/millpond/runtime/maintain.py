@@ -16,6 +16,8 @@ from millpond.runtime.lead import Leadership
 from millpond.runtime.renew import RENEWALS_PER_LEASE, SLOW
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from millpond.runtime.runtime import Runtime
 
 log = logging.getLogger("millpond.maintenance")
@@ -98,6 +100,16 @@ class Maintenance:
         """This process leads now: what was left lying about is for it."""
         self._due_at = 0.0
         self.keep(None)
+        if self._runtime.abilities.mend is not None:
+            self._runtime.spawn(self._mend(self._runtime.abilities.mend))
+
+    async def _mend(self, mend: Callable[[], Awaitable[tuple[str, ...]]]) -> None:
+        """See to it that what is stored fits together: nobody else looks."""
+        wrong = await mend()
+        if wrong:
+            self._runtime.counts.mended += len(wrong)
+            self._nudge.set()
+            await self.look()
 
     def keep(self, pool: str | None) -> None:
         """A task of a pool (None = of any) ended: it is kept, and forgotten in its time."""

@@ -11,9 +11,10 @@ does when a disk is full. Raise the number until nothing fails any more, and eve
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from millpond.store.sqlite.connect import Connection
@@ -78,9 +79,18 @@ class Plan:
             self._armed, self.calls, self.failed, self._only = True, 0, [], only
             self._at, self._times, self._how, self._name = at, times, how, name
 
+    def arm_at_random(self, chance: float, seed: int, names: Sequence[str] = tuple(CODES)) -> None:
+        """Let calls fail with a chance, each in any way."""
+        with self._lock:
+            self.disarm()
+            self._armed, self._chance, self._names = True, chance, names
+            self._dice = random.Random(seed)
+
     def disarm(self) -> None:
         """Let everything succeed."""
         self._armed = False
+        self._chance, self._dice = 0.0, random.Random(0)
+        self._names: Sequence[str] = ()
         self.calls = 0
         """How many there were."""
         self.failed: list[str] = []
@@ -97,6 +107,8 @@ class Plan:
             self.calls += counts
             fails = counts and self._armed and self._at <= self.calls < self._at + self._times
             how, name = self._how, self._name
+            if self._chance and self._dice.random() < self._chance:
+                fails, how, name = True, self._dice.choice(HOWS), self._dice.choice(self._names)
             if fails:
                 self.failed.append(what)
         if not fails or what == "ROLLBACK":

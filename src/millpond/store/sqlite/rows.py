@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from millpond.core.lifecycle import Status
-from millpond.core.task import Call, NewTask, Task
+from millpond.core.task import UNREADABLE, Call, NewTask, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,12 +64,25 @@ def body_of(new: NewTask) -> bytes:
 def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
     """Return what a body says; one that cannot be read has no function, so nobody can run it."""
     try:
-        return _unpack_new(body)
+        new = _unpack_new(body)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        log.error(  # noqa: TRY400 - the trace would lead nowhere
-            "the record of task %d in pool %r cannot be read: %s", identifier, pool, error
-        )
-        return NewTask(id=identifier, pool=pool, call=Call(""), attempts=1)
+        return _unreadable(identifier, pool, error)
+    if new.id != identifier or new.pool != pool:
+        return _unreadable(identifier, pool, f"it is that of task {new.id} in pool {new.pool!r}")
+    return new
+
+
+def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
+    if identifier not in _told:
+        if len(_told) > 10_000:
+            _told.clear()
+        _told.add(identifier)
+        log.error("the record of task %d in pool %r cannot be read: %s", identifier, pool, why)
+    return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
+
+
+_told: set[int] = set()
+"""Of which tasks it was told that they cannot be read."""
 
 
 def live_row(task: TaskRow, pool: int) -> Row:
@@ -166,6 +179,7 @@ def untouched_state(task: TaskRow) -> Row:
 CHANGING = 11
 """The first column of a live row that may change."""
 COLUMNS = 31
+ENDED_COLUMNS = 11
 
 
 def only_started(task: TaskRow) -> bool:
@@ -273,9 +287,12 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         grp,
         body,
     ) = row
-    new = known.get(identifier)
+    new = known.get(identifier) or new_of(body, identifier, pool)
+    if new.call.function == UNREADABLE:
+        # What its row says as well is known nevertheless: it must be found where it stands.
+        new = msgspec.structs.replace(new, key=row[4], owner=row[9], run=row[10])
     return TaskRow(
-        new=new_of(body, identifier, pool) if new is None else new,
+        new=new,
         status=_RUNNING if running else _QUEUED,
         seq=place & _SEQS,
         rank=rank,

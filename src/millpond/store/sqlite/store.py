@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,11 @@ from millpond.core.control import Declare
 from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.held import SAVEPOINT, HeldTransaction
 from millpond.store.sqlite.join import driver_connection, joined
 from millpond.store.sqlite.lent import LentConnection
+from millpond.store.sqlite.mend import damage, mend
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.presence import Presence
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
         View,
     )
     from millpond.store.sqlite.connect import Durability
+
+log = logging.getLogger("millpond.sqlite")
 
 T = TypeVar("T")
 
@@ -169,6 +174,43 @@ class SqliteStore:
         version = await self._on_reader(_version_of)
         before, self._seen_version = self._seen_version, version
         return version != before
+
+    async def mend(self) -> tuple[str, ...]:
+        """Look whether all rows fit together, and put right what does not; return what was wrong.
+
+        It looks without keeping anybody from writing, and has a connection of its own for it.
+        """
+        if self._inline is not None:
+            self._kept = None
+            wrong = self._mended(self._inline.connection, self._inline.once)
+            self._kept = None
+            return wrong
+        return await asyncio.get_running_loop().run_in_executor(None, self._mend_apart)
+
+    def _mend_apart(self) -> tuple[str, ...]:
+        connection = self._open()
+        transactor = Transactor(self._path, self._open, self._new_unit)
+        try:
+            return self._mended(connection, transactor.run)
+        except DATABASE_ERRORS as error:
+            raise translated(error, self._path) from error
+        finally:
+            connection.close()
+            transactor.close()
+
+    def _mend(self, tables: SqlTables) -> None:
+        """Put things right: a job for a unit of work in which nothing else was done yet."""
+        mend(tables.connection, self._clock())
+        tables.read_meta()
+
+    def _mended(
+        self, connection: sqlite3.Connection, run: Callable[[Callable[[SqlTables], None]], None]
+    ) -> tuple[str, ...]:
+        wrong = damage(connection)
+        if wrong:
+            log.error("in %s something is wrong, and is put right: %s", self._path, wrong[:5])
+            run(self._mend)
+        return tuple(wrong)
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
         """Tell the others, in the writer's thread, what was just stored."""

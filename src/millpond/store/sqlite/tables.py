@@ -17,7 +17,7 @@ from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Status
 from millpond.core.run import Run
 from millpond.core.spec import PoolSpec
-from millpond.core.task import key_of
+from millpond.core.task import UNREADABLE, key_of
 from millpond.store.sqlite.audit import encoded
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.ring import json
@@ -45,7 +45,7 @@ from millpond.store.sqlite.rows import (
 )
 from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.tables import REMOVED_KEPT, Leader, PoolTable, Tables
+from millpond.store.verbs.tables import Leader, PoolTable, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +61,9 @@ _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 _PAGE = 1000
+
+REMOVED_KEPT = 20_000
+"""How many ids of tasks that retention removed are told from ids that never were."""
 
 
 class SqlTasks(dict[int, TaskRow]):
@@ -126,6 +129,8 @@ class SqlTasks(dict[int, TaskRow]):
         found = super().get(row[1])
         if found is None:
             found = live_task(row, pool, self._tables.bodies)
+            if found.new.call.function == UNREADABLE:
+                self._tables.find_share(found)
             super().__setitem__(row[1], found)
         return found
 
@@ -182,6 +187,10 @@ class SqlPools(dict[str, PoolTable]):
         return found
 
     def __getitem__(self, name: str) -> PoolTable:
+        if name in self:
+            pool: SqlPool = super().__getitem__(name)  # type: ignore[assignment]
+            self.handed[pool.number] = pool
+            return pool
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -638,13 +647,7 @@ class SqlTables(Tables):
         self.on_commit: Callable[[SqlTables], None] | None = None
         self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
-        meta = connection.execute(SQL["meta"]).fetchone()
-        self._meta: Row = meta
-        self._changes = connection.total_changes
-        self.latest = meta[0]
-        self.workers_joined = meta[1]
-        self._next_group, self._next_claim, self._told = meta[2:5]
-        self.leader = Leader(*meta[5:])
+        self.read_meta()
         self.pools = SqlPools(self)
         self.tasks = SqlTasks(self)
         self.removed = SqlRemoved(self)
@@ -669,6 +672,19 @@ class SqlTables(Tables):
         self.endings = Endings()
         self.begun = set()
         self._asked = []
+
+    def read_meta(self) -> None:
+        """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
+        connection = self.connection
+        meta: Row | None = connection.execute(SQL["meta"]).fetchone()
+        if meta is None:
+            meta = _new_meta(connection, readonly=self._readonly)
+        self._meta = meta
+        self._changes = connection.total_changes
+        self.latest = meta[0]
+        self.workers_joined = meta[1]
+        self._next_group, self._next_claim, self._told = meta[2:5]
+        self.leader = Leader(*meta[5:])
 
     @property
     def told(self) -> int:
@@ -700,6 +716,12 @@ class SqlTables(Tables):
             tasks.taken_in_ended(row, numbered(row[1]).name)
             for row in self.connection.execute(statement, asked).fetchall()
         ]
+
+    def find_share(self, task: TaskRow) -> None:
+        """Read the share of a task that cannot tell it from the group it is queued in."""
+        row = self.connection.execute(SQL["share_of_group"], (task.grp,)).fetchone()
+        if row is not None and row[0]:
+            task.new = msgspec.structs.replace(task.new, share=row[0])
 
     def next_group(self) -> int:
         """Return a number for a new group."""
@@ -929,7 +951,8 @@ class SqlTables(Tables):
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
             status = task.status
-            if task.stored_live:
+            in_place = seq_at(task.stored_at) == task.seq
+            if task.stored_live and in_place:
                 # These are the busiest of all changes.
                 if status is _RUNNING and only_started(task):
                     change.start(task)
@@ -944,7 +967,7 @@ class SqlTables(Tables):
                 elif task.claimed and only_claimed(task):
                     change.claim(task)
                     continue
-            elif task.stored is not None and seq_at(task.stored_at) == task.seq:
+            elif task.stored is not None and in_place:
                 # It stands among the ended, and was not redriven.
                 continue
             name = task.new.pool
@@ -958,6 +981,15 @@ class SqlTables(Tables):
             else:
                 change.end(task, number)
         change.send(self.connection)
+
+
+def _new_meta(connection: Connection, *, readonly: bool) -> Row:
+    """Make the row anew of which there must be one; what is counted there is counted again."""
+    if readonly:
+        return (0.0, 0, 0, 0, 0, "", 0.0, 0)
+    connection.execute(SQL["new_meta"])
+    meta: Row = connection.execute(SQL["meta"]).fetchone()
+    return meta
 
 
 class Changes:
@@ -1011,7 +1043,7 @@ class Changes:
 
     def live(self, task: TaskRow, pool: int) -> None:
         """Take in a task that waits or runs."""
-        if task.stored is None or not task.stored_live:
+        if task.stored is None or not task.stored_live or seq_at(task.stored_at) != task.seq:
             self._add(task, pool)
             return
         state = live_state(task)
@@ -1020,9 +1052,8 @@ class Changes:
             task.stored, task.stored_started = state, False
 
     def _add(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that stands in no table, or stands among the ended and was redriven."""
-        if task.stored is not None:
-            self._redriven.append((task.stored_at,))
+        """Take in a task that stands in no table, or was redriven and stands at the tail now."""
+        self._depart(task)
         if waits_untouched(task):
             row = untouched_row(task, pool)
             self._queued.append(row)
@@ -1034,14 +1065,20 @@ class Changes:
         self._bodies.append((row[0], row[1], body_of(task.new)))
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
+    def _depart(self, task: TaskRow) -> None:
+        """Let a task leave the place where it stood."""
+        if task.stored is not None:
+            self._redriven.append((task.stored_at,))
+            if task.stored_live:
+                self._left.append(task.stored_at)
+
     def end(self, task: TaskRow, pool: int) -> None:
         """Take in a task that has ended."""
         row = ended_row(task, pool)
-        if task.stored is not None and task.stored_live:
+        if task.stored is not None and task.stored_live and task.stored_at == row[0]:
             self._left.append(task.stored_at)
         else:
-            if task.stored is not None:
-                self._redriven.append((task.stored_at,))
+            self._depart(task)
             self._bodies.append((row[0], task.new.id, body_of(task.new)))
         self._ended.append(row)
         task.stored, task.stored_at, task.stored_live = row, row[0], False

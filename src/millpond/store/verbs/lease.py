@@ -18,7 +18,7 @@ from millpond.core.lease import (
 from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.core.plan import sooner
-from millpond.core.task import Fence, Task
+from millpond.core.task import UNREADABLE, Fence, Task
 from millpond.store.protocol import LeaseAnswer
 from millpond.store.verbs import ahead
 
@@ -207,6 +207,10 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
             tables.move(task, Event.EXPIRE, now)
+            pool.backlog.flush(now)
+        elif task.new.call.function == UNREADABLE:
+            task.reason = Reason.CORRUPT
+            tables.move(task, Event.CORRUPT, now)
             pool.backlog.flush(now)
         elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)

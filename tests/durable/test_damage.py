@@ -1,0 +1,194 @@
+"""Rows that were edited by hand: set aside, counted, told; slots are freed and nothing hangs."""
+
+import asyncio
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.pool.fleet import Fleet, until
+from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
+
+from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
+from millpond.store.sqlite.mend import damage
+from millpond.testing.files import InlineStore
+
+OF_NO_WORK = {"keys", "keys too early", "settings", "records", "a gap", "time", "no runs"}
+"""What nobody's work depends on, and is left to whoever looks for it."""
+
+
+def edit(path: Path, statement: str) -> int:
+    """Edit rows by hand; return how many."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("PRAGMA ignore_check_constraints=ON")
+        return file.execute(statement).rowcount
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name not in OF_NO_WORK])
+async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: str) -> None:
+    """One look finds it and puts it right; a second one finds nothing."""
+    path = tmp_path / "work.db"
+    await make_some_of_everything(path)
+    edit(path, DAMAGES[name])
+    store = InlineStore(path)
+    await store.view.pool("jobs")
+    assert await store.mend() or name == "no meta"
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        assert [] == damage(file)
+    assert () == await store.mend()
+    await store.close()
+
+
+async def test_where_all_is_well_nothing_is_mended(tmp_path: Path) -> None:
+    """A look costs the others nothing, and writes nothing."""
+    path = tmp_path / "work.db"
+    await make_some_of_everything(path)
+    before = path.read_bytes()
+    store = InlineStore(path)
+    assert () == await store.mend()
+    await store.close()
+    assert before == path.read_bytes()
+
+
+class App:
+    """One process after another on a file, and what ran there."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        self.path = path
+        self.fleet = Fleet(path)
+        self.ran: list[tuple[int, int]] = []
+        self._options = options
+
+    def process(self, *, work: bool = True) -> Millpond:
+        """One more process."""
+        mp = self.fleet.millpond(work=work)
+        pool: Pool = mp.pool("jobs", retry=Retry.constant(0.0), **self._options)  # type: ignore[arg-type]
+
+        @pool.task(key=lambda number: f"k{number % 2}")
+        async def job(ctx: Context, number: int) -> int:
+            self.ran.append((number, ctx.attempt))
+            await asyncio.sleep(1 if ctx.attempt > 1 or number < 10 else 3600)
+            return number
+
+        return mp
+
+
+POOLS: list[dict[str, object]] = [
+    {},
+    {"max_per_key": 1, "max_concurrent": 3},
+    {"lanes": 2},
+    {"ordered": True, "max_concurrent": 2},
+    {"queue": fair_round_robin("key"), "max_concurrent": 2},
+]
+
+
+@pytest.mark.rows("CX-T87", "DE-08")
+@pytest.mark.parametrize("options", POOLS, ids=str)
+@pytest.mark.parametrize("broken", ["x''", "x'c1'", "NULL"])
+async def test_a_queue_entry_that_cannot_be_read_is_set_aside(
+    tmp_path: Path, options: dict[str, object], broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its body is gone or gibberish: it ends failed: corrupt, and the others run in their order."""
+    app = App(tmp_path / "work.db", **options)
+    async with app.process(work=False) as mp:
+        handles = await mp.get_pool("jobs").submit_many(mp.tasks["job"].each(range(6)))
+    lost = handles[2].id
+    statement = f"UPDATE millpond_task SET body = {broken} WHERE id = {lost}"  # noqa: S608
+    if broken == "NULL":
+        statement = f"DELETE FROM millpond_task WHERE id = {lost}"  # noqa: S608
+    assert 1 == edit(app.path, statement)
+    with caplog.at_level(logging.ERROR):
+        async with app.process() as mp:
+            pool = mp.get_pool("jobs")
+            await until(lambda: drained(pool), within=60)
+            (info,) = await pool.tasks(status="failed")
+            assert (lost, "corrupt") == (info.id, info.reason)
+            snapshot = await pool.snapshot()
+            assert (5, 1, 0) == (snapshot.completed, snapshot.failed, snapshot.running)
+            with pytest.raises(TaskFailed, match="corrupt"):
+                await (await mp.handle(lost))
+    assert str(lost) in caplog.text
+    assert [0, 1, 3, 4, 5] == sorted(number for number, _ in app.ran)
+
+
+async def drained(pool: Pool) -> bool:
+    """Return whether nothing waits or runs."""
+    return 0 == await pool.size()
+
+
+@pytest.mark.rows("CX-T64", "CX-T86")
+@pytest.mark.parametrize("options", POOLS, ids=str)
+async def test_a_lease_whose_task_is_gone_frees_its_slot(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    """The row of a running task was deleted: its slot and its key are free for the next."""
+    app = App(tmp_path / "work.db", **options)
+    first = app.process()
+    await first.__aenter__()
+    await first.tasks["job"].submit(10)
+    await asyncio.sleep(1)
+    assert [(10, 1)] == app.ran
+    await app.fleet.crash(first, found_dead=False)
+    assert 1 == edit(app.path, "DELETE FROM millpond_live")
+    async with app.process() as mp:
+        pool = mp.get_pool("jobs")
+        handles = await pool.submit_many(mp.tasks["job"].each([0, 1, 2]))
+        assert [0, 1, 2] == [await handle for handle in handles]
+        await until(lambda: drained(pool), within=60)
+        (info,) = await pool.tasks(status="failed")
+        assert "corrupt" == info.reason
+        assert mp.counts.mended
+    assert (10, 2) not in app.ran
+
+
+@pytest.mark.rows("CX-T64")
+@pytest.mark.parametrize("options", POOLS, ids=str)
+async def test_a_lease_whose_worker_is_gone_is_lost(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    """Nobody renews it and nobody is there to be buried: it is found, and the task runs again."""
+    app = App(tmp_path / "work.db", **options)
+    first = app.process()
+    await first.__aenter__()
+    handle = await first.tasks["job"].submit(11)
+    await asyncio.sleep(1)
+    await app.fleet.crash(first, found_dead=False)
+    assert 1 == edit(app.path, "DELETE FROM millpond_worker")
+    async with app.process() as mp:
+        async with asyncio.timeout(60):
+            assert 11 == await (await mp.handle(handle.id))
+    assert [(11, 1), (11, 2)] == app.ran
+
+
+@pytest.mark.rows("CX-T30")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM millpond_meta",
+        "DELETE FROM millpond_unit",
+        "DELETE FROM millpond_group",
+        "DELETE FROM millpond_seat",
+        "DELETE FROM millpond_lane",
+        "UPDATE millpond_live SET grp = NULL",
+        "UPDATE millpond_pool SET live = 99, running = 7, claimed = 3, ready = 0, later = 5",
+        """UPDATE millpond_pool SET holding = '{"nobody/1": 9}', running = 9, live = 9""",
+    ],
+)
+@pytest.mark.parametrize("options", POOLS[1:3] + POOLS[4:], ids=str)
+async def test_missing_state_is_made_again(
+    tmp_path: Path, options: dict[str, object], statement: str
+) -> None:
+    """Whatever can be counted or found again is: every task runs once, and the pool goes on."""
+    app = App(tmp_path / "work.db", **options)
+    async with app.process(work=False) as mp:
+        calls = [mp.tasks["job"].bind(number) for number in range(6)]
+        calls[3] = calls[3].options(delay=20.0)
+        handles = await mp.get_pool("jobs").submit_many(calls)
+    edit(app.path, statement)
+    async with app.process() as mp:
+        pool = mp.get_pool("jobs")
+        await until(lambda: drained(pool), within=120)
+        assert ["completed"] * 6 == await mp.status([handle.id for handle in handles])
+        assert 7 == await (await mp.tasks["job"].submit(7))
+    assert [(number, 1) for number in (0, 1, 2, 3, 4, 5, 7)] == sorted(app.ran)
