@@ -32,12 +32,10 @@ class Together(SqliteStore):
         self._done = 0
         self._working_on: SqlTables | None = None
 
-    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
-        connection = self._connection
-        assert connection is not None
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        assert self._inline is not None
         if self._working_on is None:
-            connection.execute("BEGIN IMMEDIATE")
-            self._working_on = self._unit(connection)
+            self._working_on = self._inline.begin()
         try:
             return job(self._working_on)
         finally:
@@ -48,12 +46,10 @@ class Together(SqliteStore):
     def commit(self) -> list[str]:
         """Commit what was done, and look whether the tables fit together."""
         unit, self._working_on = self._working_on, None
-        assert self._connection is not None
+        assert self._inline is not None
         if unit is not None:
-            unit.write()
-            self._connection.execute("COMMIT")
-            unit.committed()
-        return check_tables(self._connection)
+            self._inline.commit(unit)
+        return check_tables(self._inline.connection)
 
 
 async def answers(store: Store, history: list[Verb]) -> list[Step]:
