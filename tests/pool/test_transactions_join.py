@@ -54,8 +54,14 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody polls: what is not told is not heard of in time."""
+    monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 60.0)
+
+
 @pytest.mark.rows("DE-04")
-async def test_what_is_committed_is_there_together(shop: Shop) -> None:
+async def test_what_is_committed_is_there_together(shop: Shop, unasked: None) -> None:
     """The order and its task are stored by one commit, and the task runs soon after it."""
     async with shop.mp:
         with shop.orders() as own:
@@ -388,7 +394,7 @@ async def test_from_a_thread(shop: Shop) -> None:
     assert 1 == shop.count()
 
 
-async def test_another_process_is_woken(shop: Shop) -> None:
+async def test_another_process_is_woken(shop: Shop, unasked: None) -> None:
     """Once it is known to be committed the others are told: sooner than they would ask."""
     worker = Shop.__new__(Shop)
     worker.file = shop.file
