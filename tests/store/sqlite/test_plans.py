@@ -15,10 +15,10 @@ from millpond.store.protocol import Batch
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.migrate import migrate
-from millpond.store.sqlite.sql import SQL
+from millpond.store.sqlite.sql import SQL, statements
 
-CHECKS = "check_"
-"""What recounts the tables looks at every row, and says so."""
+LOOK_AT_EVERYTHING = statements("check.sql", "mend.sql")
+"""What recounts the tables, or puts them right, looks at every row, and says so."""
 
 MAY_SCAN = {
     "meta": "there is one row",
@@ -57,7 +57,7 @@ def plan(file: Connection, statement: str) -> list[str]:
     return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count)]
 
 
-STATEMENTS = [name for name in SQL if not name.startswith(CHECKS)]
+STATEMENTS = [name for name in SQL if name not in LOOK_AT_EVERYTHING]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -102,8 +102,8 @@ class Cost:
 
     def __init__(self, store: SqliteStore) -> None:
         self.steps = self.statements = 0
-        connection = store._connection
-        assert connection is not None
+        assert store._inline is not None
+        connection = store._inline.connection
         connection.set_progress_handler(self._step, 20)
         connection.set_trace_callback(self._statement)
 
