@@ -50,6 +50,9 @@ class Maintenance:
         self._drift = runtime.clock() - runtime.steady()
         self._pause = 0.0
         self.leadership = Leadership(runtime)
+        self._everything = False
+        """Whether any pool of the store may keep something, also one that is not known here."""
+        self._forgot_at = runtime.clock()
         self._kept: set[str] = set()
         """The pools of which ended tasks may be kept."""
         self._keys: dict[str, float] = {}
@@ -111,6 +114,7 @@ class Maintenance:
     def keep(self, pool: str | None) -> None:
         """A task of a pool (None = of any) ended: it is kept, and forgotten in its time."""
         first = not self._kept
+        self._everything = self._everything or pool is None
         self._kept.update(self._runtime.declared if pool is None else (pool,))
         if first:
             self._nudge.set()
@@ -155,6 +159,7 @@ class Maintenance:
         renewal = self._by_the_clock(await self._runtime.renewals.round())
         leads = await self.leadership.attend()
         moment = sooner(renewal, self._by_the_clock(self.leadership.ask_at))
+        self._forget_here()
         if not leads:
             return moment
         if self._due_at is not None and self._due_at <= self._runtime.clock():
@@ -222,6 +227,9 @@ class Maintenance:
         self._pruned_at = now
         keep = runtime.keep
         over = {pool for pool, until in self._keys.items() if until < now}
+        known = set(runtime.declared)
+        if runtime.abilities.elects and (self._everything or self._kept or over):
+            known |= await self._pools_of_all()
         chosen = self._kept | over
         if chosen and runtime.shared:
             self._records_until = now + float(keep.audit)  # type: ignore[arg-type]
@@ -229,7 +237,7 @@ class Maintenance:
             # Records are of no pool: whichever is asked forgets those of all.
             self._records_until = None
             chosen = set(list(runtime.declared)[:1])
-        for pool in sorted(chosen & runtime.declared.keys()):
+        for pool in sorted(chosen & known):
             order = Prune(
                 pool,
                 now - float(keep.completed),  # type: ignore[arg-type]
@@ -241,8 +249,6 @@ class Maintenance:
             while more:
                 more = (await runtime.store.control(order)).count >= order.limit
                 await asyncio.sleep(0)
-        runtime.waiting.forget_values(now - float(keep.completed))  # type: ignore[arg-type]
-        runtime.waiting.forget_causes(now - float(keep.failed))  # type: ignore[arg-type]
         for pool in over:
             del self._keys[pool]
         for pool in sorted(self._kept):
@@ -250,6 +256,24 @@ class Maintenance:
                 self._kept.discard(pool)
                 self._keys[pool] = now + float(keep.keys)  # type: ignore[arg-type]
         return self._prune_next(now + PRUNE_EVERY)
+
+    async def _pools_of_all(self) -> set[str]:
+        """Return every pool of the store: whoever leads looks after those of all processes."""
+        pools = set(await self._runtime.view.names())
+        if self._everything:
+            self._kept |= pools
+        self._everything = False
+        return pools
+
+    def _forget_here(self) -> None:
+        """Let go of what this process remembers beyond what is stored: nobody else can."""
+        runtime = self._runtime
+        now = runtime.clock()
+        if now < self._forgot_at + PRUNE_EVERY:
+            return
+        self._forgot_at = now
+        runtime.waiting.forget_values(now - float(runtime.keep.completed))  # type: ignore[arg-type]
+        runtime.waiting.forget_causes(now - float(runtime.keep.failed))  # type: ignore[arg-type]
 
     def _prune_next(self, soonest: float) -> float | None:
         """Return when to forget again: soon while tasks are kept, else when keys grow old."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _TRIM_AT = 256
+_NO_TIMES = (None, None, None, None)
 _new_state = object.__new__
 _FIRST = (-(1 << 63), -1)
 """A place before every other."""
@@ -78,7 +79,7 @@ class SqlLine(Line):
         """How many there are; None = that is known elsewhere, and there may be any number."""
         self._front = front
         """The first of those that are not read, as long as that is known."""
-        self._behind: tuple[int, int] | None = (0, 0) if count != 0 else None
+        self._behind: tuple[int, int] | None = _FIRST if count != 0 else None
         """Where the next page begins; None = all is read."""
         self._mine = _NOTHING
         self._size = 2
@@ -120,7 +121,7 @@ class SqlLine(Line):
 
     def begin_with(self, first: TaskRow, second: Place | None) -> None:
         """Take in the first task of the file and the place of the next, if nothing was read yet."""
-        if self._behind == (0, 0):
+        if self._behind == _FIRST:
             self._row = [first]
             self._behind = self._front = None
             if second is not None:
@@ -208,9 +209,9 @@ class SqlLine(Line):
     def _read(self) -> None:
         """Read the next page, when there is nothing left of the one before."""
         backlog, size = self._backlog, self._size
-        behind = self._behind or (0, 0)
-        name = "next_of_group" if behind == (0, 0) else "next_of_group_after"
-        after = () if behind == (0, 0) else behind
+        behind = self._behind or _FIRST
+        name = "next_of_group" if behind == _FIRST else "next_of_group_after"
+        after = () if behind == _FIRST else behind
         page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
         self._row = page  # type: ignore[assignment]
         self._head = 0
@@ -274,6 +275,11 @@ class SqlGroup(Group):
             self.due,
             int(self.ready),
         )
+
+
+def _by_id(group: Group) -> int:
+    assert isinstance(group, SqlGroup)  # noqa: S101 - every group of ours is
+    return group.id
 
 
 class SqlGroups(dict["Address", Group]):
@@ -344,7 +350,9 @@ class SqlGroups(dict["Address", Group]):
                 address = (row[2] or None, row[3] or None)
                 if not super().__contains__(address) and address not in self._absent:
                     backlog.group_of(row)
-        return super().values()
+        found = super().values()
+        # As they were made, whichever was mentioned first: so they take their places, too.
+        return found if len(found) < 2 else sorted(found, key=_by_id)
 
 
 class SqlUnits(dict[Unit, UnitState]):
@@ -440,7 +448,7 @@ class SqlUnits(dict[Unit, UnitState]):
     def write(self) -> None:
         """Send what has changed to the file."""
         backlog = self._backlog
-        saved, dropped = [], []
+        saved, untimed, dropped = [], [], []
         for unit in self._handed:
             state, stored = super().get(unit), self._stored.get(unit)
             row = None if state is None else backlog.row_of_unit(unit, state)
@@ -448,12 +456,16 @@ class SqlUnits(dict[Unit, UnitState]):
                 continue
             if row is None:
                 dropped.append((backlog.pool, unit or ""))
+            elif row[6:] == _NO_TIMES:
+                untimed.append((backlog.pool, unit or "", *row[:6]))
             else:
                 saved.append((backlog.pool, unit or "", *row))
             self._stored[unit] = row
         connection = backlog.tables.connection
         if dropped:
             connection.executemany(SQL["drop_unit"], dropped)
+        if untimed:
+            connection.executemany(SQL["save_untimed_unit"], untimed)
         if saved:
             connection.executemany(SQL["save_unit"], saved)
 
@@ -804,17 +816,18 @@ class SqlBacklog(Backlog):
     def row_of_unit(self, unit: Unit, state: UnitState) -> Row:
         """Return a unit as it should stand in the file."""
         timers, fading = self._unit_timers, self._fading
-        timer = timers.key_of(unit) if unit in timers else (None, None, None)
-        fades_at = fading.key_of(unit)[0] if unit in fading else None
+        times: tuple[float | None, ...] = _NO_TIMES
+        if unit in timers or unit in fading:
+            timer = timers.key_of(unit) if unit in timers else _NO_TIMES[:3]
+            times = (*timer, fading.key_of(unit)[0] if unit in fading else None)
         return (
             state.running,
-            int(state.paused),
-            int(state.blocked),
+            1 if state.paused else 0,
+            1 if state.blocked else 0,
             state.held_until,
             state.tat,
             len(state.groups),
-            *timer,
-            fades_at,
+            *times,
         )
 
     def expect_ends(self, tasks: Iterable[Task]) -> None:

@@ -32,6 +32,11 @@ class PlainCursors:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
+    @property
+    def total_changes(self) -> int:
+        """How many rows were changed over it, by anybody."""
+        return self._connection.total_changes
+
     def execute(self, statement: str, parameters: Iterable[Any] = (), /) -> sqlite3.Cursor:
         """Execute a statement; rows are tuples."""
         # Made by its class and not by the connection: so it has no row factory.

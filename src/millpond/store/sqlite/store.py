@@ -222,6 +222,9 @@ class SqliteStore:
         self._must_be_open()
         if self._writer is not None:
             return await self._writer.do(job)
+        return self._do_inline(job)
+
+    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
         assert self._inline is not None  # noqa: S101 - there is one where there is no writer
         return self._inline.once(job)
 

@@ -7,13 +7,13 @@ import sqlite3
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError
-from millpond.store.sqlite.connect import PATIENCE, begin
+from millpond.store.sqlite.connect import PATIENCE, begin, dispose
 from millpond.store.sqlite.errors import (
     DATABASE_ERRORS,
     code_of,
+    is_answer,
     is_poisonous,
     name_of,
-    of_database,
     translated,
 )
 from millpond.store.sqlite.lock import WritersLock
@@ -99,7 +99,7 @@ class Transactor(Generic[Unit]):
             try:
                 answer = job(unit)
             except MillpondError as error:
-                if of_database(error):
+                if not is_answer(error):
                     raise
                 refused = error
             self.commit(unit)
@@ -190,7 +190,4 @@ class Transactor(Generic[Unit]):
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                connection.close()
-            except DATABASE_ERRORS as error:
-                log.warning("closing %s failed: %s", self.path, error)
+            dispose(connection, self.path)

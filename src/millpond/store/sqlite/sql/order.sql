@@ -64,6 +64,11 @@ SELECT EXISTS (SELECT 1 FROM millpond_unit WHERE pool = ?);
 -- name: save_unit
 INSERT OR REPLACE INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- The same for one that no timer and no end of its days waits for, which costs less to say.
+-- name: save_untimed_unit
+INSERT OR REPLACE INTO millpond_unit
+       (pool, unit, running, paused, blocked, held_until, tat, groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: drop_unit
 DELETE FROM millpond_unit WHERE pool = ? AND unit = ?;
 
@@ -113,7 +118,7 @@ SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
  ORDER BY rank, seq LIMIT ?;
 
 -- name: save_group
-INSERT OR REPLACE INTO millpond_group VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_group VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: change_group
 UPDATE millpond_group SET tasks = ?, rank = ?, seq = ?, due = ?, ready = ? WHERE id = ?;

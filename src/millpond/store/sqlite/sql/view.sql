@@ -24,6 +24,7 @@ SELECT lane, sum(running = 0), min(CASE WHEN running = 1 THEN sequence END) FROM
 -- name: worker_names
 SELECT id FROM millpond_worker;
 
+-- The plus keeps the order from being had by a walk through everything that waits.
 -- name: held_in_pool
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
- WHERE l.worker IS NOT NULL AND l.running = 1 AND l.pool = ? ORDER BY l.place;
+ WHERE l.worker IS NOT NULL AND l.running = 1 AND l.pool = ? ORDER BY +l.place;

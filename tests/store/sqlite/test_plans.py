@@ -1,0 +1,153 @@
+"""No statement walks through a table, and what a claim costs does not grow with what waits."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millpond.core.control import Declare, Join
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lifecycle import Event
+from millpond.core.settle import Settlement
+from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
+from millpond.core.task import Call, NewTask
+from millpond.store.protocol import Batch
+from millpond.store.sqlite import SqliteStore
+from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.migrate import migrate
+from millpond.store.sqlite.sql import SQL, statements
+
+LOOK_AT_EVERYTHING = statements("check.sql", "mend.sql")
+"""What recounts the tables, or puts them right, looks at every row, and says so."""
+
+MAY_SCAN = {
+    "meta": "there is one row",
+    "save_meta": "there is one row",
+    "pools": "asks for all of them",
+    "workers": "asks for all of them",
+    "worker_names": "asks for all of them",
+    "open_runs": "asks for all of them; they have an index of their own",
+    "drop_audit": "looks at the first rows, as many as it says",
+    "owns_something": "the scan is of one constant",
+    "any_unit": "the scan is of one constant",
+}
+MAY_SORT = {
+    "workers": "there are few",
+    "held_in_pool": "as many as run",
+    "held_ahead_by": "as many as one worker holds",
+    "asked_to_stop": "as many as one worker holds",
+    "held_per_unit": "as many as are held, once, when keys begin to matter",
+    "lanes_with_work": "a question of people: as many as there are lanes",
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Connection:
+    """An empty database with every table."""
+    path = tmp_path_factory.mktemp("plans") / "work.db"
+    connection = connect(path)
+    migrate(connection, path, allowed=True)
+    return connection
+
+
+def plan(file: Connection, statement: str) -> list[str]:
+    """The steps SQLite would take."""
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
+    count = max(numbered, default=statement.count("?"))
+    return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count)]
+
+
+STATEMENTS = [name for name in SQL if name not in LOOK_AT_EVERYTHING]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_walks_through_a_table(name: str, file: Connection) -> None:
+    """Every row is found by an index; the exceptions are few, and each has its reason."""
+    steps = plan(file, SQL[name])
+    scans = [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
+    sorts = [step for step in steps if "TEMP B-TREE" in step]
+    assert not scans or name in MAY_SCAN, steps
+    assert not sorts or name in MAY_SORT, steps
+
+
+def test_the_exceptions_are_statements() -> None:
+    """A statement that is gone takes its exception with it."""
+    assert {*MAY_SCAN, *MAY_SORT} <= SQL.keys()
+
+
+SPECS = {
+    "plain": PoolSpec(name="p", max_concurrent=20, order=fifo()),
+    "fair": PoolSpec(name="p", max_concurrent=20, order=fair_round_robin(), max_per_key=2),
+    "limited": PoolSpec(name="p", max_concurrent=20, order=priority(), max_per_key=2),
+}
+
+
+async def with_a_queue(path: Path, spec: PoolSpec, length: int) -> SqliteStore:
+    """A store with one pool in which so many tasks wait, of many keys."""
+    store = SqliteStore(path, durability="normal", inline=True)
+    await store.control(Declare(spec), now=0.0)
+    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    for start in range(1, length, 1000):
+        tasks = [
+            NewTask(id=n, pool="p", call=Call("f"), key=f"k{n % 500}", share=f"k{n % 500}")
+            for n in range(start, start + 1000)
+        ]
+        await store.submit([Batch(tasks=tuple(tasks))], now=1.0)
+    await store.close()
+    return SqliteStore(path, durability="normal", inline=True)
+
+
+class Cost:
+    """How much work the database does, in its own steps, and how many statements it is asked."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.steps = self.statements = 0
+        assert store._inline is not None
+        connection = store._inline.connection
+        connection.set_progress_handler(self._step, 20)
+        connection.set_trace_callback(self._statement)
+
+    def _step(self) -> int:
+        self.steps += 20
+        return 0
+
+    def _statement(self, _text: str) -> None:
+        self.statements += 1
+
+
+async def cost_of_ten_rounds(store: SqliteStore) -> Cost:
+    """What it costs to settle twenty tasks and to claim the next, ten times."""
+    ask = LeaseAsk(pool="p", worker="w", want=20)
+    leased: tuple[Leased, ...] = (await store.lease(ask, now=2.0)).leased
+    cost = Cost(store)
+    for moment in range(10):
+        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+        answer = await store.settle(ends, then=ask, now=3.0 + moment)
+        assert answer.lease is not None
+        leased = answer.lease.leased
+        assert len(leased) == 20
+    await store.close()
+    return cost
+
+
+@pytest.mark.parametrize("kind", SPECS)
+async def test_a_claim_costs_the_same_however_many_wait(kind: str, tmp_path: Path) -> None:
+    """With thirty times as many tasks in the queue the database does no more for a claim."""
+    few = await with_a_queue(tmp_path / "few.db", SPECS[kind], 1_000)
+    many = await with_a_queue(tmp_path / "many.db", SPECS[kind], 30_000)
+    small, large = await cost_of_ten_rounds(few), await cost_of_ten_rounds(many)
+    assert large.statements <= small.statements * 1.25
+    assert large.steps <= small.steps * 1.25
+
+
+@pytest.mark.parametrize("kind", SPECS)
+async def test_a_claim_is_a_few_statements_however_many_it_takes(kind: str, tmp_path: Path) -> None:
+    """Reading and starting are done for all at once: not a statement for each task."""
+    store = await with_a_queue(tmp_path / "work.db", SPECS[kind], 2_000)
+    await store.lease(LeaseAsk(pool="p", worker="w", want=1), now=1.5)
+    cost = Cost(store)
+    leased = (await store.lease(LeaseAsk(pool="p", worker="w", want=19), now=2.0)).leased
+    assert len(leased) == 19
+    written_one_by_one = 0 if kind == "plain" else 3 * len(leased)
+    assert cost.statements <= 20 + written_one_by_one
+    await store.close()
