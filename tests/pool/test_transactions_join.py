@@ -427,6 +427,7 @@ async def test_another_process_is_woken(shop: Shop, unasked: None) -> None:
     assert [0, 1] == worker.sent
 
 
+@pytest.mark.memory("what is in memory has no connection to join")
 async def test_closures_and_memory_are_refused(shop: Shop) -> None:
     """A function that lives in this process has no place in a transaction, nor has memory."""
     async with shop.mp:
