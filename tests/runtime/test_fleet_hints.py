@@ -268,7 +268,8 @@ async def test_a_look_that_failed_is_made_up_for() -> None:
         await asyncio.sleep(10)
         view: Any = worker.runtime.view
         handle = await client.tasks["job"].submit()
-        due, failed = view.due, []
+        due = view.due
+        failed: list[Any] = []
 
         async def fail_once(**asked: Any) -> Any:
             if not failed:
