@@ -47,6 +47,7 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
     Executor,
