@@ -47,6 +47,7 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
     Executor,
@@ -151,6 +152,8 @@ class Millpond:
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)
+        for pool in self.pools():
+            pool.check_scope()
         self._opening = True
         try:
             runtime = self._runtime = await self._opened()
@@ -407,14 +410,18 @@ class Millpond:
         return pool
 
     def get_pool(self, name: str) -> Pool:
-        """Return the pool of a name (or id); UnknownPool if there is none."""
+        """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
         found = self._pools.get(name)
-        if found is None:
-            found = next((pool for pool in self._pools.values() if pool.id == name), None)
-        if found is None:
-            known = ", ".join(self._pools) or "none"
-            raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
-        return found
+        if found is not None:
+            return found
+        meant = [pool for pool in self._pools.values() if name in (pool.id, pool.name)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            which = ", ".join(pool.id for pool in meant)
+            raise UnknownPool(f"{name!r} may be any of {which}: say which, by its id", pool=name)
+        known = ", ".join(self._pools) or "none"
+        raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
 
     def pools(self) -> list[Pool]:
         """Return every pool, in the order they were made."""

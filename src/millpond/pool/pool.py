@@ -20,6 +20,7 @@ from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.scope import check_scope, default_scope
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
