@@ -61,7 +61,17 @@ class Plan:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.disarm()
+        self._armed = False
+        self._at, self._times = 0, 0
+        self._how: How = "before"
+        self._name = "SQLITE_IOERR"
+        self._only: str | None = None
+        self._chance, self._dice = 0.0, random.Random(0)
+        self._names: Sequence[str] = ()
+        self.calls = 0
+        """How many there were since it was armed."""
+        self.failed: list[str] = []
+        """The statements that were made to fail."""
         self.factory = factory_of(self)
         """What `connect` makes connections of."""
 
@@ -76,29 +86,21 @@ class Plan:
     ) -> None:
         """Let the call number `at` from now fail, and as many behind it; `only` one statement's."""
         with self._lock:
-            self._armed, self.calls, self.failed, self._only = True, 0, [], only
+            self.disarm()
+            self._armed, self._only = True, only
             self._at, self._times, self._how, self._name = at, times, how, name
 
     def arm_at_random(self, chance: float, seed: int, names: Sequence[str] = tuple(CODES)) -> None:
         """Let calls fail with a chance, each in any way."""
         with self._lock:
             self.disarm()
+            self._at, self._times, self._only = 0, 0, None
             self._armed, self._chance, self._names = True, chance, names
             self._dice = random.Random(seed)
 
     def disarm(self) -> None:
         """Let everything succeed."""
-        self._armed = False
-        self._chance, self._dice = 0.0, random.Random(0)
-        self._names: Sequence[str] = ()
-        self.calls = 0
-        """How many there were."""
-        self.failed: list[str] = []
-        """The statements that were made to fail."""
-        self._at, self._times = 0, 0
-        self._only: str | None = None
-        self._how: How = "before"
-        self._name = "SQLITE_IOERR"
+        self._armed, self._chance, self.calls, self.failed = False, 0.0, 0, []
 
     def call(self, connection: sqlite3.Connection, what: str, carry_out: Callable[[], T]) -> T:
         """Carry out a call, unless it is the one."""
@@ -147,7 +149,7 @@ def factory_of(plan: Plan) -> type[Connection]:
         def fetchall(self) -> list[Any]:
             return plan.call(self.connection, f"fetch of {self._what}", super().fetchall)
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
             return iter(self.fetchall())
 
     class FaultyConnection(Connection):

@@ -10,6 +10,7 @@ one, the locks SQLite relies on may not work: keep the file on a local disk.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -29,6 +30,8 @@ from millpond.store.sqlite.errors import DATABASE_ERRORS, folder_missing, is_bus
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+log = logging.getLogger("millpond.sqlite")
 
 Durability: TypeAlias = Literal["full", "normal"]
 
@@ -97,6 +100,23 @@ def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIE
     whoever does not sleep. A connection that begins here should have no busy timeout.
     """
     _insist(connection, path, "BEGIN IMMEDIATE", patience)
+
+
+def dispose(connection: sqlite3.Connection, path: Path) -> None:
+    """Close a connection that may be broken; it must not keep anybody from writing.
+
+    SQLite keeps a closed connection, and its transaction, until the last of its cursors is gone:
+    those of a call that failed are gone with its traceback, whenever that is.
+    """
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except DATABASE_ERRORS as error:
+        log.warning("a transaction on %s could not be undone: %s", path, error)
+    try:
+        connection.close()
+    except DATABASE_ERRORS as error:
+        log.warning("closing %s failed: %s", path, error)
 
 
 def check_version(found: tuple[int, ...]) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, TypeVar
 
+from millpond.store.sqlite.connect import dispose
 from millpond.store.sqlite.errors import DATABASE_ERRORS, is_poisonous, translated
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
     from pathlib import Path
-
-log = logging.getLogger("millpond.sqlite")
 
 T = TypeVar("T")
 
@@ -63,7 +61,4 @@ class Reader:
         """Let the connection go; safe twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                connection.close()
-            except DATABASE_ERRORS as error:
-                log.warning("closing %s failed: %s", self._path, error)
+            dispose(connection, self._path)

@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError
-from millpond.store.sqlite.connect import PATIENCE, begin
+from millpond.store.sqlite.connect import PATIENCE, begin, dispose
 from millpond.store.sqlite.errors import (
     DATABASE_ERRORS,
     code_of,
@@ -190,7 +190,4 @@ class Transactor(Generic[Unit]):
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                connection.close()
-            except DATABASE_ERRORS as error:
-                log.warning("closing %s failed: %s", self.path, error)
+            dispose(connection, self.path)

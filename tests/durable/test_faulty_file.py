@@ -1,0 +1,59 @@
+"""A whole Millpond over a database whose calls fail now and then: nothing lost, nothing extra."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from millpond import Millpond
+from millpond.core.errors import OutcomeUnknown, StoreError
+from millpond.store.sqlite import SqliteStore
+from millpond.store.sqlite.connect import connect
+from millpond.store.sqlite.recount import check_tables
+from millpond.testing.files import fresh_file
+from millpond.testing.sqlite_faults import Plan
+
+TASKS = 120
+
+
+@pytest.mark.rows("TRAP-10", "HN-21")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.real_loop
+async def test_every_acknowledged_task_ends_and_none_runs_that_was_refused(seed: int) -> None:
+    """Faults come while tasks are submitted and while they are worked on, and then cease."""
+    ran: Counter[int] = Counter()
+    plan = Plan()
+    with fresh_file() as path:
+        mp = Millpond()
+        mp.make_store = lambda: SqliteStore(path, durability="normal", factory=plan.factory)
+        pool = mp.pool("pool", max_concurrent=8)
+
+        @pool.task
+        async def work(number: int) -> int:
+            ran[number] += 1
+            await asyncio.sleep(0.001)
+            return number
+
+        async with mp:
+            plan.arm_at_random(0.02, seed)
+            told = await asyncio.gather(*map(work.submit, range(TASKS)), return_exceptions=True)
+            await asyncio.sleep(0.3)
+            assert plan.calls
+            plan.disarm()
+            for one in told:
+                assert not isinstance(one, BaseException) or isinstance(one, StoreError), one
+            refused = {
+                number
+                for number, one in enumerate(told)
+                if isinstance(one, StoreError) and not isinstance(one, OutcomeUnknown)
+            }
+            await asyncio.wait_for(pool.drain(), 40)
+            for number, one in enumerate(told):
+                if not isinstance(one, BaseException):
+                    assert number == await one
+            assert not refused & ran.keys()
+        connection = connect(path)
+        assert [] == check_tables(connection)
+        left = connection.execute("SELECT count(*) FROM millpond_live").fetchone()
+        connection.close()
+        assert (0,) == left
