@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -177,9 +178,10 @@ async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> Non
     (client, pool), (worker, _) = process(harbour), process(harbour, work=True)
     call = client.tasks["call"]
     async with client, worker:
-        async with pool.run("nightly") as run:
-            await run.submit(call.bind())
+        async with AsyncExitStack() as stack:
             async with client.worker():
+                run = await stack.enter_async_context(pool.run("nightly"))
+                await run.submit(call.bind())
                 await asyncio.sleep(1)
             # Its only worker has left, and still it may add to the run.
             await run.submit(call.bind())
