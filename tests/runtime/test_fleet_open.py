@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Join, Leave
 from millpond.core.errors import AlreadyOpen, ConfigError, NotSupported
 from millpond.store.clock import ForwardClock
-from tests.runtime.durable import Harbour, Ship
 
 
 def declared(mp: Millpond) -> Pool:
@@ -220,7 +220,7 @@ async def test_opening_twice_at_once_is_refused() -> None:
         await go.wait()
         return _still(harbour)
 
-    mp._opened_file = slow_store  # type: ignore[method-assign]
+    mp._opened_file = slow_store  # type: ignore[method-assign, assignment]
     first = asyncio.ensure_future(mp.__aenter__())
     await opened.wait()
     with pytest.raises(AlreadyOpen):
@@ -244,7 +244,7 @@ async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_a
             raise ConnectionError("away")
         return _still(harbour)
 
-    mp._opened_file = fails_once  # type: ignore[method-assign]
+    mp._opened_file = fails_once  # type: ignore[method-assign, assignment]
     with pytest.raises(ConnectionError):
         async with mp:
             pass
