@@ -22,7 +22,7 @@ log = logging.getLogger("millpond.poll")
 POLL_FLOOR = 1.0
 """The floor: seconds between two looks at a shared store, per process."""
 
-ROOM_FLOOR = 0.05
+ROOM_FLOOR = 0.02
 """The same while somebody stands in line for room, which is made without a word."""
 
 FAR = 3e8
