@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from millpond.core.audit import Record
     from millpond.core.task import Task
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import View
@@ -19,14 +20,10 @@ REMEMBERED = 10 * PAGE
 
 
 class RunEnds:
-    """Reads on from where it was: each end of a task of one run is told once.
-
-    Of a store that can list them it asks for those of the run. Of any other it reads the audit.
-    """
+    """Reads the audit on from where it was: each end of a task of one run is told once."""
 
     def __init__(self, runtime: Runtime, run: int) -> None:
-        self._view: Any = runtime.view
-        self._lists = hasattr(self._view, "run_ends")
+        self._view = runtime.view
         self.run = run
         self._position = 0
         self._told: dict[tuple[int, float | None], None] = {}
@@ -34,48 +31,34 @@ class RunEnds:
 
     async def begin(self) -> None:
         """Begin here: what has ended before is not told."""
-        if not self._lists:
-            self._position = await end_of_audit(self._view)
-            return
-        async for _ in self.more():
-            pass
+        self._position = await end_of_audit(self._view)
 
     async def more(self) -> AsyncIterator[Task]:
         """Yield what has ended since it was last asked."""
         while True:
-            tasks, read = await (self._listed() if self._lists else self._audited())
-            for task in tasks:
-                known = (task.new.id, task.finished_at)
-                if task.status.terminal and known not in self._told:
-                    self._note(known)
-                    yield task
-            if not read:
+            page = await self._view.audit(after=self._position, limit=PAGE)
+            if not page.records:
                 return
+            self._position = page.next
+            ended = [record.task for record in page.records if self._tells_an_end(record)]
+            for one in dict.fromkeys(ended):
+                task = None if one is None else await self._view.task(one)
+                if task is not None and task.status.terminal and self._is_news(task):
+                    yield task
 
-    def _note(self, known: tuple[int, float | None]) -> None:
+    def _tells_an_end(self, record: Record) -> bool:
+        """Return whether a record is that of an end of one of the run's own tasks."""
+        over = record.after is not None and record.after.terminal
+        return over and record.run == self.run and not record.pool.endswith(CALLBACKS)
+
+    def _is_news(self, task: Task) -> bool:
+        known = (task.new.id, task.finished_at)
+        if known in self._told:
+            return False
         self._told[known] = None
         if len(self._told) > REMEMBERED:
             del self._told[next(iter(self._told))]
-
-    async def _listed(self) -> tuple[list[Task], bool]:
-        page = await self._view.run_ends(self.run, after=self._position, limit=PAGE)
-        self._position = page.next if page.next is not None else self._position
-        return list(page.tasks), bool(page.tasks)
-
-    async def _audited(self) -> tuple[list[Task], bool]:
-        page = await self._view.audit(after=self._position, limit=PAGE)
-        self._position = page.next
-        ended = [
-            record.task
-            for record in page.records
-            if record.run == self.run
-            and record.task is not None
-            and record.after is not None
-            and record.after.terminal
-            and not record.pool.endswith(CALLBACKS)
-        ]
-        found = [await self._view.task(task) for task in dict.fromkeys(ended)]
-        return [task for task in found if task is not None], bool(page.records)
+        return True
 
 
 async def end_of_audit(view: View) -> int:

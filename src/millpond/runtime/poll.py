@@ -22,7 +22,7 @@ log = logging.getLogger("millpond.poll")
 POLL_FLOOR = 1.0
 """The floor: seconds between two looks at a shared store, per process."""
 
-ROOM_FLOOR = 0.05
+ROOM_FLOOR = 0.02
 """The same while somebody stands in line for room, which is made without a word."""
 
 FAR = 3e8
@@ -37,8 +37,11 @@ class Polling:
         self._task: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         self._looked_at = 0.0
+        self._all_looked_at = -POLL_FLOOR
         self._behind = False
         """Whether something was written that nobody here has looked at."""
+        self._told = False
+        """Whether somebody said so, and it should not wait."""
 
     def start(self) -> None:
         """Begin, if others may use the store."""
@@ -55,7 +58,7 @@ class Polling:
 
     def look_now(self) -> None:
         """There is more to see than could be told."""
-        self._behind = True
+        self._behind = self._told = True
         self._stirred.set()
 
     def hurry(self) -> None:
@@ -76,7 +79,7 @@ class Polling:
         steady, away = self._runtime.steady, False
         while True:
             delay = self._next() - steady()
-            if delay > 0 and not self._behind:
+            if delay > 0 and not self._told:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay):
                         await self._stirred.wait()
@@ -94,10 +97,17 @@ class Polling:
                 away = False
 
     async def _round(self) -> None:
-        changed = self._runtime.abilities.changed
+        runtime = self._runtime
+        changed = runtime.abilities.changed
         if changed is not None and not await changed() and not self._behind:
             return
-        self._behind = False
+        runtime.submitter.room_anywhere()
+        if self._looked_at < self._all_looked_at + POLL_FLOOR and not self._told:
+            # It was only for those who stand in line; the rest has its time.
+            self._behind = True
+            return
+        self._behind = self._told = False
+        self._all_looked_at = self._looked_at
         try:
             await self._look()
         except BaseException:
@@ -105,9 +115,8 @@ class Polling:
             raise
 
     async def _look(self) -> None:
-        """Offer room, look for ends, and send workers where something waits."""
+        """Look for ends, and send workers where something waits."""
         runtime = self._runtime
-        runtime.submitter.room_anywhere()
         runtime.maintenance.others_wrote()
         await runtime.waiting.look()
         await runtime.progress.look()
