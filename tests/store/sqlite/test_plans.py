@@ -102,8 +102,8 @@ class Cost:
 
     def __init__(self, store: SqliteStore) -> None:
         self.steps = self.statements = 0
-        connection = store._connection
-        assert connection is not None
+        assert store._inline is not None
+        connection = store._inline.connection
         connection.set_progress_handler(self._step, 20)
         connection.set_trace_callback(self._statement)
 
