@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -22,6 +22,12 @@ demo: venv      ## see it work; ARGS="..." is passed on
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
+	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(QUICK:%=tests/pool/test_%.py))
+
+QUICK := control dead_letters lanes limits retry runs submit cancel idempotency
+
+test-stores: venv  ## tests of pools on SQLite instead of memory; `make test` runs a quick part of it
+	@MILLPOND_STORE=sqlite $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS)
 
 lint: venv      ## ruff, mypy --strict, import arrows
 	@$(PY) -m ruff check $(CODE)

@@ -9,6 +9,7 @@ from typing import Any
 from millpond.core import spec
 from millpond.core.backoff import Retry
 from millpond.core.rate import Rate
+from millpond.pool.context import Context
 from millpond.pool.millpond import Millpond
 from millpond.pool.options import Options
 from millpond.pool.pool import Pool
@@ -107,6 +108,8 @@ def page(root: Path) -> str:
         ("Options of a task", options, meanings["submit"]),
         ("pool.submit(...)", parameters(Pool.submit), meanings["call"]),
         ("pool.drain(...)", parameters(Pool.drain), meanings["drain"]),
+        ("ctx.commit(...)", parameters(Context.commit), meanings["commit"]),
+        ("ctx.transaction(...)", parameters(Context.transaction), meanings["transaction"]),
         ("Retry(...)", parameters(Retry), meanings["retry"]),
         ("Rate(...)", parameters(Rate), meanings["rate"]),
     )

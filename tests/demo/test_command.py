@@ -1,8 +1,10 @@
 """`python -m millpond.demo`: its options, its exit codes and its two machine-readable ways."""
 
+import contextlib
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from millpond.demo import __main__ as command
-from millpond.demo import report, screen
+from millpond.demo import depot, report, screen
 from millpond.demo.report import Report, Show, give
 from millpond.demo.story import CannotGoOn, Scene
 
@@ -100,15 +102,29 @@ def test_however_it_ends_no_worker_stays(sent: signal.Signals, tmp_path: Path) -
     with subprocess.Popen(
         [sys.executable, "-m", "millpond.demo"],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         env=environment(tmp_path),
     ) as running:
-        until(lambda: 3 == len(workers_of(tmp_path)))
+        until(lambda: work_is_done_in(tmp_path))
+        assert workers_of(tmp_path)
         running.send_signal(sent)
-        code = running.wait(PATIENCE)
-    assert {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[sent] == code
+        _, told = running.communicate(timeout=PATIENCE)
+    assert {
+        signal.SIGINT: (130, "\nstopped\n"),
+        signal.SIGTERM: (143, ""),
+        signal.SIGKILL: (-9, ""),
+    }[sent] == (running.returncode, told)
     until(lambda: not workers_of(tmp_path))
     assert sent is signal.SIGKILL or [] == list(tmp_path.iterdir())
+
+
+def work_is_done_in(folder: Path) -> bool:
+    """Whether the workers of a demo have written something into their ledger."""
+    for file in folder.glob("millpond-demo-*/work.db"):
+        with contextlib.suppress(sqlite3.Error):
+            return bool(depot.entries(file))
+    return False
 
 
 def until(there: Callable[[], bool]) -> None:

@@ -76,6 +76,7 @@ def write(ctx: Context | SyncContext) -> Callable[[Any], int]:
 
 @pytest.mark.parametrize("how", ["commit", "transaction"])
 @pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.rows("DE-18")
 async def test_writes_follow_ups_and_completion_are_one(books: Books, how: str, kind: str) -> None:
     """All of it is there when the task has completed, whatever the handler returns."""
 

@@ -140,7 +140,6 @@ async def test_a_batch_is_one(shop: Shop) -> None:
             assert list(range(20)) == [await handle for handle in handles]
 
 
-@pytest.mark.rows("HN-05")
 async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
     """block_submitter cannot wait here: PoolFull; the caller's own tasks count."""
     shop = Shop(tmp_path, backpressure=bounded(3, on_full="block_submitter"))
@@ -159,7 +158,7 @@ async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
     assert 1 == shop.count()
 
 
-@pytest.mark.rows("DE-07")
+@pytest.mark.rows("DE-R01")
 async def test_idempotency_inside(shop: Shop) -> None:
     """A key answers inside the transaction that has it, after it, and not once it was undone."""
     shop.mp.work = False

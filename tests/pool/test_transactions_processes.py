@@ -94,7 +94,7 @@ def working(folder: Path) -> Iterator[Workers]:
             workers.kill(worker)
 
 
-@pytest.mark.rows("TRAP-1", "DP-10")
+@pytest.mark.rows("DE-18", "DP-10")
 async def test_each_effect_once_whoever_is_killed(tmp_path: Path) -> None:
     """Workers die at random moments; every task has one row in the ledger, and completed."""
     dice = random.Random(7)
@@ -151,7 +151,6 @@ async def test_a_zombie_writes_nothing(tmp_path: Path, how: str, fenced: bool) -
         assert expected == workers.ledger()
 
 
-@pytest.mark.rows("DE-20")
 async def test_a_step_is_done_once_and_its_progress_stays(tmp_path: Path) -> None:
     """Its process is killed after the step; the next attempt is given what the step gave."""
     with working(tmp_path) as workers:

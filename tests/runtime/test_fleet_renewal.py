@@ -231,3 +231,29 @@ async def test_a_store_that_does_not_answer_does_not_keep_anybody_from_closing()
         assert time.monotonic() - began < 5
     finally:
         free.set()
+
+
+async def _left_open() -> Millpond:
+    """A Millpond that works on something and that nobody closes."""
+    mp, pool = process(Harbour())
+
+    @pool.task
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    await mp.__aenter__()
+    await never.submit()
+    await until(lambda: mp.runtime.workers[0].jobs)
+    return mp
+
+
+def test_a_loop_that_was_closed_under_an_open_millpond_is_not_kept_alive() -> None:
+    """Nothing runs there any more, so its leases end, and others take over what it held."""
+    with asyncio.Runner() as runner:
+        mp = runner.run(_left_open())
+        name = f"millpond-renewal-{mp.runtime.owner}"
+        (thread,) = [one for one in threading.enumerate() if one.name == name]
+
+    thread.join(5 * LEASE)
+
+    assert not thread.is_alive()

@@ -164,3 +164,16 @@ async def test_the_audit_keeps_its_limit_to_twice_that(limit: int) -> None:
         assert number + 1 == page.next
         assert min(limit, number) <= len(page.records) <= 2 * limit
         assert all(each.task == number for each in page.records[-1:])
+
+
+@pytest.mark.parametrize("ended_before", range(60, 70))
+async def test_a_redriven_task_is_not_swept_out_with_the_ended(ended_before: int) -> None:
+    """Whenever what has ended is cleared away from among the living."""
+    store = await opened()
+    await submit(store, *(new_task(one) for one in range(1, ended_before + 1)))
+    await store.control(Cancel(tuple(range(1, ended_before + 1))), now=2.0)
+
+    await store.control(Redrive((1,)), now=3.0)
+
+    page = await store.view.tasks("p", status=Status.QUEUED)
+    assert [1] == [task.new.id for task in page.tasks]

@@ -1,33 +1,42 @@
-"""A process that does nothing for a supervisor to hurt: `python dummy.py ROLE HOME HOW PARENT`.
+"""A process that does nothing for a supervisor to hurt: `python dummy.py ROLE HOME MANNER PARENT`.
 
-A worker waits to be told to stop. A submitter ends by itself once four processes have ended.
+A worker waits to be told to stop. A submitter ends by itself once four processes have ended. It
+knows nothing of Millpond: it has to start at once.
 """
 
+import json
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from millpond.testing.torture.member import end_with_parent
-
 
 def main() -> int:
     """Do what the role says."""
     role, home, manner, parent = sys.argv[1:]
-    end_with_parent(int(parent))
-    if role == "submitter":
-        ledger = Path(home) / "ledger.jsonl"
-        while ledger.read_text().count('"what":"gone"') < 4:
-            time.sleep(0.02)
-        return 0
+    ledger = Path(home) / "ledger.jsonl"
+    if manner == "feeble" and role == "worker":
+        born(ledger, role)
+        return 3
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if manner == "feeble" and role == "worker":
-        return 3
-    while True:
-        time.sleep(60)
+    born(ledger, role)
+    while os.getppid() == int(parent):
+        if role == "submitter" and ledger.read_text().count('"what":"gone"') >= 4:
+            return 0
+        time.sleep(0.02)
+    return 70
+
+
+def born(ledger: Path, role: str) -> None:
+    """Write down that it is at work."""
+    who = {"pid": os.getpid(), "owner": "nobody", "role": role, "number": 0}
+    line = {"what": "born", "wall": time.time(), "mono": time.monotonic(), **who}
+    with ledger.open("a") as file:
+        file.write(f"\n{json.dumps(line)}\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millpond.core.task import Fence
-from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Ledger, read
+from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Ledger, Tail, read
 
 FENCE = Fence(1, 2, 3)
 
@@ -84,3 +84,21 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     line = ledger.write(Gone, child=2**31, role="pulse", number=0, code=-9, asked=False)
     ledger.close()
     assert ([line], 0) == read(tmp_path / "ledger")
+
+
+def test_the_tail_of_a_ledger_is_what_is_new(tmp_path: Path) -> None:
+    """Each line is given once, and none before it is whole."""
+    path = tmp_path / "ledger"
+    ledger = Ledger(path)
+    tail = Tail(path)
+    assert [] == tail.read()
+    first = ledger.write(Born, owner="first", role="worker", number=0)
+    assert [first] == tail.read()
+    second = ledger.write(Born, owner="second", role="worker", number=0)
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-9])
+    assert [] == tail.read()
+    with path.open("ab") as file:
+        file.write(raw[-9:])
+    assert [second] == tail.read()
+    ledger.close()

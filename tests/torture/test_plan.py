@@ -76,7 +76,7 @@ def blows(seed: int) -> list[tuple[str, str, int, float]]:
     return [
         (str(blow.how), blow.role, blow.number, blow.seconds)
         for tick in range(12_000)
-        for blow in violence.due(tick / 100, moving, 0)
+        for blow in violence.due(tick / 100, moving, moving, 0)
     ]
 
 
@@ -100,6 +100,21 @@ def test_no_more_are_frozen_than_leaves_somebody_to_notice() -> None:
     """With two frozen, kills go on and freezes do not."""
     violence = Violence(ORDERS)
     moving = [("worker", 0), ("worker", 1)]
-    given = [blow for tick in range(12_000) for blow in violence.due(tick / 100, moving, 2)]
+    given = [blow for tick in range(12_000) for blow in violence.due(tick / 100, moving, moving, 2)]
     assert given
     assert not [blow for blow in given if blow.seconds]
+
+
+def test_those_that_start_slowly_are_let_come_to_work() -> None:
+    """While nobody is at work nobody is hit; a process that starts while others work, sometimes."""
+    violence = Violence(ORDERS)
+    starting, at_work = [("worker", 0), ("worker", 1)], [("worker", 2), ("worker", 3)]
+    assert not [blow for tick in range(6_000) for blow in violence.due(tick / 100, (), starting, 0)]
+    given = [
+        blow
+        for tick in range(6_000, 60_000)
+        for blow in violence.due(tick / 100, at_work, starting, 0)
+    ]
+    early = [blow for blow in given if blow.number < 2]
+    assert 0 < len(early) < len(given) / 5
+    assert not [blow for blow in early if blow.seconds]

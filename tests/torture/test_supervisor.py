@@ -116,6 +116,27 @@ def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[S
         stage.supervisor.run(lambda: False)
 
 
+def test_a_fleet_that_never_comes_to_work_is_given_up(
+    tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is hurt before all were there; if that never is, it is said."""
+    monkeypatch.setattr(module, "TO_COME", 0.0)
+    stage = Stage(tmp_path)
+    stages.append(stage)
+    with pytest.raises(Unfinished, match="did not come to work"):
+        stage.supervisor.run(lambda: True)
+
+
+def test_a_fleet_in_which_nothing_begins_is_given_up_sooner(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    """A slow fleet has time; one that stands still has not."""
+    stage = Stage(tmp_path, seconds=0.5, patience=50.0, stalled=0.6)
+    stages.append(stage)
+    with pytest.raises(Unfinished, match=r"no handler has begun for 0\.6 s"):
+        stage.supervisor.run(lambda: False)
+
+
 def test_a_process_that_does_not_stop_is_named(
     tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,14 +160,19 @@ def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
     assert [line for line in fell if not line.asked]
 
 
-def test_processes_end_with_their_supervisor(tmp_path: Path) -> None:
+def test_processes_end_with_their_supervisor() -> None:
     """Even one that was killed and could see to nothing: its children find themselves alone."""
+    child = """
+import os, sys, time
+from millpond.testing.torture.member import end_with_parent
+end_with_parent(int(sys.argv[1]))
+time.sleep(600)
+"""
     parent = f"""
 import os, subprocess, sys, time
-dummy = [sys.executable, {str(DUMMY)!r}, "worker", {str(tmp_path)!r}, "deaf", str(os.getpid())]
-child = subprocess.Popen(dummy)
+child = subprocess.Popen([sys.executable, "-c", {child!r}, str(os.getpid())])
 print("started", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import sys
 import threading
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond import Context, Millpond, fair_round_robin
-from millpond.pool.address import file_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from millpond.store.sqlite.lent import LentConnection
 
 LIMIT, LIMIT_EACH = 12, 8
 LEASE = 30.0
@@ -37,32 +40,29 @@ def make(url: str | None = None) -> Millpond:
     )
 
     @parcels.task(key="tenant")
-    async def pack(ctx: Context, seconds: float, tenant: str) -> str:
-        """Take a while, and write into the ledger that it is done."""
+    async def pack(ctx: Context, seconds: float, tenant: str) -> None:  # noqa: ARG001 - its key
+        """Take a while, then write down that it is done: in the transaction that ends the task."""
         await asyncio.sleep(seconds)
-        enter(ledger_of(mp), ctx.task_id)
-        return tenant
+        await ctx.commit(partial(enter, task=ctx.task_id))
 
     return mp
 
 
-def ledger_of(mp: Millpond) -> Path:
-    """Return the file that handlers write their effects into: it stands beside the store."""
-    file = file_of(mp.url)
-    if file is None:
-        raise RuntimeError("parcels are packed from a SQLite file; name one with --store")
-    return file.with_name(f"{file.name}.ledger")
+def lay_out(file: Path) -> None:
+    """Make the ledger: a table of our own in the file of the store. It would take a task twice."""
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE ledger (task INTEGER NOT NULL)")
 
 
-def enter(ledger: Path, task: int) -> None:
-    """Add a line, whole, whoever else writes at the same time."""
-    with ledger.open("ab", buffering=0) as file:
-        file.write(f"{task}\n".encode())
+def enter(database: LentConnection, task: int) -> None:
+    """Write into the ledger that a task is done."""
+    database.execute("INSERT INTO ledger VALUES (?)", (task,))
 
 
-def entries(ledger: Path) -> list[int]:
-    """Return the tasks whose effect was written down, once for each time."""
-    return [int(line) for line in ledger.read_text("ascii").split()] if ledger.exists() else []
+def entries(file: Path) -> list[int]:
+    """Return the tasks in the ledger, once for each time they were written."""
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        return [task for (task,) in database.execute("SELECT task FROM ledger")]
 
 
 @contextlib.asynccontextmanager

@@ -207,7 +207,9 @@ class RenewalThread:
     def _next(self) -> list[Kept] | None:
         """Wait until something is due; return which workers to renew, or None at the end."""
         with self._stir:
-            while not self._over:
+            # Where the loop was closed and the Millpond was not, nothing runs any more that a
+            # lease would be for: what it held is given to others when that is over.
+            while not self._over and not self._loop.is_closed():
                 now = time.monotonic()
                 due = [kept for kept in self._kept if self._make and kept.due <= now]
                 if due or (self._presence is not None and self._look_at <= now):

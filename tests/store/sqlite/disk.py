@@ -15,7 +15,7 @@ from millpond.core.task import Call
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
 from millpond.store.sqlite.recount import check_tables
-from millpond.testing.conformance.lab import POOL, Lab
+from millpond.testing.conformance.lab import Lab
 
 NEW_MOUNTS, RECURSIVE, PRIVATE = 0x20000, 16384, 1 << 18
 

@@ -1,4 +1,4 @@
-"""What disks do: they fill up, tear what was being written, and lose files; processes are killed."""
+"""What disks do: they fill up, tear what was written last, lose files; and processes are killed."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,8 @@ async def test_a_transaction_that_does_not_end_is_an_error(
 ) -> None:
     """Each who asked is told, nothing is stored, and afterwards all is well."""
     path = tmp_path / "work.db"
-    monkeypatch.setitem(writer_module.Writer.__init__.__kwdefaults__, "patience", 0.2)
+    impatient = partial(writer_module.Writer, patience=0.2)
+    monkeypatch.setattr("millpond.store.sqlite.store.Writer", impatient)
     store = SqliteStore(path, durability="normal")
     lab = await Lab.around(store)
     await lab.declare()
@@ -190,6 +192,12 @@ async def test_a_transaction_that_does_not_end_is_an_error(
     assert {task} == stored(path)
 
 
+def delete(path: Path) -> None:
+    """Delete a database with all that is beside it."""
+    for beside in path.parent.glob(f"{path.name}*"):
+        beside.unlink()
+
+
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
 @pytest.mark.real_loop
 async def test_a_file_deleted_under_us_is_found_out(tmp_path: Path, replaced: bool) -> None:
@@ -199,8 +207,7 @@ async def test_a_file_deleted_under_us_is_found_out(tmp_path: Path, replaced: bo
     lab = await Lab.around(store)
     await lab.declare()
     await lab.put()
-    for beside in tmp_path.glob("work.db*"):
-        beside.unlink()
+    delete(path)
     if replaced:
         connect(path).close()
     for _ in range(2):

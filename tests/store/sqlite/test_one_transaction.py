@@ -17,6 +17,7 @@ from millpond.store.protocol import Batch, Store
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.recount import check_tables
 from millpond.store.sqlite.tables import SqlTables
+from millpond.store.sqlite.transact import Transactor
 from millpond.testing.history import Raised, Verb, carry_out, trace
 from millpond.testing.simulation import memory_store, simulate_on
 
@@ -32,10 +33,9 @@ class Together(SqliteStore):
         self._done = 0
         self._working_on: SqlTables | None = None
 
-    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
-        assert self._inline is not None
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
         if self._working_on is None:
-            self._working_on = self._inline.begin()
+            self._working_on = self.writing.begin()
         try:
             return job(self._working_on)
         finally:
@@ -43,13 +43,18 @@ class Together(SqliteStore):
             if self._done % self._verbs_each == 0:
                 self.commit()
 
+    @property
+    def writing(self) -> Transactor[SqlTables]:
+        """What begins and commits."""
+        assert self._inline is not None
+        return self._inline
+
     def commit(self) -> list[str]:
         """Commit what was done, and look whether the tables fit together."""
         unit, self._working_on = self._working_on, None
-        assert self._inline is not None
         if unit is not None:
-            self._inline.commit(unit)
-        return check_tables(self._inline.connection)
+            self.writing.commit(unit)
+        return check_tables(self.writing.connection)
 
 
 async def answers(store: Store, history: list[Verb]) -> list[Step]:

@@ -15,6 +15,7 @@ import pytest
 from tests.store.sqlite.counting import Entries, adding, table, words
 
 from millpond.core.errors import (
+    IllegalTransition,
     OutcomeUnknown,
     PoolClosed,
     StoreClosed,
@@ -25,6 +26,7 @@ from millpond.core.errors import (
     StoreLocked,
     StoreMissing,
 )
+from millpond.core.lifecycle import Event, Status, advance
 from millpond.store.sqlite import writer as writer_module
 from millpond.store.sqlite.connect import begin, connect
 from millpond.store.sqlite.lock import WritersLock
@@ -221,6 +223,18 @@ async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
     assert (2, 3) == (first, second)
     assert ["held", "a", "b"] == words(path)
     assert [3] == groups
+
+
+async def test_an_impossible_arrow_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
+    def half_done(unit: Entries) -> None:
+        unit.add("half")
+        advance(Status.RUNNING, Event.LEASE)
+
+    one, other, two = await gathered(opened(), adding("one"), half_done, adding("two"))
+
+    assert isinstance(other, IllegalTransition)
+    assert (2, 3) == (one, two)
+    assert ["held", "one", "two"] == words(path)
 
 
 async def test_a_bug_alone_is_not_tried_again(path: Path, opened: Opening) -> None:

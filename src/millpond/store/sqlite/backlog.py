@@ -79,7 +79,7 @@ class SqlLine(Line):
         """How many there are; None = that is known elsewhere, and there may be any number."""
         self._front = front
         """The first of those that are not read, as long as that is known."""
-        self._behind: tuple[int, int] | None = (0, 0) if count != 0 else None
+        self._behind: tuple[int, int] | None = _FIRST if count != 0 else None
         """Where the next page begins; None = all is read."""
         self._mine = _NOTHING
         self._size = 2
@@ -121,7 +121,7 @@ class SqlLine(Line):
 
     def begin_with(self, first: TaskRow, second: Place | None) -> None:
         """Take in the first task of the file and the place of the next, if nothing was read yet."""
-        if self._behind == (0, 0):
+        if self._behind == _FIRST:
             self._row = [first]
             self._behind = self._front = None
             if second is not None:
@@ -209,9 +209,9 @@ class SqlLine(Line):
     def _read(self) -> None:
         """Read the next page, when there is nothing left of the one before."""
         backlog, size = self._backlog, self._size
-        behind = self._behind or (0, 0)
-        name = "next_of_group" if behind == (0, 0) else "next_of_group_after"
-        after = () if behind == (0, 0) else behind
+        behind = self._behind or _FIRST
+        name = "next_of_group" if behind == _FIRST else "next_of_group_after"
+        after = () if behind == _FIRST else behind
         page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
         self._row = page  # type: ignore[assignment]
         self._head = 0
@@ -275,6 +275,11 @@ class SqlGroup(Group):
             self.due,
             int(self.ready),
         )
+
+
+def _by_id(group: Group) -> int:
+    assert isinstance(group, SqlGroup)  # noqa: S101 - every group of ours is
+    return group.id
 
 
 class SqlGroups(dict["Address", Group]):
@@ -345,7 +350,9 @@ class SqlGroups(dict["Address", Group]):
                 address = (row[2] or None, row[3] or None)
                 if not super().__contains__(address) and address not in self._absent:
                     backlog.group_of(row)
-        return super().values()
+        found = super().values()
+        # As they were made, whichever was mentioned first: so they take their places, too.
+        return found if len(found) < 2 else sorted(found, key=_by_id)
 
 
 class SqlUnits(dict[Unit, UnitState]):

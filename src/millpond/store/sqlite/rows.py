@@ -18,7 +18,7 @@ log = logging.getLogger("millpond.sqlite")
 Row: TypeAlias = tuple[Any, ...]
 
 SEQ_BITS = 40
-_SEQS = (1 << SEQ_BITS) - 1
+SEQS = (1 << SEQ_BITS) - 1
 
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 
@@ -34,7 +34,7 @@ def place_of(pool: int, seq: int) -> int:
 
 def seq_at(place: int) -> int:
     """Return the seq of a place."""
-    return place & _SEQS
+    return place & SEQS
 
 
 class TaskRow(Task, kw_only=True):
@@ -293,7 +293,7 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
     return TaskRow(
         new=new,
         status=_RUNNING if running else _QUEUED,
-        seq=place & _SEQS,
+        seq=place & SEQS,
         rank=rank,
         lane=lane,
         sequence=sequence,
@@ -391,7 +391,7 @@ def ended_task(row: Row, pool: str) -> TaskRow:
     return TaskRow(
         new=new_of(body, identifier, pool),
         status=Status(status),
-        seq=place & _SEQS,
+        seq=place & SEQS,
         rank=rank,
         lane=lane,
         sequence=sequence,

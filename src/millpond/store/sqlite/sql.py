@@ -8,11 +8,11 @@ from importlib.resources import files
 _NAMED = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
-def statements() -> dict[str, str]:
-    """Return every statement by its name."""
+def statements(*only: str) -> dict[str, str]:
+    """Return every statement by its name, or those of some of the files."""
     found: dict[str, str] = {}
     for file in files("millpond.store.sqlite").joinpath("sql").iterdir():
-        if not file.name.endswith(".sql"):
+        if not file.name.endswith(".sql") or (only and file.name not in only):
             continue
         parts = _NAMED.split(file.read_text("utf-8"))
         for name, text in zip(parts[1::2], parts[2::2], strict=True):

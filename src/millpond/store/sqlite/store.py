@@ -181,37 +181,30 @@ class SqliteStore:
 
         It looks without keeping anybody from writing, and has a connection of its own for it.
         """
+        self._must_be_open()
         if self._inline is not None:
-            self._kept = None
-            wrong = self._mended(self._inline.connection, self._inline.once)
-            self._kept = None
-            return wrong
-        return await asyncio.get_running_loop().run_in_executor(None, self._mend_apart)
+            return self._mended()
+        return await asyncio.get_running_loop().run_in_executor(None, self._mended)
 
-    def _mend_apart(self) -> tuple[str, ...]:
+    def _mended(self) -> tuple[str, ...]:
         connection = self._open()
         transactor = Transactor(self._path, self._open, self._new_unit)
         try:
-            return self._mended(connection, transactor.run)
+            wrong = damage(connection)
+            if wrong:
+                log.error("in %s something is wrong, and is put right: %s", self._path, wrong[:5])
+                transactor.run(self._mend)
         except DATABASE_ERRORS as error:
             raise translated(error, self._path) from error
         finally:
             connection.close()
             transactor.close()
+        return tuple(wrong)
 
     def _mend(self, tables: SqlTables) -> None:
         """Put things right: a job for a unit of work in which nothing else was done yet."""
         mend(tables.connection, self._clock())
         tables.read_meta()
-
-    def _mended(
-        self, connection: sqlite3.Connection, run: Callable[[Callable[[SqlTables], None]], None]
-    ) -> tuple[str, ...]:
-        wrong = damage(connection)
-        if wrong:
-            log.error("in %s something is wrong, and is put right: %s", self._path, wrong[:5])
-            run(self._mend)
-        return tuple(wrong)
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
         """Tell the others, in the writer's thread, what was just stored."""

@@ -25,6 +25,7 @@ from millpond.store.sqlite.rows import (
     CHANGING,
     ENDED_ID,
     SEQ_BITS,
+    SEQS,
     TaskRow,
     body_of,
     ended_row,
@@ -38,7 +39,6 @@ from millpond.store.sqlite.rows import (
     only_ran,
     only_started,
     place_of,
-    seq_at,
     untouched_row,
     untouched_state,
     waits_untouched,
@@ -951,7 +951,11 @@ class SqlTables(Tables):
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
             status = task.status
-            if task.stored_live:
+            if task.stored is not None and task.stored_at & SEQS != task.seq:
+                change.move(task)
+            if task.stored is None:
+                pass
+            elif task.stored_live:
                 # These are the busiest of all changes.
                 if status is _RUNNING and only_started(task):
                     change.start(task)
@@ -966,7 +970,7 @@ class SqlTables(Tables):
                 elif task.claimed and only_claimed(task):
                     change.claim(task)
                     continue
-            elif task.stored is not None and seq_at(task.stored_at) == task.seq:
+            else:
                 # It stands among the ended, and was not redriven.
                 continue
             name = task.new.pool
@@ -1002,6 +1006,7 @@ class Changes:
         self._claimed: dict[Row, list[TaskRow]] = {}
         self._changed: list[Row] = []
         self._left: list[int] = []
+        self._moved: list[Row] = []
         self._redriven: list[Row] = []
         self._completed: dict[Row, list[TaskRow]] = {}
         self._ran: dict[Row, list[TaskRow]] = {}
@@ -1040,9 +1045,21 @@ class Changes:
         self._claimed.setdefault(claimed, []).append(task)
         task.stored = live_state(task)
 
+    def move(self, task: TaskRow) -> None:
+        """Take in that a task was redriven: it stands at the tail now, and not where it stood.
+
+        It may have ended in this very unit of work, and then still stands among the living.
+        """
+        self._moved.append((task.stored_at,))
+        if task.stored_live:
+            self._left.append(task.stored_at)
+        else:
+            self._redriven.append((task.stored_at,))
+        task.stored = None
+
     def live(self, task: TaskRow, pool: int) -> None:
         """Take in a task that waits or runs."""
-        if task.stored is None or not task.stored_live:
+        if task.stored is None:
             self._add(task, pool)
             return
         state = live_state(task)
@@ -1051,9 +1068,7 @@ class Changes:
             task.stored, task.stored_started = state, False
 
     def _add(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that stands in no table, or stands among the ended and was redriven."""
-        if task.stored is not None:
-            self._redriven.append((task.stored_at,))
+        """Take in a task that stands in no table."""
         if waits_untouched(task):
             row = untouched_row(task, pool)
             self._queued.append(row)
@@ -1065,15 +1080,20 @@ class Changes:
         self._bodies.append((row[0], row[1], body_of(task.new)))
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
+    def _depart(self, task: TaskRow) -> None:
+        """Let a task leave the place where it stood."""
+        if task.stored is not None:
+            self._redriven.append((task.stored_at,))
+            if task.stored_live:
+                self._left.append(task.stored_at)
+
     def end(self, task: TaskRow, pool: int) -> None:
         """Take in a task that has ended."""
         row = ended_row(task, pool)
-        if task.stored is not None and task.stored_live:
-            self._left.append(task.stored_at)
-        else:
-            if task.stored is not None:
-                self._redriven.append((task.stored_at,))
+        if task.stored is None:
             self._bodies.append((row[0], task.new.id, body_of(task.new)))
+        else:
+            self._left.append(task.stored_at)
         self._ended.append(row)
         task.stored, task.stored_at, task.stored_live = row, row[0], False
 
@@ -1082,7 +1102,8 @@ class Changes:
         many = connection.executemany
         if self._redriven:
             many(SQL["drop_ended"], self._redriven)
-            many(SQL["drop_task"], self._redriven)
+        if self._moved:
+            many(SQL["drop_task"], self._moved)
         if self._bodies:
             many(SQL["add_task"], self._bodies)
         if self._queued:

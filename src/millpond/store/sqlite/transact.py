@@ -12,9 +12,9 @@ from millpond.store.sqlite.connect import PATIENCE, begin, dispose
 from millpond.store.sqlite.errors import (
     DATABASE_ERRORS,
     code_of,
+    is_answer,
     is_poisonous,
     name_of,
-    of_database,
     translated,
 )
 from millpond.store.sqlite.lock import WritersLock
@@ -102,7 +102,7 @@ class Transactor(Generic[Unit]):
             try:
                 answer = job(unit)
             except MillpondError as error:
-                if of_database(error):
+                if not is_answer(error):
                     raise
                 refused = error
             self.commit(unit)

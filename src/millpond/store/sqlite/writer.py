@@ -27,7 +27,7 @@ from millpond.core.errors import (
 )
 from millpond.store.sqlite.checkpoint import Checkpointer
 from millpond.store.sqlite.connect import PATIENCE
-from millpond.store.sqlite.errors import DATABASE_ERRORS, of_database, translated
+from millpond.store.sqlite.errors import DATABASE_ERRORS, is_answer, of_database, translated
 from millpond.store.sqlite.transact import Transactor, Unit
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Job(Generic[Unit]):
         try:
             self.answer = self.work(unit)
         except MillpondError as error:
-            if of_database(error):
+            if not is_answer(error):
                 raise
             self.error = error
 
@@ -80,6 +80,16 @@ class _Job(Generic[Unit]):
             self.future.set_result(self.answer)
         else:
             self.future.set_exception(self.error)
+
+
+def must_not_be_forked(opened_by: int, path: Path) -> None:
+    """Object to a forked process: it has the store of its parent, and none of its threads."""
+    if os.getpid() != opened_by:
+        raise StoreForked(
+            f"this process was forked from the one that opened {path}: a fork has none of its "
+            "threads; open a Millpond of its own in the child",
+            path=str(path),
+        )
 
 
 class Writer(Generic[Unit]):
@@ -143,12 +153,7 @@ class Writer(Generic[Unit]):
         self._thread.join(self._patience + 2 * _LOOK_EVERY)
 
     def _take_in(self, job: _Job[Unit]) -> None:
-        if os.getpid() != self._process:
-            raise StoreForked(
-                f"this process was forked from the one that opened {self._path}: a fork has no "
-                "writer thread; open a Millpond of its own in the child",
-                path=str(self._path),
-            )
+        must_not_be_forked(self._process, self._path)
         with self._news:
             if self._closing:
                 raise StoreClosed(f"the store {self._path} is closed; open a new one")

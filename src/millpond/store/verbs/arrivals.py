@@ -34,10 +34,11 @@ class Arrivals:
         tasks = self._tasks
         if tasks is None:
             tasks = self._tasks = []
+        elif len(tasks) >= self._most:
+            # Before it comes: one that is redriven has yet to take the arrow that revives it.
+            tasks = self._tasks = [one for one in tasks if _lives(one)]
+            self._most = 2 * len(tasks) + _SLACK
         tasks.append(task)
-        if len(tasks) > self._most:
-            self._tasks = [one for one in tasks if _lives(one)]
-            self._most = 2 * len(self._tasks) + _SLACK
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the live tasks in order."""

@@ -180,13 +180,32 @@ class Ledger:
 
 def read(path: Path | str) -> tuple[list[AnyLine], int]:
     """Return the lines of a ledger in the order in which they were written, and how many tore."""
-    lines: list[AnyLine] = []
-    torn = 0
-    for raw in Path(path).read_bytes().split(b"\n"):
-        if not raw:
-            continue
+    tail = Tail(path)
+    return tail.read(), tail.torn
+
+
+class Tail:
+    """The end of a ledger: what was written since one last looked."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._read = 0
+        self._rest = b""
+        self.torn = 0
+
+    def read(self) -> list[AnyLine]:
+        """Return the lines that are new; one that is just being written comes next time."""
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        self._read += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        return [line for raw in whole if raw and (line := self._decoded(raw)) is not None]
+
+    def _decoded(self, raw: bytes) -> AnyLine | None:
         try:
-            lines.append(_decoder.decode(raw))
+            line: AnyLine = _decoder.decode(raw)
         except msgspec.MsgspecError:
-            torn += 1
-    return lines, torn
+            self.torn += 1
+            return None
+        return line

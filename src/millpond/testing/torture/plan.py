@@ -36,8 +36,11 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     poisoned: int = 6
     """Tasks that kill the process they run in."""
     poison_attempts: int = 3
-    patience: float = 120.0
-    """Seconds that the fleet has, once nobody is hurt any more, to finish everything."""
+    patience: float = 240.0
+    """Seconds that the fleet has, once nobody is hurt any more, to finish everything: a machine
+    that has other work to do is slow, and that is no broken promise."""
+    stalled: float = 25.0
+    """Seconds in which at least one handler must begin, as long as there is something to do."""
     began: float = 0.0
     """When it began, by the clock that no process can set (CLOCK_MONOTONIC)."""
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.testing.torture.ledger import Gone, Started, Struck
+from millpond.testing.torture.ledger import Began, Born, Gone, Started, Struck, Tail
 from millpond.testing.torture.member import LEDGER
 from millpond.testing.torture.violence import Blow, How, Violence
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 TICK = 0.01
 """Seconds between two looks at the processes."""
+
+TO_COME = 60.0
+"""Seconds that all processes have to open the store, before anybody is hurt."""
 
 TO_STOP = 15.0
 """Seconds that a process has to end in good order."""
@@ -47,6 +50,10 @@ class Child:
         self.thaw_at: float | None = None
         """When it is to move again; None = it moves."""
         self.kill_frozen = False
+        self.opened = False
+        """Whether its process has opened the store."""
+        self.came = False
+        """Whether a process of it ever has."""
         self.asked = False
         """Whether its process was told or made to end."""
         self.done = False
@@ -74,6 +81,9 @@ class Supervisor:
         workers = [Child("worker", number) for number in range(orders.workers)]
         submitters = [Child("submitter", number) for number in range(orders.submitters)]
         self.children = [*workers, *submitters, Child("pulse", 0)]
+        self._tail = Tail(ledger_of(orders))
+        self._began_at = orders.began
+        """When a handler last began, by the clock that nobody sets."""
         self.blows: dict[How, int] = dict.fromkeys(How, 0)
 
     def run(self, all_done: Callable[[], bool]) -> None:
@@ -88,24 +98,36 @@ class Supervisor:
     # The three parts
 
     def _hurt(self) -> None:
-        until = self.orders.began + self.orders.seconds
-        while (now := time.monotonic()) < until and not self._everything_submitted(now):
+        """Hurt the fleet for as long as ordered, from the moment on at which it is at work."""
+        begun: float | None = None
+        while True:
+            now = time.monotonic()
             self._tend(now)
-            moving = [child.name for child in self.children if child.moves]
-            frozen = sum(child.thaw_at is not None for child in self.children)
-            for blow in self._violence.due(now - self.orders.began, moving, frozen):
-                self._strike(blow, now)
+            if begun is None and all(child.came for child in self.children):
+                begun = now
+            if begun is not None and now >= begun + self.orders.seconds:
+                return
+            if begun is None and now >= self.orders.began + TO_COME:
+                raise Unfinished(f"the fleet did not come to work within {TO_COME:g} s")
+            if begun is not None:
+                self._blows(now - begun, now)
             time.sleep(TICK)
 
-    def _everything_submitted(self, now: float) -> bool:
-        """Return whether there is little left to disturb; never before the plan's time is over."""
-        submitters = [child for child in self.children if child.role == "submitter"]
-        planned = self.orders.began + self.orders.submitting
-        return now > planned and all(child.done for child in submitters)
+    def _blows(self, elapsed: float, now: float) -> None:
+        moving = [child for child in self.children if child.moves]
+        blows = self._violence.due(
+            elapsed,
+            [child.name for child in moving if child.opened],
+            [child.name for child in moving if not child.opened],
+            sum(child.thaw_at is not None for child in self.children),
+        )
+        for blow in blows:
+            self._strike(blow, now)
 
     def _wait(self, all_done: Callable[[], bool]) -> None:
         """Hurt nobody any more, and wait until all is submitted and done."""
-        until = time.monotonic() + self.orders.patience
+        started = time.monotonic()
+        until = started + self.orders.patience
         while True:
             calm = time.monotonic() + ASK_EVERY
             while (now := time.monotonic()) < calm:
@@ -117,6 +139,8 @@ class Supervisor:
             if now >= until:
                 patience = self.orders.patience
                 raise Unfinished(f"not everything was done {patience:g} s after the last blow")
+            if now >= max(self._began_at, started) + self.orders.stalled:
+                raise Unfinished(f"no handler has begun for {self.orders.stalled:g} s")
 
     def _stop(self) -> None:
         """Tell everybody to end, and see that they do."""
@@ -136,6 +160,7 @@ class Supervisor:
 
     def _tend(self, now: float) -> None:
         """Start what is down, and let move what was frozen for long enough."""
+        self._read()
         for child in self.children:
             if child.process is not None:
                 self._reap(child)
@@ -143,6 +168,15 @@ class Supervisor:
                 self._start(child)
             if child.thaw_at is not None and now >= child.thaw_at:
                 self._thaw(child)
+
+    def _read(self) -> None:
+        """Take in what the processes wrote down since."""
+        up = {child.process.pid: child for child in self.children if child.process is not None}
+        for line in self._tail.read():
+            if isinstance(line, Born) and line.pid in up:
+                up[line.pid].opened = up[line.pid].came = True
+            elif isinstance(line, Began):
+                self._began_at = line.mono
 
     def _start(self, child: Child) -> None:
         log = Path(self.orders.home) / f"{child.role}-{child.number}.log"
@@ -153,7 +187,7 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        child.asked = child.kill_frozen = False
+        child.asked = child.kill_frozen = child.opened = False
         child.thaw_at = None
         pid = child.process.pid
         self._ledger.write(Started, child=pid, role=child.role, number=child.number)

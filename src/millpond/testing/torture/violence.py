@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.testing.torture.plan import Orders
+
+Name: TypeAlias = tuple[str, int]
+"""A place in the fleet: a role and a number."""
 
 
 class How(StrEnum):
@@ -39,6 +42,9 @@ class Blow(msgspec.Struct, frozen=True):
 MOST_FROZEN = 2
 """Processes that are frozen at the same time, at most."""
 
+SOON = 0.2
+"""Seconds after which a blow that found nobody is tried again, on average."""
+
 
 class Violence:
     """A stream of blows."""
@@ -49,25 +55,39 @@ class Violence:
         self._kill_at = self._pause(orders.kill_every)
         self._freeze_at = self._pause(orders.freeze_every)
 
-    def due(self, elapsed: float, moving: Sequence[tuple[str, int]], frozen: int) -> list[Blow]:
-        """Return the blows that are due, among processes that are up and move."""
-        blows = []
+    def due(
+        self,
+        elapsed: float,
+        at_work: Sequence[Name],
+        starting: Sequence[Name],
+        frozen: int,
+    ) -> list[Blow]:
+        """Return the blows that are due.
+
+        They hit mostly processes that are at work, and none while nobody is: where processes start
+        slowly, nobody would ever come to work.
+        """
+        blows: list[Blow] = []
         if elapsed >= self._kill_at:
-            self._kill_at = elapsed + self._pause(self._orders.kill_every)
             how = How.STOP if self._dice.random() < 0.1 else How.KILL
-            blows += self._blow(how, moving)
+            blows += self._blow(how, at_work, starting)
+            self._kill_at = elapsed + self._pause(self._orders.kill_every if blows else SOON)
         if elapsed >= self._freeze_at:
-            self._freeze_at = elapsed + self._pause(self._orders.freeze_every)
-            if frozen < MOST_FROZEN:
-                how = How.FREEZE_AND_KILL if self._dice.random() < 0.15 else How.FREEZE
-                blows += self._blow(how, [one for one in moving if not _hit(one, blows)])
+            how = How.FREEZE_AND_KILL if self._dice.random() < 0.15 else How.FREEZE
+            whole = [one for one in at_work if not _hit(one, blows)]
+            freeze = self._blow(how, whole, ()) if frozen < MOST_FROZEN else []
+            self._freeze_at = elapsed + self._pause(self._orders.freeze_every if freeze else SOON)
+            blows += freeze
         return blows
 
-    def _blow(self, how: How, moving: Sequence[tuple[str, int]]) -> list[Blow]:
+    def _blow(self, how: How, at_work: Sequence[Name], starting: Sequence[Name]) -> list[Blow]:
         role = "submitter" if how is not How.STOP and self._dice.random() < 0.12 else "worker"
-        victims = sorted(one for one in moving if one[0] == role)
+        victims = sorted(one for one in at_work if one[0] == role)
         if not victims:
             return []
+        others = sorted(one for one in starting if one[0] == role)
+        if others and self._dice.random() < 0.1:
+            victims = others
         number = self._dice.choice(victims)[1]
         lease = self._orders.lease
         seconds = 0.0
@@ -79,5 +99,5 @@ class Violence:
         return self._dice.uniform(0.3 * average, 1.7 * average)
 
 
-def _hit(who: tuple[str, int], blows: list[Blow]) -> bool:
+def _hit(who: Name, blows: list[Blow]) -> bool:
     return any((blow.role, blow.number) == who for blow in blows)

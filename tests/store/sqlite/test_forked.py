@@ -1,0 +1,47 @@
+"""A forked child has a store only in name, and is told so whatever it asks."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.core.control import Join
+from millpond.core.errors import StoreForked
+from millpond.store.sqlite import SqliteStore
+
+WHAT = {
+    "writes": lambda store: store.control(Join("w", 30.0)),
+    "reads": lambda store: store.view.workers(),
+    "looks": lambda store: store.changed(),
+}
+
+
+def in_child(ask: Callable[[SqliteStore], Awaitable[object]], store: SqliteStore) -> None:
+    """Ask in a forked child; it ends with 42 if it is told what it is."""
+
+    async def asked() -> None:
+        async with asyncio.timeout(10):
+            await ask(store)
+
+    try:
+        asyncio.run(asked())
+    except StoreForked:
+        os._exit(42)
+    except BaseException:  # noqa: BLE001 - it must not go on as if it were the test
+        os._exit(2)
+    os._exit(1)
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_a_forked_child_is_told_whatever_it_asks(tmp_path: Path, what: str) -> None:
+    """Nobody is there to answer it, so it would wait for ever."""
+    store = SqliteStore(tmp_path / "work.db", owner="me")
+    assert not asyncio.run(store.view.workers())
+    child = os.fork()
+    if child == 0:
+        in_child(WHAT[what], store)
+
+    assert 42 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    asyncio.run(store.close())

@@ -1,0 +1,136 @@
+"""Many verbs in one transaction leave what they would have left one by one."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.errors import MillpondError
+from millpond.core.lifecycle import Status
+from millpond.store.memory import MemoryStore
+from millpond.store.protocol import Store
+from millpond.store.sqlite import SqliteStore
+from millpond.store.sqlite import backlog as backlogs
+from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.tables import SqlTables
+from millpond.store.sqlite.transact import Transactor
+from millpond.testing.conformance.lab import Lab, completed, failed
+from millpond.testing.history import Raised, Verb, carry_out
+from millpond.testing.simulation import memory_store, simulate_on
+
+T = TypeVar("T")
+
+HINTS = ("drained", "ended", "next_at", "wakes")
+
+
+class Grouping(SqliteStore):
+    """Commits when it is told to; until then all verbs share a transaction, as in a busy writer."""
+
+    _begun: SqlTables | None = None
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        if self._begun is None:
+            self._begun = self.writing.begin()
+        return job(self._begun)
+
+    @property
+    def writing(self) -> Transactor[SqlTables]:
+        """What begins and commits."""
+        assert self._inline is not None
+        return self._inline
+
+    def commit(self, *, forget: bool = False) -> None:
+        """Commit what was done, and perhaps read everything anew from then on."""
+        unit, self._begun = self._begun, None
+        if unit is not None:
+            self.writing.commit(unit)
+        if forget:
+            self._kept = None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Grouping]:
+    """A store on a fresh file; in the end what its tables say of each other must fit."""
+    made = Grouping(tmp_path / "work.db", durability="normal", inline=True)
+    yield made
+    made.commit()
+    wrong = check_tables(made.writing.connection)
+    made.writing.close()
+    assert [] == wrong
+
+
+async def test_a_task_that_is_redriven_and_cancelled_is_kept_as_cancelled(store: Grouping) -> None:
+    lab = await Lab.around(store)
+    await lab.declare()
+    task = await lab.put(attempts=1)
+    await lab.settle(failed(await lab.one()))
+    store.commit()
+    await lab.control(orders.Redrive((task,)))
+    await lab.control(orders.Cancel((task,)))
+    store.commit(forget=True)
+
+    assert Status.CANCELLED == await lab.status(task)
+
+
+async def test_a_task_that_fails_and_is_redriven_is_queued_again(store: Grouping) -> None:
+    lab = await Lab.around(store)
+    await lab.declare()
+    task = await lab.put(attempts=1)
+    leased = await lab.one()
+    store.commit()
+    await lab.settle(failed(leased))
+    await lab.control(orders.Redrive((task,)))
+    store.commit(forget=True)
+
+    assert Status.QUEUED == await lab.status(task)
+    assert task == (await lab.one()).fence.task
+
+
+async def test_a_task_that_ends_twice_is_kept_once(store: Grouping) -> None:
+    lab = await Lab.around(store)
+    await lab.declare()
+    task = await lab.put(attempts=1)
+    leased = await lab.one()
+    store.commit()
+    await lab.settle(failed(leased))
+    await lab.control(orders.Redrive((task,)))
+    await lab.settle(completed(await lab.one()))
+    store.commit(forget=True)
+
+    assert Status.COMPLETED == await lab.status(task)
+
+
+async def answered(store: Store, verb: Verb) -> Any:
+    """Return the answer of a verb as plain values, without what are mere hints."""
+    try:
+        answer = msgspec.to_builtins(await carry_out(store, verb))
+    except MillpondError as error:
+        return Raised(error.code)
+    for told in (answer, answer.get("lease") or {}):
+        for hint in HINTS:
+            told.pop(hint, None)
+    return answer
+
+
+@pytest.mark.parametrize("seed", [13, 24, 131, 136, 419])
+async def test_grouped_or_not_the_story_is_the_same(
+    store: Grouping, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seeded history, in transactions of any length, over units of work kept now and then."""
+    monkeypatch.setattr(backlogs, "_TRIM_AT", 3)
+    dice, alone = random.Random(seed), MemoryStore(audit_limit=None)
+    history = (await simulate_on(seed, memory_store())).history
+    for verb in history:
+        assert await answered(alone, verb) == await answered(store, verb), verb
+        if dice.random() < 0.15:
+            store.commit(forget=dice.random() < 0.2)
+    store.commit(forget=True)
+
+    told = await alone.view.audit(limit=1_000_000)
+    assert told.records == (await store.view.audit(limit=1_000_000)).records
+    for task in {record.task for record in told.records if record.task}:
+        assert await alone.view.task(task) == await store.view.task(task)

@@ -1,0 +1,55 @@
+"""Where the file is: behind links, and for a process that goes elsewhere."""
+
+from pathlib import Path
+
+import pytest
+
+from millpond.core.control import Join
+from millpond.store.sqlite import SqliteStore, checkpoint
+from millpond.testing.conformance.lab import Lab
+
+pytestmark = pytest.mark.real_loop
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what is in a folder."""
+    return [file.name for file in folder.iterdir()]
+
+
+async def test_a_process_may_change_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is opened later, such as for renewals, is the same file."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    store = SqliteStore(Path("work.db"), owner="me")
+    monkeypatch.chdir(there)
+    await store.control(Join("me/1", 30.0, "me"))
+    renewer = store.renewer()
+
+    assert renewer.renew("me/1", 30.0).alive
+
+    renewer.close()
+    await store.close()
+    assert [] == names_in(there)
+
+
+async def test_a_link_leads_to_what_stands_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens the link stands in one line with the others, and sees the WAL grow."""
+    monkeypatch.setattr(checkpoint, "LARGE", 64 * 1024)
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "real.db")
+    store = SqliteStore(link, durability="normal", owner="me")
+    lab = await Lab.around(store)
+    await lab.declare()
+    for _ in range(100):
+        await lab.put(options=bytes(1000))
+    wal = (tmp_path / "real.db-wal").stat().st_size
+    await store.close()
+
+    assert 200 * 1024 > wal
+    assert ["link.db"] == [name for name in names_in(tmp_path) if name.startswith("link")]
