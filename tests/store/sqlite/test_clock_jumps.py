@@ -123,7 +123,7 @@ async def closed(*processes: Process) -> None:
 async def test_set_back_nobody_loses_a_lease_and_the_dead_are_found(
     machine: Machine, jump: Jump
 ) -> None:
-    """Who renews keeps what it has; who does not is found out after its lease, not an hour later."""
+    """Who renews keeps what it has; who does not is found out after its lease, not later."""
     one, other = await started(machine)
     task = await one.put()
     (leased,) = await other.lease()
