@@ -84,6 +84,7 @@ class Fleet:
         workers = list(runtime.workers)
         tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
         for worker in workers:
+            worker.watchdog.stop()
             tasks += [worker._driver, *(slot.task for slot in worker._slots)]
         alive = [task for task in tasks if task is not None]
         for _ in range(5):

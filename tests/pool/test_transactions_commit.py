@@ -337,6 +337,49 @@ async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -
         assert 1 == handle.attempt
 
 
+async def test_what_is_returned_after_a_commit_is_not_looked_at(
+    books: Books, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even if it could not be stored."""
+
+    @books.pool.task
+    async def job(ctx: Context) -> int:
+        await ctx.commit(write(ctx), result=1)
+        return "no number"  # type: ignore[return-value]
+
+    async with books.mp, asyncio.timeout(20):
+        with caplog.at_level(logging.WARNING):
+            assert 1 == await result_of(await job.submit())
+            await until(lambda: not books.mp.runtime.workers[0].jobs)
+    assert [] == caplog.records
+
+
+async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_again(
+    books: Books,
+) -> None:
+    """It keeps its local slot until it ends, and that is all."""
+    over = asyncio.Event()
+
+    @books.pool.task(timeout=0.2)
+    async def job(ctx: Context) -> int:
+        await ctx.commit(write(ctx), result=1)
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return 2
+
+    async with books.mp, asyncio.timeout(20):
+        assert 1 == await result_of(await job.submit())
+        (worker,) = books.mp.runtime.workers
+        await asyncio.sleep(1.5)
+        assert 1 == len(worker.jobs)
+        over.set()
+        await until(lambda: not worker.jobs)
+        counts = books.mp.runtime.counts
+        assert (0, 0) == (counts.stuck, counts.stale_settles)
+        assert {} == worker.stuck
+
+
 @pytest.mark.parametrize("how", ["commit", "transaction"])
 async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
     books: Books, how: str
@@ -369,14 +412,18 @@ async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
         assert running.slot is not None
         if how == "commit":
             running.slot.task.cancel()
+            await asyncio.sleep(0.05)
             go.set()
             assert 3 == await handle
+            await until(lambda: not books.mp.runtime.workers[0].jobs)
         else:
             cancelling = asyncio.ensure_future(handle.cancel(mode="interrupt"))
             go.set()
             await cancelling
             with pytest.raises(TaskCancelled):
                 await handle
+        await books.pool.drain()
+        assert 0 == books.mp.runtime.counts.stale_settles
     assert ([1] if how == "commit" else []) == books.ledger()
 
 

@@ -35,10 +35,15 @@ class ForwardClock:
         """How far it is ahead of the steady clock: this only ever grows."""
 
     def __call__(self) -> float:
-        """Return the time."""
+        """Return the time.
+
+        The steady clock is read last: a process that stands still between the two readings must
+        think itself behind for once. The other way round it would be ahead by that long for ever,
+        and so would everybody who hears from it.
+        """
+        wall = self._wall()
         steady = self._steady()
-        ahead = self._wall() - steady
-        self._ahead = max(self._ahead, ahead)
+        self._ahead = max(self._ahead, wall - steady)
         return steady + self._ahead
 
     def reached(self, moment: float) -> None:

@@ -6,13 +6,17 @@ import contextlib
 import shutil
 import tempfile
 import time
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millpond.store.protocol import Store
 from millpond.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from millpond.store.protocol import View
 
 
 class InlineStore(SqliteStore):
@@ -28,6 +32,48 @@ class InlineStore(SqliteStore):
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, durability="normal", clock=clock, inline=True)
+
+
+class TakingTurns(Store):
+    """Several stores on one file: each verb is carried out by the next of them."""
+
+    def __init__(self, stores: Sequence[Store], *, verbs_each: int) -> None:
+        self._stores = stores
+        self._turns = cycle([store for store in stores for _ in range(verbs_each)])
+
+    @property
+    def view(self) -> View:
+        """The reading side of the first of them."""
+        return self._stores[0].view
+
+    async def submit(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).submit(*asked, **moment)
+
+    async def lease(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).lease(*asked, **moment)
+
+    async def renew(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).renew(*asked, **moment)
+
+    async def settle(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).settle(*asked, **moment)
+
+    async def recover(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).recover(*asked, **moment)
+
+    async def control(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        """Pass it on."""
+        return await next(self._turns).control(*asked, **moment)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for store in self._stores:
+            await store.close()
 
 
 @contextlib.contextmanager

@@ -53,7 +53,8 @@ async def carry_out(store: Store, verb: Verb) -> Any:  # noqa: ANN401 - each ver
         case "settle":
             return await store.settle(asked[0], then=asked[1], **moment)
         case "recover":
-            return await store.recover(limit=asked, **moment)
+            limit, generation = asked if isinstance(asked, tuple) else (asked, None)
+            return await store.recover(limit=limit, generation=generation, **moment)
         case _:
             return await store.control(asked, **moment)
 
@@ -110,7 +111,7 @@ _ASKED: dict[str, Any] = {
     "lease": LeaseAsk,
     "renew": tuple[str, float],
     "settle": tuple[tuple[Settlement, ...], LeaseAsk | None],
-    "recover": int,
+    "recover": int | tuple[int, int],
     "control": Order,
 }
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
+from millpond.testing.leaders import Leaders
 
 if TYPE_CHECKING:
     from millpond.testing.world import World
@@ -18,6 +19,7 @@ class Operator:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.leaders = Leaders(world)
 
     async def act(self) -> None:
         """Recover, or give one order."""
@@ -28,7 +30,7 @@ class Operator:
             world.now += DAY
             await world.do("recover", 1000)
         if world.chance(0.35):
-            await world.do("recover", world.dice.choice((1, 3, 1000)))
+            await self.leaders.recover(world.dice.choice((1, 3, 1000)))
             return
         order = await self.order()
         if order is not None:

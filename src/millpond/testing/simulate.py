@@ -1,7 +1,7 @@
 """`make simulate`: live through thousands of seeded histories and say how much they covered.
 
 Histories of simulated workers around a store come first, then live ones: real Millponds that share
-a store which fails them (`--live` = only those).
+a store which fails them (`--live` = only those). Some of either are told again on SQLite.
 
 It fails when a promise breaks, and also when the histories did not try hard enough: a simulation
 that never takes an arrow proves nothing about it.
@@ -26,7 +26,8 @@ import msgspec
 
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
-from millpond.testing.history import save
+from millpond.testing.files import InlineStore, TakingTurns, fresh_file
+from millpond.testing.history import Verb, save
 from millpond.testing.live import FAULTS as LIVE_FAULTS
 from millpond.testing.live import simulate_live
 from millpond.testing.simulation import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RETOLD_EVERY = 20
+"""Of so many histories one is told again: on a file, by one store and by two that take turns."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,12 +102,33 @@ def live(kind: str, seed: int) -> Report:
     try:
         lived = KINDS[kind].simulate(seed)
         if seed % RETOLD_EVERY == 0:
-            asyncio.run(same_story(lived.history, memory_store(), memory_store()))
+            asyncio.run(retold(lived.history))
+            if kind == LIVE.name:
+                lived_on_a_file(seed, lived)
     except Broken as broken:
         return Report(seed=seed, broken=str(broken))
     except Violated as violated:
         return Report(seed=seed, broken=f"seed {seed}: {violated}")
     return counted(lived)
+
+
+async def retold(history: list[Verb]) -> None:
+    """I12: on a file, and on one that two processes use in turn, it is the same story."""
+    for count in (1, 2):
+        with fresh_file() as path:
+            stores = TakingTurns([InlineStore(path) for _ in range(count)], verbs_each=1)
+            try:
+                await same_story(history, memory_store(), stores)
+            finally:
+                await stores.close()
+
+
+def lived_on_a_file(seed: int, lived: Lived) -> None:
+    """I12 for whole processes: on a file they live the very same history."""
+    with fresh_file() as path:
+        again = simulate_live(seed, lambda: InlineStore(path))
+    if again.history != lived.history:
+        raise Violated("I12", "the same processes lived another history on a file")
 
 
 def counted(lived: Lived) -> Report:
