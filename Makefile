@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture mutants docs lock clean
+.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -58,6 +58,11 @@ simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
+
+faults: venv    ## every error at every call of the database, torn files, hundreds of kills
+	@FAULTS=all $(PY) -m pytest -n $(JOBS) tests/store/sqlite/test_fault_loops.py \
+	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
+	    tests/durable/test_faulty_file.py $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)

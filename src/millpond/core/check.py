@@ -22,6 +22,15 @@ def text(option: str, value: object) -> str:
     return value
 
 
+def encodable(option: str, value: str) -> str:
+    """Return `value` if it is whole text: half a surrogate pair can be written nowhere."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(option, value, "holds a lone surrogate, which is not text") from None
+    return value
+
+
 def name(option: str, given: object) -> str:
     """Return `value` if it can name a pool or bulkhead: short, plain, and never a path or SQL."""
     value = text(option, given)

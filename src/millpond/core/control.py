@@ -11,6 +11,11 @@ from millpond.core.spec import PoolSpec
 from millpond.core.task import Fence
 
 
+def _check_unit(unit: str | None) -> None:
+    if unit is not None:
+        check.encodable("unit", unit)
+
+
 class Declare(msgspec.Struct, frozen=True, tag=True):
     """This is the pool; a declaration that differs from the last makes a new revision."""
 
@@ -23,12 +28,18 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     pool: str
     unit: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_unit(self.unit)
+
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
     """Start work again."""
 
     pool: str
     unit: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_unit(self.unit)
 
 
 class Resize(msgspec.Struct, frozen=True, tag=True):
@@ -49,6 +60,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         check.number("seconds", self.seconds)
+        _check_unit(self.unit)
 
 
 Page: TypeAlias = tuple[int, int]
@@ -65,6 +77,9 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
     limit: int = 1000
     """How many live tasks are looked at, at most."""
 
+    def __post_init__(self) -> None:
+        _check_unit(self.unit)
+
 
 class CancelAll(msgspec.Struct, frozen=True, tag=True):
     """Cancel every task submitted before a moment, waiting or running: a page of them."""
@@ -74,6 +89,9 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     unit: str | None = None
     page: Page | None = None
     limit: int = 1000
+
+    def __post_init__(self) -> None:
+        _check_unit(self.unit)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -97,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         check.number("fraction", self.fraction, most=1.0)
+        check.encodable("text", self.text)
 
 
 class Remember(msgspec.Struct, frozen=True, tag=True):
@@ -105,6 +124,9 @@ class Remember(msgspec.Struct, frozen=True, tag=True):
     fence: Fence
     name: str
     value: bytes
+
+    def __post_init__(self) -> None:
+        check.encodable("name", self.name)
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from millpond.core import check
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 
@@ -126,11 +127,13 @@ LONGEST_KEY = 512
 
 
 def _check_text(option: str, value: str) -> None:
-    """Object to a key that some store could not keep: empty, very long, or with a NUL in it."""
+    """Object to a key that some store could not keep: empty, very long, or no text at all."""
     if not value or len(value) > LONGEST_KEY or "\0" in value:
         raise ConfigError(
             option, value, f"must have 1 to {LONGEST_KEY} characters, none of them NUL"
         )
+    if not value.isascii():
+        check.encodable(option, value)
 
 
 class Task(msgspec.Struct, kw_only=True, gc=False):

@@ -78,8 +78,8 @@ def _labels(name: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(name, value, "must map names to strings")
     for label, text in value.items():
-        check.text(f"{name} key", label)
-        check.text(f"{name}[{label!r}]", text)
+        check.encodable(f"{name} key", check.text(f"{name} key", label))
+        check.encodable(f"{name}[{label!r}]", check.text(f"{name}[{label!r}]", text))
     return dict(value)
 
 

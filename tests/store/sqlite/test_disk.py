@@ -1,147 +1,219 @@
-"""Disks that fill up or fail, and files that were cut off: a clear error, and nothing lost."""
+"""What disks do: they fill up, tear what was written last, lose files; and processes are killed."""
 
+import asyncio
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.store.sqlite.counting import Entries, adding, table, words
+from tests.store.sqlite.disk import stored
 
-from millpond.core.errors import StoreFull
-from millpond.store.sqlite.connect import Connection, connect
-from millpond.store.sqlite.writer import Writer
-
-LONG = "x" * 5000
-
-WRITING = f"""
-import sys
-from pathlib import Path
-from millpond.core.errors import StoreError
+from millpond.core.errors import StoreError, StoreLocked, StoreMissing
+from millpond.store.sqlite import SqliteStore
+from millpond.store.sqlite import writer as writer_module
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.writer import Writer
-from tests.store.sqlite.counting import Entries, adding, table, words
+from millpond.testing.conformance.lab import Lab
 
-def story(path, worse, better):
-    table(path)
-    writer = Writer(path, lambda: connect(path), Entries)
-    stored = [str(number) for number in range(20) if writer.do_now(adding(str(number)))]
-    worse()
-    errors = set()
-    for number in range(2000):
-        word = f"{{number}}{LONG}"
-        try:
-            writer.do_now(adding(word))
-            stored.append(word)
-        except StoreError as error:
-            errors.add(type(error).__name__)
-            if len(errors) and number > 100:
-                break
-    better()
-    writer.do_now(adding("better"))
-    writer.close()
-    print(*sorted(errors), words(path) == [*stored, "better"])
-"""
+ALL = os.environ.get("FAULTS") == "all"
 
-SMALL_DISK = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-NEWNS, REC, PRIVATE = 0x20000, 16384, 1 << 18
-folder = Path(sys.argv[1])
-def must(done):
-    if done != 0:
-        print("cannot mount"); sys.exit()
-must(libc.unshare(NEWNS))
-must(libc.mount(b"none", b"/", None, REC | PRIVATE, None))
-must(libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, b"size=4m"))
-filler = folder / "filler"
-def fill():
-    with filler.open("wb") as file:
-        file.write(bytes(3 * 2**20))
-story(folder / "work.db", fill, filler.unlink)
-"""
-
-LIMITED_FILES = """
-import resource
-def limit(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-story(Path(sys.argv[1]) / "work.db", lambda: limit(2**20), lambda: limit(resource.RLIM_INFINITY))
-"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs mounts and fork as on Linux")
 
 
-def told(script: str, folder: Path) -> str:
-    """What a process says that writes under a bad star."""
+def process(*words: object) -> list[str]:
+    """Run a process of `disk` to its end; return what it said, line by line."""
     done = subprocess.run(
-        [sys.executable, "-c", WRITING + script, str(folder)],
+        [sys.executable, "-m", "tests.store.sqlite.disk", *map(str, words)],
         capture_output=True,
         text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.getcwd()]))},  # noqa: PTH109
     )
-    if "cannot mount" in done.stdout:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.rows("HN-21")
+@linux
+@pytest.mark.skipif(sys.platform == "linux" and os.geteuid() != 0, reason="only root may mount")
+def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, nothing refused is stored, reading goes on."""
+    said = process("fill", tmp_path)
+    if said == ["cannot mount"]:
         pytest.skip("this machine allows no mounts")
-    return done.stdout.strip()
+    assert ["StoreFull True True", *["StoreFull"] * 3, "True", "True"] == said
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs a disk to fill")
-def test_a_full_disk_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
-    """With room again it goes on, as if nothing had been."""
-    assert "StoreFull True" == told(SMALL_DISK, tmp_path)
+@pytest.mark.rows("HN-21", "TRAP-10", "DE-T24")
+@linux
+def test_processes_killed_at_any_moment_lose_nothing(tmp_path: Path) -> None:
+    """Also in the middle of a commit: the next one opens the file and finds what was answered."""
+    assert ["True True"] == process("kill", tmp_path / "work.db", 400 if ALL else 12, 7)
 
 
-def test_a_disk_that_fails_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
-    """The file may not grow any more, for a reason SQLite has no name for."""
-    *errors, whole = told(LIMITED_FILES, tmp_path).split()
-    assert "True" == whole
-    assert errors
-    assert set(errors) <= {"StoreFailing", "StoreFull", "OutcomeUnknown"}
+# --- torn ends ----------------------------------------------------------------------------------
 
 
-def test_a_database_at_its_own_limit_is_full(tmp_path: Path) -> None:
-    """The size limit of the database counts as its disk."""
-    path = table(tmp_path / "work.db")
+class Torn:
+    """A file as a crash leaves it: its last commits are in the WAL only."""
 
-    def small() -> Connection:
-        connection = connect(path)
-        connection.execute("PRAGMA max_page_count=10")
-        return connection
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._copies = folder, 0
+        self.commits: list[tuple[int, int]] = []
+        """How long the WAL was after each task was acknowledged."""
+        asyncio.run(self._make())
 
-    writer = Writer(path, small, Entries)
-    writer.do_now(adding("short"))
-    with pytest.raises(StoreFull, match="cannot grow"):
-        writer.do_now(adding(20 * LONG))
-    assert 2 == writer.do_now(adding("short"))
-    writer.close()
+    async def _make(self) -> None:
+        path = self._folder / "work.db"
+        store = SqliteStore(path, durability="normal", inline=True)
+        lab = await Lab.around(store)
+        await lab.declare()
+        self.first = self._wal(path).stat().st_size
+        for _ in range(6):
+            task = await lab.put()
+            self.commits.append((self._wal(path).stat().st_size, task))
+        shutil.copy(path, self._folder / "crashed.db")
+        shutil.copy(self._wal(path), self._folder / "crashed.db-wal")
+        await store.close()
+        self.wal = (self._folder / "crashed.db-wal").read_bytes()
+
+    @staticmethod
+    def _wal(path: Path) -> Path:
+        return path.with_name(f"{path.name}-wal")
+
+    def with_wal(self, wal: bytes) -> set[int]:
+        """Open a copy with this WAL and use it; return what was found in it."""
+        self._copies += 1
+        path = self._folder / f"copy{self._copies}.db"
+        shutil.copy(self._folder / "crashed.db", path)
+        self._wal(path).write_bytes(wal)
+        found = stored(path)
+
+        async def use() -> None:
+            store = SqliteStore(path, durability="normal", inline=True)
+            lab = Lab(store, now=5000.0)
+            lab._serial = 1 << 50
+            assert await lab.put()
+            assert await lab.lease()
+            await store.close()
+
+        asyncio.run(use())
+        assert len(stored(path)) == len(found) + 1
+        return found
+
+    def before(self, place: int) -> set[int]:
+        """Return the tasks of commits that were whole at this length of the WAL."""
+        return {task for size, task in self.commits if size <= place}
 
 
-DYING = """
-import os, sys
-from pathlib import Path
-from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.writer import Writer
-from tests.store.sqlite.counting import Entries, adding
-path = Path(sys.argv[1])
-writer = Writer(path, lambda: connect(path), Entries)
-for number in range(20):
-    writer.do_now(adding(str(number)))
-os._exit(0)
-"""
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory: pytest.TempPathFactory) -> Torn:
+    """A file that was in use when its process was killed."""
+    return Torn(tmp_path_factory.mktemp("torn"))
 
 
-@pytest.mark.parametrize("missing", [0, 1, 100, 5000, 30_000])
-def test_a_wal_cut_off_at_its_end_loses_only_that(tmp_path: Path, missing: int) -> None:
-    """What is left is a beginning of what was, without a gap; the file opens and goes on."""
-    path = table(tmp_path / "work.db")
-    subprocess.run(
-        [sys.executable, "-c", DYING, str(path)],
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    wal = path.with_name("work.db-wal")
-    os.truncate(wal, wal.stat().st_size - missing)
-    found = words(path)
-    assert [str(number) for number in range(len(found))] == found
-    assert (20 if missing == 0 else 12) <= len(found) <= (20 if missing == 0 else 19)
-    writer = Writer(path, lambda: connect(path), Entries)
-    assert len(found) + 1 == writer.do_now(adding("more"))
-    writer.close()
+STEP = 97 if ALL else 3001
+
+
+@pytest.mark.rows("TRAP-10", "HN-21")
+def test_a_wal_that_was_cut_off_has_every_commit_before_the_cut(torn: Torn) -> None:
+    """And nothing of the one that was cut."""
+    ends = [size for size, _ in torn.commits]
+    near = [end + offset for end in ends for offset in (-1, 0, 1)]
+    for cut in sorted({*range(torn.first, len(torn.wal), STEP), *near}):
+        assert torn.before(cut) == torn.with_wal(torn.wal[:cut]), cut
+
+
+@pytest.mark.rows("TRAP-10")
+def test_garbage_at_the_end_of_a_wal_is_passed_over(torn: Torn) -> None:
+    """Whatever a disk wrote there last."""
+    for place in range(torn.first, len(torn.wal), STEP * 2):
+        spoilt = torn.wal[:place] + os.urandom(64) + torn.wal[place + 64 :]
+        assert torn.before(place) == torn.with_wal(spoilt), place
+    whole = torn.before(len(torn.wal))
+    assert whole == torn.with_wal(torn.wal + os.urandom(5000))
+
+
+def test_the_index_of_a_wal_can_be_made_again(torn: Torn, tmp_path: Path) -> None:
+    """The -shm file is worth nothing after a crash: it may be missing, or be nonsense."""
+    assert torn.before(len(torn.wal)) == torn.with_wal(torn.wal)
+    path = tmp_path / "work.db"
+    for suffix, source in (("", "crashed.db"), ("-wal", "crashed.db-wal")):
+        shutil.copy(torn._folder / source, f"{path}{suffix}")
+    Path(f"{path}-shm").write_bytes(os.urandom(32768))
+    assert torn.before(len(torn.wal)) == stored(path)
+
+
+# --- others -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "EXCLUSIVE"])
+@pytest.mark.real_loop
+async def test_a_transaction_of_another_program_is_waited_for(tmp_path: Path, mode: str) -> None:
+    """As long as it does not take too long."""
+    path = tmp_path / "work.db"
+    store = SqliteStore(path, durability="normal")
+    lab = await Lab.around(store)
+    await lab.declare()
+    foreign = connect(path)
+    foreign.execute(f"BEGIN {mode}")
+    threading.Timer(0.3, lambda: foreign.execute("COMMIT")).start()
+    tasks = await asyncio.gather(*(lab.put() for _ in range(5)))
+    await store.close()
+    foreign.close()
+    assert set(tasks) == stored(path)
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "EXCLUSIVE"])
+@pytest.mark.real_loop
+async def test_a_transaction_that_does_not_end_is_an_error(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each who asked is told, nothing is stored, and afterwards all is well."""
+    path = tmp_path / "work.db"
+    impatient = partial(writer_module.Writer, patience=0.2)
+    monkeypatch.setattr("millpond.store.sqlite.store.Writer", impatient)
+    store = SqliteStore(path, durability="normal")
+    lab = await Lab.around(store)
+    await lab.declare()
+    foreign = connect(path)
+    foreign.execute(f"BEGIN {mode}")
+    told = await asyncio.gather(*(lab.put() for _ in range(5)), return_exceptions=True)
+    assert [StoreLocked] * 5 == [type(one) for one in told]
+    assert all("end it" in str(one) for one in told)
+    assert 0 == (await lab.pool()).queued
+    foreign.execute("ROLLBACK")
+    task = await lab.put()
+    await store.close()
+    foreign.close()
+    assert {task} == stored(path)
+
+
+def delete(path: Path) -> None:
+    """Delete a database with all that is beside it."""
+    for beside in path.parent.glob(f"{path.name}*"):
+        beside.unlink()
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+@pytest.mark.real_loop
+async def test_a_file_deleted_under_us_is_found_out(tmp_path: Path, replaced: bool) -> None:
+    """Whoever is answered after that would be deceived: nobody else will ever see it."""
+    path = tmp_path / "work.db"
+    store = SqliteStore(path, durability="normal")
+    lab = await Lab.around(store)
+    await lab.declare()
+    await lab.put()
+    delete(path)
+    if replaced:
+        connect(path).close()
+    for _ in range(2):
+        with pytest.raises(StoreError) as told:
+            await lab.put()
+        assert str(path) in str(told.value)
+        assert isinstance(told.value, StoreMissing) or replaced
+    assert replaced == path.exists()
+    await store.close()

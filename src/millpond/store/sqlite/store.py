@@ -89,8 +89,9 @@ class SqliteStore:
         self._bodies: dict[int, NewTask] = {}
         self._kept: SqlTables | None = None
         self._closed = False
-        self._open = partial(connect, path, durability=durability, factory=factory)
-        first = self._open()
+        # Made once: where it is gone later, a new and empty one would not do.
+        self._open = partial(connect, path, durability=durability, factory=factory, create=False)
+        first = self._open(create=True)
         try:
             migrate(first, path, allowed=may_migrate)
         except BaseException:
@@ -405,8 +406,9 @@ class SqliteStore:
         if self._wakes is not None:
             self._wakes.close()
         if self._threads is not None:
-            # What is being read ends first; then nobody uses the connection any more.
-            self._threads.submit(self._reader.close)
+            # What is being read ends first; then nobody uses the connection, or the file, any more.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._reader.close)
             self._threads.shutdown(wait=False)
         else:
             self._reader.close()
