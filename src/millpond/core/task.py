@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -126,11 +127,17 @@ LONGEST_KEY = 512
 
 
 def _check_text(option: str, value: str) -> None:
-    """Object to a key that some store could not keep: empty, very long, or with a NUL in it."""
+    """Object to a key that some store could not keep: empty, very long, or no text at all."""
     if not value or len(value) > LONGEST_KEY or "\0" in value:
         raise ConfigError(
             option, value, f"must have 1 to {LONGEST_KEY} characters, none of them NUL"
         )
+    if not value.isascii() and _LONE.search(value):
+        raise ConfigError(option, value, "holds a lone surrogate, which is not text")
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, such as Python makes of bytes in file names that are no UTF-8."""
 
 
 class Task(msgspec.Struct, kw_only=True, gc=False):

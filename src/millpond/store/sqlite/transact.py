@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError
-from millpond.store.sqlite.connect import PATIENCE, begin, dispose
+from millpond.store.sqlite.connect import PATIENCE, begin, dispose, identity_of, is_another
 from millpond.store.sqlite.errors import (
     DATABASE_ERRORS,
     code_of,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from millpond.store.sqlite.connect import FileIdentity
     from millpond.store.sqlite.errors import DatabaseError
 
 log = logging.getLogger("millpond.sqlite")
@@ -74,6 +75,8 @@ class Transactor(Generic[Unit]):
         self._make_unit = make_unit
         self._patience = patience
         self._connection: sqlite3.Connection | None = None
+        self._file: FileIdentity | None = None
+        """Which file the connection is of, whatever has its name by now."""
 
     def run(self, job: Callable[[Unit], T]) -> T:
         """Do one job in a transaction of its own, in its turn; try again once if that may help."""
@@ -164,11 +167,15 @@ class Transactor(Generic[Unit]):
         """The connection, opened if need be."""
         if self._connection is None:
             self._connection = self._open_connection()
+            self._file = identity_of(self.path)
             # `begin` waits in its own way.
             self._connection.execute("PRAGMA busy_timeout=0")
         return self._connection
 
     def _begun(self) -> sqlite3.Connection:
+        if self._connection is not None and is_another(self._file, self.path):
+            # What was put in the place of the file is what everybody else opens.
+            self._disconnect()
         try:
             begin(self.connection, self.path, patience=self._patience)
         except StoreError as error:
