@@ -55,7 +55,8 @@ NOT_PROMISED: dict[type, set[str]] = {
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
     | {"durable", "durability", "migrate"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
-    | {"submit_into", "submit_within", "looked_up", "sync", "attempts"},
+    | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
+    | {"check_scope"},
     Handle: {"admitted", "forgotten", "read", "value_of"},
     SyncMillpond: {"twin", "pool_of"},
     SyncPool: {"twin"},

@@ -92,7 +92,7 @@ async def test_who_could_not_be_buried_is_tried_again() -> None:
     """The store was away: the lock file stays until its workers are buried."""
     harbour = Harbour()
     dead, alive = process(harbour), process(harbour)
-    failures = []
+    failures: list[Any] = []
     async with dead, alive:
         ship: Any = alive.runtime.store
         owner = dead.runtime.owner

@@ -209,7 +209,7 @@ async def test_a_stream_yields_what_others_ran(hints: bool) -> None:
         noise = [await worker.tasks["job"].submit(0.3) for _ in range(5)]
         async with pool.stream([client.tasks["grow"].bind(5)]) as outcomes:
             async for outcome in outcomes:
-                seen.append((outcome.task_id, outcome.result))
+                seen.append((outcome.task_id, outcome.result))  # noqa: PERF401 - one by one, as they come
         assert outcomes.report is not None
         assert 63 == outcomes.report.completed == len(seen) == len(dict(seen))
         assert 32 == sum(result == 0 for _, result in seen)
@@ -268,7 +268,8 @@ async def test_a_look_that_failed_is_made_up_for() -> None:
         await asyncio.sleep(10)
         view: Any = worker.runtime.view
         handle = await client.tasks["job"].submit()
-        due, failed = view.due, []
+        due = view.due
+        failed: list[Any] = []
 
         async def fail_once(**asked: Any) -> Any:
             if not failed:

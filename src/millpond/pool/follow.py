@@ -48,7 +48,9 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
 def undeclared(job: Job, works: Iterable[BoundCall[Any]], pool: Pool | None) -> list[Pool]:
     """Return the pools that follow-ups go to and that the store does not know yet."""
     calls = [work for work in works if hasattr(work, "encoded")]
-    targets = {target.name: target for target in (pool or _pool_of(job, call) for call in calls)}
+    targets = {
+        target.spec.name: target for target in (pool or _pool_of(job, call) for call in calls)
+    }
     return [one for name, one in targets.items() if name not in job.runtime.declared]
 
 

@@ -232,7 +232,7 @@ class Handle(Generic[R_co]):
             if recalled is not None:
                 self._end = recalled
                 return recalled
-            timer = runtime.unserved.watch(self.pool)
+            timer = runtime.unserved.watch(self._pool.spec.name)
             try:
                 self._end = await end_of(runtime, self.id, self._era)
             finally:

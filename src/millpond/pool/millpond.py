@@ -47,6 +47,7 @@ from millpond.pool.options import policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
     Executor,
@@ -82,10 +83,6 @@ log = logging.getLogger("millpond")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SCOPES = ("session", "app", "pipeline", "tenant", "org")
-OWNED_SCOPES = ("pipeline", "tenant", "org")
-"""Those of which there are many: each pool says by an id whose it is."""
 
 MOST_PAYLOAD = 32 << 20
 """As much as may be set: what is sent to a process has room for it and its envelope."""
@@ -155,6 +152,8 @@ class Millpond:
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)
+        for pool in self.pools():
+            pool.check_scope()
         self._opening = True
         try:
             runtime = self._runtime = await self._opened()
@@ -355,11 +354,11 @@ class Millpond:
 
         max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
         """
-        check.name("name", name)
-        if name in self._pools:
-            message = f"a pool named {name!r} exists already; mp.get_pool({name!r}) returns it"
-            raise DuplicateName(message, kind="pool", name=name)
-        stored = self._checked_scope(name, scope, scope_id)
+        check_scope(scope, scope_id, durable=self.durable)
+        stored = stored_name(name, scope, scope_id)
+        if stored in self._pools:
+            message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
+            raise DuplicateName(message, kind="pool", name=stored)
         if isinstance(max_concurrent, Adaptive):
             raise NotSupported(
                 "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
@@ -401,7 +400,7 @@ class Millpond:
             check.function("on_dead_letter", on_dead_letter)
         if on_empty is not None:
             check.function("on_empty", on_empty)
-        self._pools[pool.name] = pool
+        self._pools[stored] = pool
         if pool.retry is not None:
             self._retries[stored] = pool.retry
         if on_dead_letter is not None:
@@ -410,38 +409,19 @@ class Millpond:
             self._hooks.on_empty[stored] = on_empty
         return pool
 
-    def _checked_scope(self, name: str, scope: str | None, scope_id: str | None) -> str:
-        """Return the name under which the store knows a pool: with its scope, if that has an id."""
-        if scope is not None:
-            check.one_of("scope", scope, SCOPES)
-        if not self.durable and scope not in (None, "session"):
-            raise NotSupported(
-                f"scope={scope!r} needs a durable store: a pool in memory lives and ends with its "
-                'process (scope="session")',
-                feature="scope",
-            )
-        if self.durable and scope == "session":
-            raise ConfigError("scope", scope, "is that of pools in memory; here it is app or wider")
-        if scope in OWNED_SCOPES:
-            if scope_id is None:
-                raise ConfigError("scope_id", scope_id, f"must say whose pool it is: {scope} what?")
-            return scoped(scope, check.name("scope_id", scope_id)) + name
-        if scope_id is not None:
-            where = "in memory" if not self.durable else "of the whole application"
-            raise ConfigError("scope_id", scope_id, f"means nothing for a pool {where}")
-        if name.startswith(tuple(f"{one}:" for one in OWNED_SCOPES)):
-            raise ConfigError("name", name, "begins like the id of a scope: say scope=, scope_id=")
-        return name
-
     def get_pool(self, name: str) -> Pool:
-        """Return the pool of a name (or id); UnknownPool if there is none."""
+        """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
         found = self._pools.get(name)
-        if found is None:
-            found = next((pool for pool in self._pools.values() if pool.id == name), None)
-        if found is None:
-            known = ", ".join(self._pools) or "none"
-            raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
-        return found
+        if found is not None:
+            return found
+        meant = [pool for pool in self._pools.values() if name in (pool.id, pool.name)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            which = ", ".join(pool.id for pool in meant)
+            raise UnknownPool(f"{name!r} may be any of {which}: say which, by its id", pool=name)
+        known = ", ".join(self._pools) or "none"
+        raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
 
     def pools(self) -> list[Pool]:
         """Return every pool, in the order they were made."""
@@ -694,8 +674,9 @@ class Millpond:
         if not self.durable:
             message = "scopes need a durable store; memory has none to end"
             raise NotSupported(message, feature="scope")
-        check.one_of("scope", scope, OWNED_SCOPES)
-        begins = scoped(scope, check.name("scope_id", scope_id))
+        check.one_of("scope", scope, NAMED)
+        check_scope_id(scope, scope_id)
+        begins = prefix_of(scope, scope_id)
         runtime = self.runtime
         for name in await runtime.view.names(begins):
             await runtime.order(Close(name))
@@ -720,11 +701,6 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
-
-
-def scoped(scope: str, scope_id: str) -> str:
-    """Return how the ids of the pools of a scope begin."""
-    return f"{scope}:{scope_id}:"
 
 
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:

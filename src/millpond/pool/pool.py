@@ -20,6 +20,7 @@ from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
+from millpond.pool.scope import check_scope, default_scope
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
@@ -75,7 +76,7 @@ class Pool:
         self._mp = mp
         self.spec = spec
         self.name = name
-        """Its name, unique on its Millpond; the store knows it as `spec.name`."""
+        """Its name; pools of other scopes may have the same. The store knows it as `spec.name`."""
         self._scope = scope
         self.scope_id = scope_id
         self.retry = retry
@@ -87,9 +88,11 @@ class Pool:
     @property
     def scope(self) -> str:
         """How far it reaches: `session` in memory, `app` in a store that lasts, or as declared."""
-        if self._scope is not None:
-            return self._scope
-        return "app" if self._mp.durable else "session"
+        return self._scope or default_scope(durable=self._mp.durable)
+
+    def check_scope(self) -> None:
+        """Object to a store that cannot have pools of this scope."""
+        check_scope(self._scope, self.scope_id, durable=self._mp.durable)
 
     @property
     def id(self) -> str:
