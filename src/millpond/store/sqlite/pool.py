@@ -260,6 +260,9 @@ class SqlParked(dict[str, LazyHeap[int]]):
         rows = tables.connection.execute(SQL["parked_functions"], (self._pool.number,))
         return iter([row[0] for row in rows])
 
+    def __missing__(self, function: str) -> SqlWaiting:
+        return SqlWaiting(self._pool, function)
+
     def get(self, function: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
         """Return those that wait for one function, if any."""
         waiting = SqlWaiting(self._pool, function)
@@ -288,6 +291,15 @@ class SqlWaiting(LazyHeap[int]):
         tables.write_rows()
         row = tables.connection.execute(SQL["first_parked"], self._asked).fetchone()
         return None if row is None else row[0]
+
+    def firsts(self, most: int) -> Iterator[int]:
+        """Yield the first of them, as it stands now; they are read at once."""
+        tables = self._pool.tables
+        tables.write_rows()
+        rows = tables.connection.execute(SQL["first_parked_some"], (*self._asked, most)).fetchall()
+        found = [row[0] for row in rows]
+        tables.tasks.read(found)
+        return iter(found)
 
     def __iter__(self) -> Iterator[int]:
         tables = self._pool.tables

@@ -141,9 +141,16 @@ SELECT l.id FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
 SELECT expires_at, id FROM millpond_live
  WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT 1;
 
+-- name: expiring_until
+SELECT id FROM millpond_live
+ WHERE expires_at <= ? AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT ?;
+
 -- name: first_parked_since
 SELECT parked_at, id FROM millpond_live
  WHERE parked_at IS NOT NULL ORDER BY parked_at, id LIMIT 1;
+
+-- name: parked_until
+SELECT id FROM millpond_live WHERE parked_at <= ? ORDER BY parked_at, id LIMIT ?;
 
 -- name: parked_functions
 SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT NULL ORDER BY function;
@@ -151,6 +158,10 @@ SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT N
 -- name: first_parked
 SELECT id FROM millpond_live
  WHERE pool = ? AND function = ? ORDER BY rank, place LIMIT 1;
+
+-- name: first_parked_some
+SELECT id FROM millpond_live
+ WHERE pool = ? AND function = ? ORDER BY rank, place LIMIT ?;
 
 -- name: parked_of
 SELECT id FROM millpond_live WHERE pool = ? AND function = ? ORDER BY rank, place;
