@@ -167,13 +167,13 @@ SELECT id FROM millpond_live
 SELECT id FROM millpond_live WHERE pool = ? AND function = ? ORDER BY rank, place;
 
 -- name: oldest_listed
-SELECT id FROM millpond_live WHERE pool = ? AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: oldest_listed_of_key
-SELECT id FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: oldest_listed_keyless
-SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: count_listed_of_key
 SELECT count(*) FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1;
