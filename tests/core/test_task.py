@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, Any]] = [
     *(
         (field, value)
         for field in ("key", "share", "idempotency_key")
-        for value in ("", "a\0b", "x" * (LONGEST_KEY + 1))
+        for value in ("", "a\0b", "x" * (LONGEST_KEY + 1), "a\udcff")
     ),
 ]
 

@@ -92,6 +92,22 @@ class LazyHeap(Generic[Item]):
         entry = self.top()
         return None if entry is None else entry[0]
 
+    def firsts(self, most: int) -> Iterator[Item]:
+        """Yield the lowest item again and again, for one who takes each out: at most so many."""
+        for _ in range(most):
+            item = self.peek()
+            if item is None:
+                return
+            yield item
+
+    def until(self, key: float, most: int) -> Iterator[Item]:
+        """Yield the same as long as its key does not begin with more than `key`."""
+        for _ in range(most):
+            entry = self.top()
+            if entry is None or entry[0][0] > key:
+                return
+            yield entry[2]
+
     def key_of(self, item: Item) -> tuple[float, ...]:
         """Return the key at which `item` stands."""
         return self.entries[item][0]

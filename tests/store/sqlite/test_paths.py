@@ -1,11 +1,13 @@
-"""Where the file is: behind links, and for a process that goes elsewhere."""
+"""Where the file is: behind links, for a process that goes elsewhere, and once it is gone."""
 
 from pathlib import Path
 
 import pytest
 
 from millpond.core.control import Join
+from millpond.core.errors import StoreMissing
 from millpond.store.sqlite import SqliteStore, checkpoint
+from millpond.store.sqlite.connect import connect
 from millpond.testing.conformance.lab import Lab
 
 pytestmark = pytest.mark.real_loop
@@ -53,3 +55,47 @@ async def test_a_link_leads_to_what_stands_beside_the_file(
 
     assert 200 * 1024 > wal
     assert ["link.db"] == [name for name in names_in(tmp_path) if name.startswith("link")]
+
+
+async def test_a_file_that_was_removed_takes_nothing_more_and_is_not_made_anew(
+    tmp_path: Path,
+) -> None:
+    """What was written to it nobody would ever find."""
+    store = SqliteStore(tmp_path / "work.db", owner="me")
+    lab = await Lab.around(store)
+    await lab.declare()
+    for name in ("work.db", "work.db-wal", "work.db-shm"):
+        (tmp_path / name).unlink()
+
+    with pytest.raises(StoreMissing, match="was removed while it was open"):
+        await lab.put()
+    with pytest.raises(StoreMissing):
+        await store.view.pool("pool")
+    with pytest.raises(StoreMissing):
+        store.renewer().renew("me/1", 30.0)
+
+    await store.close()
+    assert "work.db" not in names_in(tmp_path)
+
+
+async def test_a_file_that_was_put_in_its_place_is_what_is_used(tmp_path: Path) -> None:
+    """Such as a backup: the others who open it find what is written from now on."""
+    path, backup = tmp_path / "work.db", tmp_path / "backup.db"
+    store = SqliteStore(path, owner="me")
+    lab = await Lab.around(store)
+    await lab.declare()
+    copied = connect(path)
+    copied.execute("VACUUM INTO ?", (str(backup),))
+    copied.close()
+    lost = await lab.put()
+    for name in ("work.db", "work.db-wal", "work.db-shm"):
+        (tmp_path / name).unlink()
+    backup.rename(path)
+    kept = await lab.put()
+
+    assert ("unknown", "queued") == await store.view.status((lost, kept))
+
+    other = SqliteStore(path, owner="you")
+    assert ("unknown", "queued") == await other.view.status((lost, kept))
+    await other.close()
+    await store.close()

@@ -1,6 +1,7 @@
 """Wakes: hints reach the other processes, and trouble with them is nobody's trouble."""
 
 import asyncio
+import math
 import os
 import socket
 import subprocess
@@ -135,11 +136,20 @@ async def test_nonsense_is_passed_over(path: Path, opened: Opening) -> None:
     ear = Ear(opened("a"))
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     (name,) = sockets(path)
-    for message in (b"nonsense", b"\x81\xa5ended\xa1x", os.urandom(100)):
+    deep = b"\x81\xa1x" + b"\x91" * 16_000
+    for message in (b"nonsense", b"\x81\xa5ended\xa1x", deep, os.urandom(100)):
         stranger.sendto(message, str(path.with_name("work.db-wake") / name))
     stranger.close()
     opened("b").send(ENDED)
     assert ENDED == await ear.next()
+
+
+async def test_a_moment_that_is_none_is_passed_over(path: Path, opened: Opening) -> None:
+    """A timer for it would put all timers of the loop out of order."""
+    ear = Ear(opened("a"))
+    odd = (Wake("a", math.nan), Wake("b", math.inf), Wake("c", 1.0))
+    opened("b").send(Hint(wakes=odd))
+    assert Hint(wakes=(Wake("c", 1.0),)) == await ear.next()
 
 
 # --- sending -------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 Durability: TypeAlias = Literal["full", "normal"]
+FileIdentity: TypeAlias = tuple[int, int]
+"""The device and the number of a file."""
 
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "normal": "NORMAL"}
 """full: a commit is on the disk when it is answered. normal: the latest commits may be missing
@@ -117,6 +119,32 @@ def dispose(connection: sqlite3.Connection, path: Path) -> None:
         connection.close()
     except DATABASE_ERRORS as error:
         log.warning("closing %s failed: %s", path, error)
+
+
+def identity_of(path: Path) -> FileIdentity | None:
+    """Return which file stands at a path, whatever it is called; None if none does."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - at each transaction
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def is_another(opened: FileIdentity | None, path: Path) -> bool:
+    """Return whether another file has taken the place of the one that was opened.
+
+    One that was removed is not replaced by itself: what is written to it nobody will ever find, so
+    that is refused.
+    """
+    found = identity_of(path)
+    if found is None:
+        raise StoreMissing(
+            f"{path} was removed while it was open, and what is written now would go with it: put "
+            "it back (a copy, a backup) or close this Millpond and open a new one. Nothing was "
+            "changed",
+            path=str(path),
+        )
+    return found != opened
 
 
 def check_version(found: tuple[int, ...]) -> None:

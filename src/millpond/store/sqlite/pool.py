@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,14 @@ from millpond.store.verbs.fresh import Fresh, asks_which
 from millpond.store.verbs.tables import MEASURED, PoolTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from millpond.core.task import Task
     from millpond.store.sqlite.rows import Row
     from millpond.store.sqlite.tables import SqlTables
+
+_FIRSTS = 64
+"""How many of those that came first are asked for at once."""
 
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
 _specs: dict[str, PoolSpec] = {}
@@ -175,52 +179,85 @@ class _Column(dict[str, int]):
 
 
 class SqlFresh(Fresh):
-    """What a bound counts."""
+    """What a bound counts.
+
+    What was asked of the file is remembered until the transaction is over, so that a large batch
+    does not ask for each of its tasks.
+    """
 
     def __init__(self, pool: SqlPool, count: int) -> None:
         super().__init__(pool.spec)
         self._pool = pool
         self._count = count
+        self._of_keys: dict[str | None, int] = {}
+        self._firsts: dict[tuple[str | None, ...], deque[int]] = {}
 
-    __slots__ = ("_pool",)
+    __slots__ = ("_firsts", "_of_keys", "_pool")
 
     def of_key(self, key: str | None) -> int:
         """Return how many of one key there are."""
-        return self._ask("count_listed_of_key", "count_listed_keyless", key)
+        count = self._of_keys.get(key)
+        if count is None:
+            ((count,),) = self._ask("count_listed_of_key", "count_listed_keyless", key)
+            self._of_keys[key] = count
+        return count
 
     def oldest(self) -> int:
         """Return the id of the one that came first."""
-        tables = self._pool.tables
-        tables.write_rows()
-        asked = (self._pool.number,)
-        oldest: int = tables.connection.execute(SQL["oldest_listed"], asked).fetchone()[0]
-        return oldest
+        return self._first((), self._ask_oldest)
 
     def oldest_of(self, key: str | None) -> int:
         """Return the id of the first of one key."""
-        return self._ask("oldest_listed_of_key", "oldest_listed_keyless", key)
+        names = ("oldest_listed_of_key", "oldest_listed_keyless")
+        return self._first((key,), lambda: self._ask(*names, key, _FIRSTS))
 
-    def _ask(self, of_key: str, keyless: str, key: str | None) -> int:
+    def _first(self, which: tuple[str | None, ...], ask: Callable[[], list[Row]]) -> int:
+        """Return the first that is counted still; those who come later stand behind it."""
+        known, tasks = self._firsts.setdefault(which, deque()), self._pool.tables.tasks
+        while True:
+            while known:
+                task = tasks.get(known[0])
+                if task is not None and task.listed:
+                    return known[0]
+                known.popleft()
+            known.extend(row[0] for row in ask())
+            if not known:
+                raise LookupError
+            tasks.read(known)
+
+    def _ask_oldest(self) -> list[Row]:
+        tables = self._pool.tables
+        tables.write_rows()
+        asked = (self._pool.number, _FIRSTS)
+        return tables.connection.execute(SQL["oldest_listed"], asked).fetchall()
+
+    def _ask(self, of_key: str, keyless: str, key: str | None, *more: int) -> list[Row]:
         tables = self._pool.tables
         tables.write_rows()
         number = self._pool.number
         if key is None:
-            row = tables.connection.execute(SQL[keyless], (number,)).fetchone()
-        else:
-            row = tables.connection.execute(SQL[of_key], (number, key)).fetchone()
-        answer: int = row[0]
-        return answer
+            return tables.connection.execute(SQL[keyless], (number, *more)).fetchall()
+        return tables.connection.execute(SQL[of_key], (number, key, *more)).fetchall()
+
+    def let_go(self) -> None:
+        """Remember nothing of what was asked: the transaction is over, or the bound is another."""
+        if self._of_keys or self._firsts:
+            self._of_keys, self._firsts = {}, {}
 
     def add(self, task: Task) -> None:
         """Count a task that has just come."""
         assert isinstance(task, TaskRow)  # noqa: S101
         self._count += 1
         task.listed = self.listed
+        if self.listed and task.new.key in self._of_keys:
+            self._of_keys[task.new.key] += 1
 
     def remove(self, task: Task) -> None:
         """Count one less."""
         assert isinstance(task, TaskRow)  # noqa: S101
         self._count -= 1
+        if task.listed and task.new.key in self._of_keys:
+            self._of_keys[task.new.key] -= 1
         task.listed = False
 
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
@@ -230,6 +267,7 @@ class SqlFresh(Fresh):
         if listed == self.listed:
             return
         self.listed = listed
+        self.let_go()
         pool = self._pool
         pool.tables.write_rows()
         for task in dict.values(pool.tables.tasks):
@@ -260,6 +298,9 @@ class SqlParked(dict[str, LazyHeap[int]]):
         rows = tables.connection.execute(SQL["parked_functions"], (self._pool.number,))
         return iter([row[0] for row in rows])
 
+    def __missing__(self, function: str) -> SqlWaiting:
+        return SqlWaiting(self._pool, function)
+
     def get(self, function: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
         """Return those that wait for one function, if any."""
         waiting = SqlWaiting(self._pool, function)
@@ -288,6 +329,15 @@ class SqlWaiting(LazyHeap[int]):
         tables.write_rows()
         row = tables.connection.execute(SQL["first_parked"], self._asked).fetchone()
         return None if row is None else row[0]
+
+    def firsts(self, most: int) -> Iterator[int]:
+        """Yield the first of them, as it stands now; they are read at once."""
+        tables = self._pool.tables
+        tables.write_rows()
+        rows = tables.connection.execute(SQL["first_parked_some"], (*self._asked, most)).fetchall()
+        found = [row[0] for row in rows]
+        tables.tasks.read(found)
+        return iter(found)
 
     def __iter__(self) -> Iterator[int]:
         tables = self._pool.tables
@@ -481,6 +531,8 @@ class SqlPool(PoolTable):
     def trimmed(self) -> int:
         """Let go of what is hardly asked for again; return how much is kept in memory."""
         self.known_keys.forget_all()
+        assert isinstance(self.fresh, SqlFresh)  # noqa: S101
+        self.fresh.let_go()
         return self.sql_backlog.trimmed()
 
     # Writing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from millpond.store.sqlite.connect import dispose
+from millpond.store.sqlite.connect import dispose, identity_of, is_another
 from millpond.store.sqlite.errors import DATABASE_ERRORS, is_poisonous, translated
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Reader:
         self._path = path
         self._open_connection = open_connection
         self._connection = first
+        self._file = None if first is None else identity_of(path)
         self._prepared = False
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
@@ -50,8 +51,11 @@ class Reader:
             raise
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and is_another(self._file, self._path):
+            self.close()
         if self._connection is None:
             self._connection, self._prepared = self._open_connection(), False
+            self._file = identity_of(self._path)
         if not self._prepared:
             self._connection.execute("PRAGMA query_only=ON")
             self._prepared = True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from millpond.core.control import Declare
@@ -27,14 +29,13 @@ from millpond.store.sqlite.tables import SqlTables
 from millpond.store.sqlite.transact import Transactor
 from millpond.store.sqlite.view import SqliteView
 from millpond.store.sqlite.wake import Wakes
-from millpond.store.sqlite.writer import Writer
+from millpond.store.sqlite.writer import Writer, must_not_be_forked
 from millpond.store.verbs import steps
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from typing import Self
 
     from millpond.core.control import Order
@@ -83,15 +84,17 @@ class SqliteStore:
         inline: bool = False,
         factory: type[Connection] = Connection,
     ) -> None:
-        self._path = path
+        # Where it is now, and by its own name: connections are opened later, too, from whatever
+        # folder the process is in by then, and SQLite names its WAL after the file behind a link.
+        path = self._path = Path(os.path.realpath(path))
         self._clock = clock
         self._dice = random.SystemRandom()
         self._bodies: dict[int, NewTask] = {}
         self._kept: SqlTables | None = None
         self._closed = False
-        # Made once: where it is gone later, a new and empty one would not do.
+        # Only the first makes the file: later ones would make an empty one of what was removed.
+        first = connect(path, durability=durability, factory=factory)
         self._open = partial(connect, path, durability=durability, factory=factory, create=False)
-        first = self._open(create=True)
         try:
             migrate(first, path, allowed=may_migrate)
         except BaseException:
@@ -106,6 +109,7 @@ class SqliteStore:
         )
         self.presence = None if inline else Presence(path)
         """Which processes of this host are there."""
+        self._process = os.getpid()
         self._seen_version = 0
         self._view = SqliteView(self._read, clock)
 
@@ -237,6 +241,7 @@ class SqliteStore:
         self._must_be_open()
         if self._threads is None:
             return self._reader.ask(question)
+        must_not_be_forked(self._process, self._path)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._reader.ask, question)
 

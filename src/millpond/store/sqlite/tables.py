@@ -557,10 +557,11 @@ class SqlRunQueued(dict[int, dict[int, None]]):
 class SqlExpiring(LazyHeap[int]):
     """Tasks by a moment written on each of them."""
 
-    def __init__(self, tables: SqlTables, statement: str) -> None:
+    def __init__(self, tables: SqlTables, statement: str, those_until: str) -> None:
         super().__init__()
         self._tables = tables
         self._statement = SQL[statement]
+        self._those_until = SQL[those_until]
 
     def set(self, item: int, key: tuple[float, ...]) -> None:
         """Note nothing."""
@@ -581,6 +582,14 @@ class SqlExpiring(LazyHeap[int]):
         """Return whose moment it is."""
         row = self._first()
         return None if row is None else row[1]
+
+    def until(self, key: float, most: int) -> Iterator[int]:
+        """Yield those whose moment has come, as it stands now; they are read at once."""
+        self._tables.write_rows()
+        rows = self._tables.connection.execute(self._those_until, (key, most)).fetchall()
+        found = [row[0] for row in rows]
+        self._tables.tasks.read(found)
+        return iter(found)
 
 
 class SqlExpiringWorkers(LazyHeap[str]):
@@ -653,8 +662,8 @@ class SqlTables(Tables):
         self.removed = SqlRemoved(self)
         self.workers = SqlWorkers(self)
         self.expiring_workers = SqlExpiringWorkers(self)
-        self.expiring_tasks = SqlExpiring(self, "first_expiring")
-        self.parked_since = SqlExpiring(self, "first_parked_since")
+        self.expiring_tasks = SqlExpiring(self, "first_expiring", "expiring_until")
+        self.parked_since = SqlExpiring(self, "first_parked_since", "parked_until")
         self.owned = {}
         self.runs = SqlRuns(self)
         self.open_runs = SqlOpenRuns(self)

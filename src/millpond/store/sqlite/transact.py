@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
-from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError, StoreMissing
-from millpond.store.sqlite.connect import PATIENCE, begin, dispose
+from millpond.core.errors import MillpondError, OutcomeUnknown, StoreError
+from millpond.store.sqlite.connect import PATIENCE, begin, dispose, identity_of, is_another
 from millpond.store.sqlite.errors import (
     DATABASE_ERRORS,
     code_of,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from millpond.store.sqlite.connect import FileIdentity
     from millpond.store.sqlite.errors import DatabaseError
 
 log = logging.getLogger("millpond.sqlite")
@@ -75,8 +75,8 @@ class Transactor(Generic[Unit]):
         self._make_unit = make_unit
         self._patience = patience
         self._connection: sqlite3.Connection | None = None
-        self._file: object = None
-        """Which file the connection is for."""
+        self._file: FileIdentity | None = None
+        """Which file the connection is of, whatever has its name by now."""
 
     def run(self, job: Callable[[Unit], T]) -> T:
         """Do one job in a transaction of its own, in its turn; try again once if that may help."""
@@ -119,7 +119,6 @@ class Transactor(Generic[Unit]):
         """Begin a transaction and give what jobs work on."""
         try:
             connection = self._begun()
-            self._look_at_file()
             return self._make_unit(connection)
         except BaseException as error:
             self.undo(error)
@@ -168,12 +167,15 @@ class Transactor(Generic[Unit]):
         """The connection, opened if need be."""
         if self._connection is None:
             self._connection = self._open_connection()
-            self._file = _file_at(self.path)
+            self._file = identity_of(self.path)
             # `begin` waits in its own way.
             self._connection.execute("PRAGMA busy_timeout=0")
         return self._connection
 
     def _begun(self) -> sqlite3.Connection:
+        if self._connection is not None and is_another(self._file, self.path):
+            # What was put in the place of the file is what everybody else opens.
+            self._disconnect()
         try:
             begin(self.connection, self.path, patience=self._patience)
         except StoreError as error:
@@ -183,17 +185,6 @@ class Transactor(Generic[Unit]):
             self._disconnect()
             begin(self.connection, self.path, patience=self._patience)
         return self.connection
-
-    def _look_at_file(self) -> None:
-        """Object if the file is not where it was: what is written to it now, nobody would find."""
-        if _file_at(self.path) == self._file:
-            return
-        self._disconnect()
-        raise StoreMissing(
-            f"{self.path} was deleted or replaced while it was open; put it back with its -wal, or "
-            "open the new one in a new process. Nothing was changed",
-            path=str(self.path),
-        )
 
     def _not_known(self, error: DatabaseError) -> NoReturn:
         raise OutcomeUnknown(
@@ -207,12 +198,3 @@ class Transactor(Generic[Unit]):
         connection, self._connection = self._connection, None
         if connection is not None:
             dispose(connection, self.path)
-
-
-def _file_at(path: Path) -> object:
-    """Return what tells the file at a path from any other; None if there is none."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a Path per transaction is a waste
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 import weakref
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -97,6 +98,14 @@ def packed(hint: Hint) -> bytes:
         )
     message = _encode(hint)
     return message if len(message) <= _LARGEST else _encode(Hint(more=True))
+
+
+def _sound(hint: Hint) -> Hint:
+    """Return a hint without moments that are none: a timer for one would stop all others."""
+    if all(isfinite(wake.at) for wake in hint.wakes):
+        return hint
+    wakes = tuple(wake for wake in hint.wakes if isfinite(wake.at))
+    return msgspec.structs.replace(hint, wakes=wakes)
 
 
 class Wakes:
@@ -255,8 +264,8 @@ class Wakes:
             except OSError:
                 break
             try:
-                heard.add(_decode(message))
-            except msgspec.MsgspecError as error:
+                heard.add(_sound(_decode(message)))
+            except (msgspec.MsgspecError, RecursionError) as error:
                 log.debug("a message in %s makes no sense: %s", self._folder, error)
         if heard:
             callback(heard.hint())

@@ -225,11 +225,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
 def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: float) -> None:
     """Bring back parked tasks that this worker can run, as many as it asks for."""
     for function in [function for function in pool.parked if knows(worker, function)]:
-        for _ in range(want):
-            waiting = pool.parked.get(function)
-            first = waiting.peek() if waiting else None
-            if first is None:
-                break
+        for first in pool.parked[function].firsts(want):
             tables.unpark(pool, tables.tasks[first], now)
     pool.backlog.flush(now)
 

@@ -28,12 +28,33 @@ def recover(tables: Tables, limit: int, now: float) -> int:
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
         moved += bury(tables, worker, now, limit - moved)
-    while moved < limit and (task := _first(tables, tables.expiring_tasks, now)) is not None:
-        moved += _fail(tables, task, Event.EXPIRE, Reason.EXPIRED, now)
+    expired, unknown = (Event.EXPIRE, Reason.EXPIRED), (Event.UNKNOWN, Reason.UNKNOWN_FUNCTION)
+    moved += _fail_those(tables, tables.expiring_tasks, now, expired, now, limit - moved)
     forgotten = rounded(now - UNKNOWN_AFTER)
-    while moved < limit and (task := _first(tables, tables.parked_since, forgotten)) is not None:
-        moved += _fail(tables, task, Event.UNKNOWN, Reason.UNKNOWN_FUNCTION, now)
-    return moved
+    return moved + _fail_those(tables, tables.parked_since, forgotten, unknown, now, limit - moved)
+
+
+def _fail_those(
+    tables: Tables,
+    index: LazyHeap[int],
+    until: float,
+    why: tuple[Event, Reason],
+    now: float,
+    limit: int,
+) -> int:
+    """Fail the waiting tasks whose moment has come; return how many."""
+    failed = found = 0
+    while failed < limit:
+        before = found
+        for identifier in index.until(until, limit - failed):
+            found += 1
+            task = tables.tasks[identifier]
+            # The failure of one may have cancelled others, where their run says so.
+            if task.status is Status.QUEUED:
+                failed += _fail(tables, task, *why, now)
+        if found == before:
+            break
+    return failed
 
 
 def more(tables: Tables, now: float) -> bool:

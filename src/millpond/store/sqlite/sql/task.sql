@@ -141,9 +141,16 @@ SELECT l.id FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
 SELECT expires_at, id FROM millpond_live
  WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT 1;
 
+-- name: expiring_until
+SELECT id FROM millpond_live
+ WHERE expires_at <= ? AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT ?;
+
 -- name: first_parked_since
 SELECT parked_at, id FROM millpond_live
  WHERE parked_at IS NOT NULL ORDER BY parked_at, id LIMIT 1;
+
+-- name: parked_until
+SELECT id FROM millpond_live WHERE parked_at <= ? ORDER BY parked_at, id LIMIT ?;
 
 -- name: parked_functions
 SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT NULL ORDER BY function;
@@ -152,17 +159,21 @@ SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT N
 SELECT id FROM millpond_live
  WHERE pool = ? AND function = ? ORDER BY rank, place LIMIT 1;
 
+-- name: first_parked_some
+SELECT id FROM millpond_live
+ WHERE pool = ? AND function = ? ORDER BY rank, place LIMIT ?;
+
 -- name: parked_of
 SELECT id FROM millpond_live WHERE pool = ? AND function = ? ORDER BY rank, place;
 
 -- name: oldest_listed
-SELECT id FROM millpond_live WHERE pool = ? AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: oldest_listed_of_key
-SELECT id FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: oldest_listed_keyless
-SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER BY place LIMIT 1;
+SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER BY place LIMIT ?;
 
 -- name: count_listed_of_key
 SELECT count(*) FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1;
