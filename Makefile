@@ -60,7 +60,7 @@ torture: venv   ## real processes, killed and frozen for minutes; ARGS="--seed 7
 	@$(PY) -m millpond.testing.torture $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
-	@FAULTS=all $(PY) -m pytest -n $(JOBS) tests/store/sqlite/test_fault_loops.py \
+	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
 

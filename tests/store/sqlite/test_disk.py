@@ -115,7 +115,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Torn:
     return Torn(tmp_path_factory.mktemp("torn"))
 
 
-STEP = 97 if ALL else 3001
+STEP = 397 if ALL else 3001
 
 
 @pytest.mark.rows("TRAP-10", "HN-21")
