@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from millpond.cli import worker
+from millpond.cli import doctor, worker
 from millpond.cli.exits import Exit
 from millpond.cli.main import COMMANDS
 from millpond.demo import __main__ as demo
@@ -18,6 +18,7 @@ what this page says, `--version` the version.
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "worker": worker.parser,
+    "doctor": doctor.parser,
     "demo": lambda: demo.parser("millpond demo"),
 }
 

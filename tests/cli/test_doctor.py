@@ -1,0 +1,69 @@
+"""`millpond doctor`: a store that is well, one that is not, and what is only risky."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from millpond import Millpond
+from millpond.cli.doctor import LARGE_WAL, main, risks
+from millpond.cli.exits import Exit, Refusal
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A store in which three tasks wait."""
+    path = tmp_path / "work.db"
+    mp = Millpond(f"sqlite:///{path}")
+    pool = mp.pool("p")
+
+    @pool.task
+    async def work(number: int) -> None:
+        pass
+
+    async def fill() -> None:
+        async with mp:
+            await pool.submit_many(work.bind(number) for number in range(3))
+
+    asyncio.run(fill())
+    return path
+
+
+def test_a_store_that_is_well(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, and changes nothing."""
+    assert Exit.CLEAN == main([f"sqlite:///{file}"])
+    assert "every row fits together" in capsys.readouterr().out
+
+
+def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit together is named, and the exit code says that something is wrong."""
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE millpond_pool SET live = live + 1 WHERE name = 'p'")
+    connection.close()
+    assert Exit.BROKE == main([f"sqlite:///{file}"])
+    assert "wrong: " in capsys.readouterr().out
+
+
+def test_an_old_library_and_a_large_wal_are_risks(tmp_path: Path) -> None:
+    """Each is told with what to do; a new library and no WAL are none."""
+    path = tmp_path / "work.db"
+    assert [] == list(risks(path, (3, 51, 3)))
+    (old,) = risks(path, (3, 40, 1))
+    assert "SQLite 3.40.1" in old
+    assert "wal_autocheckpoint=0" in old
+    wal = tmp_path / "work.db-wal"
+    wal.touch()
+    with wal.open("r+b") as sparse:
+        sparse.truncate(LARGE_WAL)
+    (large,) = risks(path, (3, 51, 3))
+    assert "64 MiB" in large
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/none.db", "mysql://x/y"])
+def test_what_cannot_be_looked_at(url: str, tmp_path: Path) -> None:
+    """It is refused with the exit code of a store, and no file is made."""
+    with pytest.raises(Refusal) as refused:
+        main([url.format(tmp_path)])
+    assert Exit.STORE is refused.value.code
+    assert [] == list(tmp_path.iterdir())
