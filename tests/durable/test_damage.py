@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.pool.fleet import Fleet, until
 from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
+from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.mend import damage
 from millpond.testing.files import InlineStore
 
@@ -192,3 +194,29 @@ async def test_missing_state_is_made_again(
         assert ["completed"] * 6 == await mp.status([handle.id for handle in handles])
         assert 7 == await (await mp.tasks["job"].submit(7))
     assert [(number, 1) for number in (0, 1, 2, 3, 4, 5, 7)] == sorted(app.ran)
+
+
+def test_a_process_that_leaves_does_not_wait_for_mending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking through a file may take long, or wait for others: nobody who stops is held up."""
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(_: object) -> list[str]:
+        begun.set()
+        over.wait()
+        return []
+
+    monkeypatch.setattr("millpond.store.sqlite.store.damage", slow)
+
+    async def leave() -> None:
+        store = await SqliteStore.open(tmp_path / "work.db")
+        mending = asyncio.create_task(store.mend())
+        await asyncio.to_thread(begun.wait)
+        mending.cancel()
+        await asyncio.gather(mending, return_exceptions=True)
+        await store.close()
+
+    asyncio.run(leave())
+    assert not over.is_set()
+    over.set()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -188,7 +190,7 @@ class SqliteStore:
         self._must_be_open()
         if self._inline is not None:
             return self._mended()
-        return await asyncio.get_running_loop().run_in_executor(None, self._mended)
+        return await _aside(self._mended)
 
     def _mended(self) -> tuple[str, ...]:
         connection = self._open()
@@ -481,6 +483,34 @@ def _answer(question: Callable[[SqlTables], T], connection: sqlite3.Connection) 
     finally:
         if connection.in_transaction:  # some errors end a transaction by themselves
             connection.execute("ROLLBACK")
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Do something in a thread that nobody waits for when the loop or the process ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(answer: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(cast("T", answer))
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        answer: T | None = None
+        error: BaseException | None = None
+        try:
+            answer = work()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits is told
+            error = raised
+        # The loop may be closed by now: then nobody is there to be told.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, answer, error)
+
+    threading.Thread(target=run, name="millpond-aside", daemon=True).start()
+    return await done
 
 
 def _version_of(connection: sqlite3.Connection) -> int:
