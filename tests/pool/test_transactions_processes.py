@@ -65,6 +65,14 @@ class Workers:
             connection.close()
         return True
 
+    def busy(self) -> list[subprocess.Popen[bytes]]:
+        """Return those that run something, as the file says: workers are named by their process."""
+        connection = sqlite3.connect(self.file)
+        rows = connection.execute("SELECT DISTINCT worker FROM millpond_live WHERE running = 1")
+        running = {int(worker.split("-")[-2]) for (worker,) in rows}
+        connection.close()
+        return [worker for worker in self.up if worker.pid in running]
+
     def ledger(self) -> list[tuple[int, int]]:
         connection = sqlite3.connect(self.file)
         rows = connection.execute("SELECT task, attempt FROM ledger").fetchall()
@@ -109,11 +117,14 @@ async def test_each_effect_once_whoever_is_killed(tmp_path: Path) -> None:
             async with asyncio.timeout(50):
                 while (done := (await app.pool.snapshot()).completed) < len(handles):
                     await asyncio.sleep(dice.uniform(0.0, 0.05))
-                    if done > 20 * kills and kills < 8:
-                        # One of the two that are up the longest: it is likely to be at work.
-                        workers.kill(dice.choice(workers.up[:2]))
+                    busy = workers.busy()
+                    if done >= 15 * kills and kills < 8 and busy:
+                        victim = dice.choice(busy)
+                        await workers.freeze(victim)
+                        # Frozen it keeps what it has in hand; it may have been through with it.
+                        kills += victim in workers.busy()
+                        workers.kill(victim)
                         workers.start()
-                        kills += 1
             results = [await handle for handle in handles]
         assert [1, 2, 3] * 60 == results
         rows = workers.ledger()
