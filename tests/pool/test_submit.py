@@ -472,6 +472,7 @@ async def test_submitted_by_says_who_submitted() -> None:
         assert ["user", own, "me", own, "cron"] == [task.submitted_by for task in tasks]
 
 
+@pytest.mark.memory("what is in memory has no connection to join")
 async def test_connection_is_for_stores_with_a_database() -> None:
     """In memory there is no transaction to join, and the error says so."""
     mp = Millpond()
