@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
         pyfuncitem.obj = _on_a_loop(pyfuncitem.obj, real=real)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, where every store is a file, what is about the store in memory."""
+    if not stores.ON_FILES:
+        return
+    apart = [item for item in items if item.get_closest_marker("memory") is not None]
+    items[:] = [item for item in items if item not in apart]
+    config.hook.pytest_deselected(items=apart)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Let nothing be skipped in silence: where CI=true, what is absent is a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI=true allows no skips: {report.longrepr}"
+    return report
+
+
 @pytest.fixture(autouse=stores.ON_FILES)
-def files_instead_of_memory(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def files_instead_of_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With MILLPOND_STORE=sqlite every Millpond that would be in memory is on a file of its own."""
-    memory = request.node.get_closest_marker("memory")
-    if memory is not None:
-        pytest.skip(f"of the store in memory only: {memory.args[0]}")
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
         files = stores.Files(Path(folder))
         stores.files.append(files)
