@@ -16,6 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -40,7 +41,7 @@ from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
-from millpond.pool.address import file_of, shown
+from millpond.pool.address import place_of, shown
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
@@ -67,16 +68,17 @@ from millpond.store.clock import ForwardClock
 from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from millpond.core.audit import Record
+    from millpond.pool.address import Place
     from millpond.pool.sync import SyncMillpond
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
+    from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
 
 log = logging.getLogger("millpond")
@@ -113,7 +115,7 @@ class Millpond:
         durability: Durability = "full",
         migrate: bool = True,
     ) -> None:
-        self._file = file_of(url)
+        self._place = place_of(url)
         self._url = url
         if isinstance(imports, str):
             raise ConfigError("imports", imports, "must be a list of modules")
@@ -182,11 +184,11 @@ class Millpond:
         if self.make_store is not None:
             store = self.make_store()
             shared = getattr(store, "shared", True) if self.shared is None else self.shared
-        elif self._file is None:
+        elif self._place is None:
             store, shared = MemoryStore(clock=clock), False
         else:
             clock = ForwardClock(clock, steady_clock(loop))
-            store, shared = await self._opened_file(self._file, identity.owner, clock), True
+            store, shared = await self._opened_place(self._place, identity.owner, clock), True
         return Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -199,11 +201,25 @@ class Millpond:
             lease=self.lease,
         )
 
+    async def _opened_place(self, place: Place, owner: str, clock: Callable[[], float]) -> Store:
+        if isinstance(place, Path):
+            return await self._opened_file(place, owner, clock)
+        return await self._opened_server(place, owner, clock)
+
     async def _opened_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
         from millpond.store.sqlite import SqliteStore  # noqa: PLC0415 - memory needs nothing of it
 
         return await SqliteStore.open(
             file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
+        )
+
+    async def _opened_server(
+        self, address: Address, owner: str, clock: Callable[[], float]
+    ) -> Store:
+        raise NotSupported(
+            f"there is no PostgreSQL store yet, so {address} cannot be opened: use "
+            "sqlite:///work.db, or memory (url=None)",
+            feature="store",
         )
 
     @property
@@ -215,7 +231,7 @@ class Millpond:
     def url(self, url: str | None) -> None:
         if self.is_open or self._opening:
             raise AlreadyOpen("this Millpond is open; where its pools are kept cannot change now")
-        self._file = file_of(url)
+        self._place = place_of(url)
         self._url = url
 
     @property

@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files of a kind of store, and what may be done with what one has seen."""
+"""Migrations: numbered SQL files of a kind of store, and what to do with what it has seen."""
 
 from __future__ import annotations
 

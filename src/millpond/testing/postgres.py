@@ -161,6 +161,8 @@ class OwnServer(Server):
         copy_of: OwnServer | None = None,
     ) -> None:
         self.programs = programs
+        self.folder: Path
+        self.port: int
         asked: dict[str, object] = {
             "binaries": str(programs),
             "settings": {"listen_addresses": "127.0.0.1"} | dict(settings),
@@ -231,7 +233,7 @@ class OwnServer(Server):
 
     def standby(self) -> OwnServer:
         """Start a copy that follows this server and may only be read; close it yourself."""
-        return OwnServer(self.programs, QUICK | {"hot_standby": "on"}, copy_of=self)
+        return OwnServer(self.programs, {**QUICK, "hot_standby": "on"}, copy_of=self)
 
     def _order(self, order: str) -> None:
         assert self._keeper.stdin is not None

@@ -111,7 +111,7 @@ class Keeper:
             self._run("pg_basebackup", *place, "-U", self._asked["user"], "-R", "-c", "fast")
 
     def _new_cluster(self) -> Sequence[str]:
-        """Return the options of `initdb`: the socket trusts everybody, the port asks for a password."""
+        """Return the options of `initdb`: who comes by TCP has a password."""
         secret = self._home / "password"
         secret.write_text(self._asked["password"])
         if self._way.user is not None:

@@ -17,7 +17,7 @@ _PASSWORD = re.compile(r"(:)[^:@/]*@")
 """Also a URL that is refused ends in logs, so a password is not repeated."""
 _ADVICE = (
     "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db, "
-    "or nothing at all for memory"
+    "postgresql://user:password@host/database, or nothing at all for memory"
 )
 
 
