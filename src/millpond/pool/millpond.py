@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
-    from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
 
 log = logging.getLogger("millpond")
@@ -204,22 +203,17 @@ class Millpond:
     async def _opened_place(self, place: Place, owner: str, clock: Callable[[], float]) -> Store:
         if isinstance(place, Path):
             return await self._opened_file(place, owner, clock)
-        return await self._opened_server(place, owner, clock)
+        raise NotSupported(
+            f"there is no PostgreSQL store yet, so {place} cannot be opened: use "
+            "sqlite:///work.db, or memory (url=None)",
+            feature="store",
+        )
 
     async def _opened_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
         from millpond.store.sqlite import SqliteStore  # noqa: PLC0415 - memory needs nothing of it
 
         return await SqliteStore.open(
             file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
-        )
-
-    async def _opened_server(
-        self, address: Address, owner: str, clock: Callable[[], float]
-    ) -> Store:
-        raise NotSupported(
-            f"there is no PostgreSQL store yet, so {address} cannot be opened: use "
-            "sqlite:///work.db, or memory (url=None)",
-            feature="store",
         )
 
     @property

@@ -121,7 +121,8 @@ def settings(durability: Durability, patience: Patience = PATIENCE) -> dict[str,
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
         # A table that was empty when it was last looked at is read whole for a moment too long.
         "enable_seqscan": "off",
-        "jit": "off",  # before PostgreSQL 18 a plan that is forbidden something looks worth compiling
+        # Before PostgreSQL 18 a plan that may not do so looks dear, and is compiled for 60 ms.
+        "jit": "off",
         "search_path": "pg_catalog",  # see names.py
         "TimeZone": "UTC",
     }

@@ -60,8 +60,8 @@ _NO_DATABASE: Meaning = (
 _FULL_HOUSE: Meaning = (
     TooManyConnections,
     (
-        "takes no further connections; close some, raise max_connections, or put a pooler before it "
-        "(and pooler=1 into the URL)"
+        "takes no further connections; close some, raise max_connections, or put a pooler before "
+        "it (and pooler=1 into the URL)"
     ),
 )
 _IN_THE_WAY: Meaning = (
@@ -134,8 +134,8 @@ _MEANINGS: Mapping[str, Meaning] = {
     "57014": (
         StoreLocked,
         (
-            "gave up a statement that took too long, or that somebody cancelled; nothing was changed: "
-            "see pg_stat_activity for what was in its way"
+            "gave up a statement that took too long, or that somebody cancelled; nothing was "
+            "changed: see pg_stat_activity for what was in its way"
         ),
     ),
     "57P04": _NO_DATABASE,

@@ -28,6 +28,12 @@ CREATE TABLE IF NOT EXISTS millpond_schema (
     applied_at double precision NOT NULL
 )"""
 
+# Not to_regclass(), which answers from a cache: what was not there when this transaction began is
+# not there for it, though whoever had the lock has made it since.
+_LEDGER_THERE = """\
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = 'millpond_schema'"""
+
 _NOTE = """\
 INSERT INTO millpond_schema
 VALUES (%s, %s, %s, extract(epoch FROM clock_timestamp())::double precision)"""
@@ -55,6 +61,7 @@ def migrate(
     try:
         found = rights(connection, address)
         check_use(found, address)
+        check_tables(connection, found, address)
         lacking = pending(known, _applied(connection, address), str(address))
         if lacking and not allowed:
             raise refused(known, lacking, str(address))
@@ -62,7 +69,6 @@ def migrate(
             check_migration(found, address)
         for migration in lacking:
             _apply(connection, address, migration, known, patience)
-        check_tables(connection, found, address)
     except psycopg.Error as error:
         raise translated(error, address, waited=patience) from error
     return known[-1].version if known else 0
@@ -70,9 +76,7 @@ def migrate(
 
 def _applied(connection: Connection, address: Address) -> Mapping[int, str]:
     """Return the digests of the migrations the store has seen, by version."""
-    ledger = f"{quoted(address.schema)}.millpond_schema"
-    ((there,),) = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [ledger]).fetchall()
-    if not there:
+    if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is None:
         return {}
     asked = qualified("SELECT version, digest FROM millpond_schema", address.schema)
     return dict(connection.execute(asked.encode()).fetchall())

@@ -26,7 +26,8 @@ SELECT p.name
   FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY p (name, place)
  WHERE EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = %s AND c.relkind IN ('r', 'p')
-                  AND c.relname LIKE 'millpond\\_%%' AND c.relname <> 'millpond_schema'
+                  AND c.relname LIKE 'millpond\\_%%'
+                  AND (c.relname <> 'millpond_schema' OR p.name = 'SELECT')
                   AND NOT has_table_privilege(c.oid, p.name))
  ORDER BY p.place"""
 
