@@ -46,14 +46,6 @@ from millpond.testing.postgres import OwnServer, Server
 
 
 @pytest.fixture
-def own(postgres: Server) -> OwnServer:
-    """Give the server of the run, if it is one that we may bend."""
-    if not isinstance(postgres, OwnServer):
-        pytest.skip("this is about a server that we started ourselves")
-    return postgres
-
-
-@pytest.fixture
 def spare(own: OwnServer) -> Iterator[OwnServer]:
     """Give a server of its own, to be broken."""
     with OwnServer(own.programs) as server:
@@ -71,6 +63,11 @@ def connection(address: Address) -> Iterator[Connection]:
     """Give a connection to it."""
     with connect(address) as opened:
         yield opened
+
+
+def more(url: str, option: str) -> str:
+    """A URL with one option more."""
+    return f"{url}{'&' if '?' in url else '?'}{option}"
 
 
 def shown(connection: Connection, setting: str) -> Any:
@@ -118,13 +115,13 @@ def test_durability_may_be_traded(address: Address) -> None:
 
 def test_what_the_url_says_goes_first(postgres_url: str) -> None:
     """Its options are the user's own."""
-    with connect(address_of(f"{postgres_url}&application_name=mine")) as connection:
+    with connect(address_of(more(postgres_url, "application_name=mine"))) as connection:
         assert "mine" == shown(connection, "application_name")
 
 
 def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
     """The next one who gets it must not find our settings; each transaction brings its own."""
-    pooled = address_of(f"{postgres_url}&pooler=1")
+    pooled = address_of(more(postgres_url, "pooler=1"))
     with connect(pooled, durability="normal") as connection:
         assert connection.prepare_threshold is None
         before = shown(connection, "search_path"), shown(connection, "synchronous_commit")
@@ -228,29 +225,29 @@ def test_an_unknown_database(postgres: Server) -> None:
     assert "not_here" in told(caught.value)
 
 
-def test_a_user_who_may_not_connect(own: OwnServer, postgres_url: str) -> None:
+def test_a_user_who_may_not_connect(own: OwnServer, own_url: str) -> None:
     """The grant is named."""
-    name = urlsplit(postgres_url).path[1:]
+    name = urlsplit(own_url).path[1:]
     own.execute("DROP ROLE IF EXISTS outsider")
     own.execute("CREATE ROLE outsider LOGIN")
     own.execute(f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC')
     with pytest.raises(MissingRights, match="GRANT CONNECT ON DATABASE"):
-        connect(address_of(postgres_url.replace("millpond@", "outsider@")))
+        connect(address_of(own_url.replace("millpond@", "outsider@")))
 
 
-def test_too_many_connections(own: OwnServer, postgres_url: str) -> None:
+def test_too_many_connections(own: OwnServer, own_url: str) -> None:
     """Here of one role, as it is the same refusal."""
     own.execute("DROP ROLE IF EXISTS lonely")
     own.execute("CREATE ROLE lonely LOGIN CONNECTION LIMIT 0")
     with pytest.raises(TooManyConnections, match="max_connections") as caught:
-        connect(address_of(postgres_url.replace("millpond@", "lonely@")))
+        connect(address_of(own_url.replace("millpond@", "lonely@")))
     assert "MILL-064" in told(caught.value)
 
 
 def test_an_option_that_libpq_does_not_know(postgres_url: str) -> None:
     """A misspelt sslmode must not be passed over."""
     with pytest.raises(BadStoreURL, match="sslmod"):
-        connect(address_of(f"{postgres_url}&sslmod=require"))
+        connect(address_of(more(postgres_url, "sslmod=require")))
 
 
 def test_encryption_that_the_server_lacks(own: OwnServer) -> None:
@@ -287,12 +284,12 @@ def test_a_replica(spare: OwnServer) -> None:
             assert str(standby.port) == shown(connection, "port")
 
 
-def test_a_database_that_may_only_be_read(own: OwnServer, postgres_url: str) -> None:
+def test_a_database_that_may_only_be_read(own: OwnServer, own_url: str) -> None:
     """By its settings."""
-    name = urlsplit(postgres_url).path[1:]
+    name = urlsplit(own_url).path[1:]
     own.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     with pytest.raises(StoreNotWritable, match="default_transaction_read_only"):
-        connect(address_of(postgres_url))
+        connect(address_of(own_url))
 
 
 # What happens to a connection that was made

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -129,8 +130,7 @@ def test_it_may_be_forbidden(connection: Connection, address: Address) -> None:
 )
 def test_a_schema_may_have_any_name(postgres_url: str, schema: str) -> None:
     """Quotes and all, up to the last byte."""
-    address = address_of(postgres_url)
-    address = Address(address.conninfo, address.shown, schema)
+    address = msgspec.structs.replace(address_of(postgres_url), schema=schema)
     with connect(address) as connection:
         version = migrate(connection, address)
         assert version == migrate(connection, address, allowed=False)
@@ -140,7 +140,10 @@ def test_a_schema_may_have_any_name(postgres_url: str, schema: str) -> None:
 
 def test_stores_of_one_database_are_apart(postgres_url: str) -> None:
     """Each schema is one."""
-    one, other = address_of(postgres_url), address_of(f"{postgres_url}&schema=other")
+    one, other = (
+        address_of(postgres_url),
+        address_of(postgres_url + ("&" if "?" in postgres_url else "?") + "schema=other"),
+    )
     with connect(one) as connection:
         migrate(connection, one)
         connection.execute("UPDATE millpond.millpond_meta SET joined = 7")
@@ -232,14 +235,19 @@ def test_a_migration_that_does_not_end_is_not_waited_for(address: Address) -> No
 
 
 @pytest.fixture
-def plain_url(postgres: Server, postgres_url: str) -> str:
+def admin(own_url: str) -> Iterator[Connection]:
+    """Give a connection of somebody who may do anything."""
+    with connect(address_of(own_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def plain_url(own: OwnServer, own_url: str) -> str:
     """Give the same database as a user sees it who has no rights there."""
-    if not isinstance(postgres, OwnServer):
-        pytest.skip("this needs a server on which we may make roles")
-    postgres.execute(
+    own.execute(
         'DO $$BEGIN CREATE ROLE "pla\'in" LOGIN; EXCEPTION WHEN duplicate_object THEN END$$'
     )
-    return postgres_url.replace("millpond@", "pla%27in@")
+    return own_url.replace("millpond@", "pla%27in@")
 
 
 def grant(connection: Connection, error: MissingRights) -> None:
@@ -250,46 +258,44 @@ def grant(connection: Connection, error: MissingRights) -> None:
         connection.execute(statement.encode())
 
 
-def test_what_a_user_lacks_is_named_and_helps(connection: Connection, plain_url: str) -> None:
+def test_what_a_user_lacks_is_named_and_helps(admin: Connection, plain_url: str) -> None:
     """Each grant that an error names takes the user one step on."""
     address = address_of(plain_url)
     with connect(address) as plain:
         with pytest.raises(MissingRights, match="GRANT CREATE ON DATABASE") as caught:
             migrate(plain, address)
         assert 'CREATE SCHEMA "millpond" AUTHORIZATION "pla\'in"' in str(caught.value)
-        grant(connection, caught.value)
+        grant(admin, caught.value)
         assert 1 == migrate(plain, address)
         assert 1 == migrate(plain, address, allowed=False)
 
 
-def test_a_schema_that_was_made_for_the_user_will_do(
-    connection: Connection, plain_url: str
-) -> None:
+def test_a_schema_that_was_made_for_the_user_will_do(admin: Connection, plain_url: str) -> None:
     """He need not be let create any."""
-    connection.execute('CREATE SCHEMA millpond AUTHORIZATION "pla\'in"')
+    admin.execute('CREATE SCHEMA millpond AUTHORIZATION "pla\'in"')
     address = address_of(plain_url)
     with connect(address) as plain:
         assert 1 == migrate(plain, address)
 
 
-def test_tables_that_somebody_else_made(connection: Connection, plain_url: str) -> None:
+def test_tables_that_somebody_else_made(admin: Connection, plain_url: str) -> None:
     """An administrator migrates, and the application may only use what is there."""
     address = address_of(plain_url)
     with connect(address) as plain:
-        connection.execute("CREATE SCHEMA millpond")
+        admin.execute("CREATE SCHEMA millpond")
         with pytest.raises(MissingRights, match="GRANT USAGE ON SCHEMA") as caught:
             migrate(plain, address)
-        grant(connection, caught.value)
+        grant(admin, caught.value)
         with pytest.raises(MissingRights, match="GRANT USAGE, CREATE ON SCHEMA"):
             migrate(plain, address)
-        migrate(connection, address)
+        migrate(admin, address)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             plain.execute("SELECT * FROM millpond.millpond_schema")
         with pytest.raises(MissingRights, match="GRANT SELECT") as caught:
             migrate(plain, address, allowed=False)
-        grant(connection, caught.value)
+        grant(admin, caught.value)
         assert 1 == migrate(plain, address, allowed=False)
-        connection.execute('REVOKE UPDATE ON millpond.millpond_live FROM "pla\'in"')
+        admin.execute('REVOKE UPDATE ON millpond.millpond_live FROM "pla\'in"')
         with pytest.raises(MissingRights, match="GRANT UPDATE ON ALL TABLES"):
             migrate(plain, address)
 

@@ -25,9 +25,9 @@ from millpond.testing.postgres_keeper import Failed, Keeper, ways
 
 OWNER = """\
 import sys
-from millpond.testing.postgres import serve
+from millpond.testing.postgres import OwnServer, find_programs
 
-server = serve()
+server = OwnServer(find_programs())
 print(server.folder, server._keeper.pid, flush=True)
 sys.stdin.read()
 """
