@@ -295,6 +295,10 @@ def test_tables_that_somebody_else_made(admin: Connection, plain_url: str) -> No
             migrate(plain, address, allowed=False)
         grant(admin, caught.value)
         assert 1 == migrate(plain, address, allowed=False)
+        admin.execute('REVOKE SELECT ON millpond.millpond_schema FROM "pla\'in"')
+        with pytest.raises(MissingRights, match="GRANT SELECT ON ALL TABLES") as caught:
+            migrate(plain, address)
+        grant(admin, caught.value)
         admin.execute('REVOKE UPDATE ON millpond.millpond_live FROM "pla\'in"')
         with pytest.raises(MissingRights, match="GRANT UPDATE ON ALL TABLES"):
             migrate(plain, address)
