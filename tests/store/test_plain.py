@@ -6,7 +6,8 @@ import pytest
 
 from millpond.core.order import Backlog
 from millpond.store.verbs import plain
-from millpond.testing.simulation import memory_store, replay, simulate_on, trace
+from millpond.testing.history import replay, trace
+from millpond.testing.simulation import memory_store, simulate_on
 
 SEEDS = range(300, 312)
 
