@@ -199,9 +199,6 @@ INSERT INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (pool, share, owner) DO UPDATE
    SET turn = excluded.turn, joined = excluded.joined, resting = excluded.resting;
 
--- name: change_seat
-UPDATE millpond_seat SET turn = ?, joined = ?, resting = ? WHERE pool = ? AND share = ? AND owner = ?;
-
 -- name: drop_seat
 DELETE FROM millpond_seat WHERE pool = ? AND share = ? AND owner = ?;
 

@@ -1,4 +1,4 @@
--- What SQLite says in its own words.
+-- What SQLite says in its own words: because it must, or because that is faster.
 
 -- A task to which nothing has happened yet; '' stands for none.
 -- name: add_queued
@@ -25,3 +25,15 @@ SELECT printf('pool %s says worker %s runs %d, and it runs %d',
         SELECT pool, worker, 0, count(*) FROM millpond_live WHERE running = 1
          GROUP BY pool, worker) AS h ON h.pool = p.id
  GROUP BY p.id, h.worker HAVING total(h.said) <> total(h.counted);
+
+-- Fair pools write one or two of these with every task, and to replace costs a fifth less.
+
+-- name: save_unit
+INSERT OR REPLACE INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_untimed_unit
+INSERT OR REPLACE INTO millpond_unit
+       (pool, unit, running, paused, blocked, held_until, tat, groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_seat
+INSERT OR REPLACE INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?);
