@@ -252,13 +252,15 @@ class Tables:
 
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
-        wakes = self._wakes
-        if not wakes:
+        if not self._wakes:
             return ()
-        if len(wakes) == 1:
-            ((pool, at),) = wakes.items()
-            return (Wake(pool, at),)
-        return tuple([Wake(pool, at) for pool, at in wakes.items()])
+        return tuple([Wake(pool, at) for pool, at in self._wakes.items() if self._has_room(pool)])
+
+    def _has_room(self, name: str) -> bool:
+        """Return whether anybody could start or claim something: what frees a slot wakes again."""
+        pool = self.pools[name]
+        spec = pool.spec
+        return pool.running < spec.max_concurrent or pool.claimed < spec.prefetch
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""
