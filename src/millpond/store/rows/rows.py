@@ -13,7 +13,7 @@ from millpond.core.task import UNREADABLE, Call, NewTask, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-log = logging.getLogger("millpond.sqlite")
+log = logging.getLogger("millpond.store")
 
 Row: TypeAlias = tuple[Any, ...]
 
