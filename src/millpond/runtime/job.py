@@ -117,6 +117,8 @@ class Job:
     slot: Slot | None = None
     why: Why | None = None
     cancel_asked = False
+    interrupted = False
+    """Whether it was interrupted because somebody cancelled it: other processes may say so often."""
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False
