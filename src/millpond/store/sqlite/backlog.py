@@ -8,6 +8,7 @@ when the verbs of the transaction are done.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sqlite.sql import SQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     from millpond.core.spec import PoolSpec
@@ -200,6 +201,39 @@ class SqlLine(Line):
             self._own(task.seq)
         if self._front is not None and task.seq == self._front.seq:
             self._front = None
+
+    def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Take out the first tasks as long as each fits, of those that were read."""
+        taken: list[Task] = []
+        if self._group is not None:
+            return taken
+        added = self._first_added()
+        while len(taken) < most and self._has_read():
+            if added is not None and not _behind(added, self._row[-1]):
+                break
+            taken += self._taken_of_page(most - len(taken), fits)
+            if self._head < len(self._row):
+                break
+        return taken
+
+    def _has_read(self) -> bool:
+        """Return whether there is something in the row, if need be of the next page."""
+        if self._first_read() is None and self._behind is not None:
+            self._read()
+        return self._first_read() is not None
+
+    def _taken_of_page(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        mine, head = self._mine, self._head
+        taken = list(takewhile(fits, islice(self._row, head, head + most)))
+        self._head = head + len(taken)
+        if mine:
+            taken = [task for task in taken if task.seq not in mine]
+        for task in taken:
+            task.grp = None  # type: ignore[attr-defined]
+        if self._count is not None:
+            self._count -= len(taken)
+        self._front = None
+        return taken
 
     def _own(self, seq: int) -> None:
         if self._mine is _NOTHING:
@@ -953,6 +987,9 @@ class SqlBacklog(Backlog):
         # How many of each key run is counted when somebody asks.
         self._ready -= 1
         self._take_out(task)
+
+    def _count_running(self, tasks: list[Task]) -> None:
+        pass
 
     def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""

@@ -515,6 +515,10 @@ class SqlPool(PoolTable):
         """Note how long a task had waited for its start, and how long it ran."""
         self._measured.append((waited, ran))
 
+    def measure_all(self, times: list[tuple[float, float]]) -> None:
+        """Note the same of several."""
+        self._measured += times
+
     def times(self) -> tuple[list[float], list[float]]:
         """Return how long the latest attempts waited and ran."""
         waits: list[float] = []

@@ -430,7 +430,7 @@ class SqliteStore:
         if len(self._bodies) > _BODIES_KEPT:
             self._bodies.clear()
         for one in (*answer.leased, *answer.claimed):
-            task = tables.tasks.get(one.fence.task)
+            task = tables.glance(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
 

@@ -14,11 +14,11 @@ import msgspec
 from millpond.core.audit import Note, Record
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.core.run import Run
 from millpond.core.spec import PoolSpec
 from millpond.core.task import UNREADABLE, key_of
-from millpond.store.sqlite.audit import encoded
+from millpond.store.sqlite.audit import Notes, encoded
 from millpond.store.sqlite.pool import SqlPool
 from millpond.store.sqlite.ring import json
 from millpond.store.sqlite.rows import (
@@ -76,6 +76,10 @@ class SqlTasks(dict[int, TaskRow]):
         self._absent: set[int] = set()
         self.handed: dict[int, TaskRow] = {}
         """Those that a verb has in its hands, and may have changed."""
+
+        self.changed_alike: list[Sequence[TaskRow]] = []
+        """Those that were started or completed together, and in no verb's hands otherwise."""
+        self._ended_alike: list[Sequence[TaskRow]] = []
 
     def get(self, identifier: int, default: TaskRow | None = None) -> TaskRow | None:  # type: ignore[override]
         """Return a task, or None."""
@@ -149,14 +153,37 @@ class SqlTasks(dict[int, TaskRow]):
         for identifier, task in self.handed.items():
             if not task.stored_live:
                 super().__delitem__(identifier)
-        self.handed = {}
+        for tasks in self._ended_alike:
+            for task in tasks:
+                super().pop(task.new.id, None)
+        self.handed, self._ended_alike = {}, []
         self._absent.clear()
+
+    def sort_out_alike(self, change: Changes) -> None:
+        """Say what became of tasks that changed together; one that changed twice is handed over."""
+        batches, self.changed_alike = self.changed_alike, []
+        several = len(batches) > 1 and _share_some(batches)
+        for tasks in batches:
+            named = {task.new.id: task for task in tasks}
+            if several or not self.handed.keys().isdisjoint(named):
+                self.handed.update(named)
+            elif tasks[0].status is _RUNNING:
+                change.start_all(tasks)
+            else:
+                change.complete_all(tasks)
+                self._ended_alike.append(tasks)
 
     def forget(self, identifier: int) -> None:
         """Know a task no more: its rows are gone."""
         super().pop(identifier, None)
         self.handed.pop(identifier, None)
         self._absent.add(identifier)
+
+
+def _share_some(batches: list[Sequence[TaskRow]]) -> bool:
+    """Return whether a task stands in more than one of them."""
+    named = {task.new.id for tasks in batches for task in tasks}
+    return len(named) < sum(map(len, batches))
 
 
 class SqlPools(dict[str, PoolTable]):
@@ -670,7 +697,7 @@ class SqlTables(Tables):
         self.open_runs = SqlOpenRuns(self)
         self.runs_by_name = SqlRunNames(self)
         self.run_queued = SqlRunQueued(self)
-        self._records: list[Note | Record] = []
+        self._records: list[Note | Notes | Record] = []  # type: ignore[assignment]
         self.records_dropped = 0
         self._audit_limit = None
         self._wakes = {}
@@ -785,6 +812,44 @@ class SqlTables(Tables):
     def _keep(self, pool: PoolTable, ended: Task) -> None:  # noqa: ARG002 - its row says it
         assert isinstance(pool, SqlPool)  # noqa: S101
         pool.kept += 1
+
+    def _keep_all(self, pool: PoolTable, ended: Sequence[Task]) -> None:
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        pool.kept += len(ended)
+
+    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        pass
+
+    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        pass
+
+    def glance(self, identifier: int) -> Task | None:
+        """Return a task to be looked at, if it was read."""
+        return dict.get(self.tasks, identifier)
+
+    def start_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+    ) -> None:
+        """Start plain tasks that were taken out of the queue."""
+        super().start_all(pool, tasks, worker, token, now)
+        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+
+    def complete_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
+    ) -> None:
+        """End plain tasks of one worker that were marked as completed."""
+        super().complete_all(pool, tasks, worker, now)
+        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+
+    def _note_all(
+        self,
+        tasks: Sequence[Task],
+        event: Event,
+        before: Status,
+        worker: str | None,
+        now: float,
+    ) -> None:
+        self._records.append(Notes(tasks, event, before, worker, now))
 
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
         assert isinstance(pool, SqlPool)  # noqa: S101
@@ -940,7 +1005,7 @@ class SqlTables(Tables):
         return len(self.tasks) + len(self.runs) + self.pools.trimmed()
 
     def _write_audit(self) -> None:
-        count, told, at = len(self._records), *encoded(self._records)
+        told, at, count = encoded(self._records)
         self._told += count
         self.connection.execute(SQL["add_audit"], (self._told, count, at, told))
         self._records = []
@@ -958,6 +1023,8 @@ class SqlTables(Tables):
     def _write_tasks(self) -> None:
         """Sort out what became of each task, and send it, one statement for each kind."""
         change = Changes()
+        if self.tasks.changed_alike:
+            self.tasks.sort_out_alike(change)
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
             status = task.status
@@ -1031,6 +1098,21 @@ class Changes:
             places = self._started[started] = []
         places.append(task.stored_at)
         task.stored_started = True
+
+    def start_all(self, tasks: Sequence[TaskRow]) -> None:
+        """Take in tasks that were started together, and to which nothing else has happened."""
+        first = tasks[0]
+        moment = first.started_at
+        started = (first.token, first.worker, moment, moment, None)
+        self._started.setdefault(started, []).extend([task.stored_at for task in tasks])
+        for task in tasks:
+            task.stored_started = True
+
+    def complete_all(self, tasks: Sequence[TaskRow]) -> None:
+        """Take in tasks that were completed together, and to which nothing else has happened."""
+        self._completed.setdefault((tasks[0].finished_at, None), []).extend(tasks)
+        for task in tasks:
+            task.stored_live = False
 
     def complete(self, task: TaskRow) -> None:
         """Take in a task that was completed, and to which nothing else has happened."""

@@ -28,7 +28,7 @@ from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.fresh import Fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from millpond.core.spec import PoolSpec
 
@@ -161,6 +161,11 @@ class PoolTable:
         self.waits.append(waited)
         self.run_times.append(ran)
 
+    def measure_all(self, times: list[tuple[float, float]]) -> None:
+        """Note the same of several."""
+        for waited, ran in times:
+            self.measure(waited, ran)
+
     def pause(self, unit: str, *, paused: bool) -> None:
         """Remember which lanes and keys are paused."""
         if paused:
@@ -257,13 +262,15 @@ class Tables:
 
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
-        wakes = self._wakes
-        if not wakes:
+        if not self._wakes:
             return ()
-        if len(wakes) == 1:
-            ((pool, at),) = wakes.items()
-            return (Wake(pool, at),)
-        return tuple([Wake(pool, at) for pool, at in wakes.items()])
+        return tuple([Wake(pool, at) for pool, at in self._wakes.items() if self._has_room(pool)])
+
+    def _has_room(self, name: str) -> bool:
+        """Return whether anybody could start or claim something: what frees a slot wakes again."""
+        pool = self.pools[name]
+        spec = pool.spec
+        return pool.running < spec.max_concurrent or pool.claimed < spec.prefetch
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""
@@ -425,6 +432,87 @@ class Tables:
                 None,
             )
         )
+
+    def start_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+    ) -> None:
+        """Start plain tasks that were taken out of the queue, all as `start` does one."""
+        name, fresh = worker.id, 0
+        for task in tasks:
+            fresh += task.fresh
+            task.status = _AS_LEASED
+            task.attempt += 1
+            task.runs += 1
+            task.fresh = False
+            task.token = token
+            task.worker = name
+            task.started_at = now
+            if task.first_started_at is None:
+                task.first_started_at = now
+        pool.fresh.remove_some(fresh)
+        pool.running += len(tasks)
+        pool.holding[name] = pool.holding.get(name, 0) + len(tasks)
+        self._hold_all(worker, tasks)
+        self._note_all(tasks, _LEASE, _QUEUED, name, now)
+
+    def complete_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
+    ) -> None:
+        """End plain tasks of one worker that were marked as completed, all as `move` does one."""
+        count = len(tasks)
+        pool.running -= count
+        pool.live -= count
+        holder = self.workers.get(worker or "")
+        if holder is not None:
+            self._let_go_all(holder, tasks)
+            left = pool.holding[holder.id] - count
+            if left:
+                pool.holding[holder.id] = left
+            else:
+                del pool.holding[holder.id]
+        pool.measure_all([(task.started_at - task.due, now - task.started_at) for task in tasks])  # type: ignore[operator]
+        self._note_all(tasks, Event.COMPLETE, _RUNNING, worker, now)
+        for task in tasks:
+            task.finished_at = now
+            task.worker = None
+            if task.new.key is not None:
+                pool.backlog.finish(task.new.key)
+        pool.totals[_COMPLETED] = pool.totals.get(_COMPLETED, 0) + count
+        self._keep_all(pool, tasks)
+        self.endings.all_over(pool, tasks)
+        if pool.live > pool.running:
+            self.wake(pool.name, now)
+
+    def glance(self, identifier: int) -> Task | None:
+        """Return a task to be looked at; None = it is not known, or not without reading it."""
+        return self.tasks.get(identifier)
+
+    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        worker.holding.update([(task.new.id, task.new.pool) for task in tasks])
+
+    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            worker.holding.pop(task.new.id, None)
+
+    def _keep_all(self, pool: PoolTable, ended: Sequence[Task]) -> None:
+        _ended(pool, _COMPLETED).extend(ended)
+
+    def _note_all(
+        self,
+        tasks: Sequence[Task],
+        event: Event,
+        before: Status,
+        worker: str | None,
+        now: float,
+    ) -> None:
+        """Record the same arrow of several plain tasks that have or had the same worker."""
+        self._records += [
+            (
+                *(task, event, before, now, task.attempt, task.runs, task.token, worker),
+                *(task.due, False, None, None),
+            )
+            for task in tasks
+        ]
 
     def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
         """Let a worker hold a queued task ahead: out of the queue, with a fence, not charged."""
