@@ -118,7 +118,7 @@ class Job:
     why: Why | None = None
     cancel_asked = False
     interrupted = False
-    """Whether it was interrupted because somebody cancelled it: other processes may say so often."""
+    """Whether it was interrupted by a cancel, which other processes may tell of again and again."""
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False

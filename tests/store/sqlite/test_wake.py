@@ -410,6 +410,4 @@ def test_hints_add_up() -> None:
     assert not pending
     pending.add(Hint(cancelled=(1,), finished_runs=(2,)))
     pending.add(Hint(cancelled=(1, 3), interrupted=(1,), more=True))
-    assert (
-        Hint(cancelled=(1, 3), interrupted=(1,), finished_runs=(2,), more=True) == pending.hint()
-    )
+    assert Hint(cancelled=(1, 3), interrupted=(1,), finished_runs=(2,), more=True) == pending.hint()

@@ -560,9 +560,7 @@ class Tables:
         pool.backlog.put_back(task.unit, rate=rate)
         pool.backlog.add(task, now)
 
-    def ask_back(
-        self, task: Task, reason: Reason, now: float, *, interrupt: bool = False
-    ) -> bool:
+    def ask_back(self, task: Task, reason: Reason, now: float, *, interrupt: bool = False) -> bool:
         """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
         if not task.cancel_requested:
             task.reason = reason
