@@ -520,6 +520,7 @@ def hint_of(answers: Sequence[Any]) -> Hint:
     ended: list[int] = []
     finished: list[int] = []
     cancelled: list[int] = []
+    interrupted: list[int] = []
     for answer in answers:
         for wake in getattr(answer, "wakes", ()):
             before = wakes.get(wake.pool)
@@ -529,11 +530,13 @@ def hint_of(answers: Sequence[Any]) -> Hint:
         finished += getattr(answer, "finished_runs", ())
         if isinstance(answer, ControlAnswer):
             cancelled += answer.cancelled
+            interrupted += answer.interrupted
     return Hint(
         wakes=tuple(wakes.values()),
         ended=tuple(ended),
         finished_runs=tuple(finished),
         cancelled=tuple(cancelled),
+        interrupted=tuple(interrupted),
     )
 
 

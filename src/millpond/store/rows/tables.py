@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
     from millpond.store.rows.database import Connection, Cursor, Dialect
     from millpond.store.rows.rows import Row
+    from millpond.store.verbs.tables import Asked
 
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _LIVE = (_QUEUED, _RUNNING)
@@ -712,7 +713,7 @@ class SqlTables(Tables):
         self._tokens = self._own_tokens
         self.endings = Endings()
         self.begun = set()
-        self._asked = []
+        self._asked = {}
 
     def read_meta(self) -> None:
         """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
@@ -910,11 +911,11 @@ class SqlTables(Tables):
         pool.kept -= 1
         super().redrive(ended, now)
 
-    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+    def asked_to_stop(self, worker: Worker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         self.write_rows()
-        rows = self.ask("asked_to_stop", (worker.id,))
-        return tuple(row[0] for row in rows)
+        rows = self.ask("asked_to_stop", (worker.id,)).fetchall()
+        return tuple([row[0] for row in rows]), tuple([row[0] for row in rows if row[1] > 1])
 
     # Looking through what is kept
 

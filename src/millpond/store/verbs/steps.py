@@ -105,9 +105,11 @@ def renew(
     if row is None:
         return RenewAnswer(alive=False)
     tables.renew(row, lease, now)
+    cancelled, interrupted = tables.asked_to_stop(row)
     return RenewAnswer(
         alive=True,
-        cancelled=tables.asked_to_stop(row),
+        cancelled=cancelled,
+        interrupted=interrupted,
         give_back=wanted_pools(tables, row, now) if row.ahead else (),
     )
 
@@ -179,11 +181,13 @@ def control(tables: Tables, order: Order, now: float, entropy: int | None = None
     now = _begin(tables, now, entropy)
     count, revision, left = _control(tables, order, now)
     tables.end(now)
+    cancelled, interrupted = tables.asked()
     return ControlAnswer(
         count=count,
         revision=revision,
         more=left,
-        cancelled=tables.asked(),
+        cancelled=cancelled,
+        interrupted=interrupted,
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
         ended=tables.endings.ended(),

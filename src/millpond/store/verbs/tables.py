@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
@@ -46,6 +46,10 @@ _NO_UNITS: set[str] = set()
 
 MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
+
+
+Asked: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tasks of which the end was asked for, and those of them that are to be interrupted."""
 
 
 class Leader(msgspec.Struct):
@@ -204,7 +208,8 @@ class Tables:
         self._own_tokens = tokens(entropy)
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
-        self._asked: list[int] = []
+        self._asked: dict[int, bool] = {}
+        """Whose end this verb asked for -> whether by an interrupt."""
         self.begun: set[int] = set()
         """Claims ahead whose start was reported in this verb: when they started is not known."""
 
@@ -225,7 +230,7 @@ class Tables:
         if self.begun:
             self.begun = set()
         if self._asked:
-            self._asked = []
+            self._asked = {}
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -293,10 +298,14 @@ class Tables:
                 return True
         return False
 
-    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+    def asked_to_stop(self, worker: Worker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
-        return tuple(t.new.id for t in sorted(held, key=in_order) if t.cancel_requested)
+        asked = [task for task in sorted(held, key=in_order) if task.cancel_requested]
+        return (
+            tuple(task.new.id for task in asked),
+            tuple(task.new.id for task in asked if task.interrupt_requested),
+        )
 
     # Tasks come and go
 
@@ -551,23 +560,31 @@ class Tables:
         pool.backlog.put_back(task.unit, rate=rate)
         pool.backlog.add(task, now)
 
-    def ask_back(self, task: Task, reason: Reason, now: float) -> int:
+    def ask_back(self, task: Task, reason: Reason, now: float, *, interrupt: bool = False) -> bool:
         """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
-        if task.cancel_requested:
-            return 0
-        task.reason = reason
-        self.ask_to_stop(task, now)
-        return 1
+        if not task.cancel_requested:
+            task.reason = reason
+        return self.ask_to_stop(task, now, interrupt=interrupt)
 
-    def ask_to_stop(self, task: Task, now: float) -> None:
-        """Let whoever holds a task know that its end is wanted."""
+    def ask_to_stop(self, task: Task, now: float, *, interrupt: bool) -> bool:
+        """Let whoever holds a task know that its end is wanted; tell whether that is news.
+
+        An interrupt is more than a word, and may follow one; a word after an interrupt is nothing.
+        """
+        if task.interrupt_requested or (task.cancel_requested and not interrupt):
+            return False
         task.cancel_requested = True
-        self._asked.append(task.new.id)
-        self.order(task.new.pool, "cancel requested", now, task=task.new.id)
+        task.interrupt_requested = interrupt
+        self._asked[task.new.id] = interrupt
+        word = "interrupt" if interrupt else "cancel"
+        self.order(task.new.pool, f"{word} requested", now, task=task.new.id)
+        return True
 
-    def asked(self) -> tuple[int, ...]:
+    def asked(self) -> Asked:
         """Return the tasks in somebody's hands of which this verb asked for the end."""
-        return tuple(self._asked)
+        if not self._asked:
+            return (), ()
+        return tuple(self._asked), tuple(task for task, hard in self._asked.items() if hard)
 
     def release(self, task: Task, now: float) -> None:
         """Give a running task back: recorded, not charged; a cancelled one is not run again."""
@@ -600,6 +617,7 @@ class Tables:
             first_started_at=None,
             fresh=False,
             cancel_requested=False,
+            interrupt_requested=False,
             reason=None,
             result=None,
             error=None,

@@ -93,7 +93,7 @@ CREATE TABLE millpond_live (
     due              double precision NOT NULL,
     claim            bigint,                -- held ahead: in the order of claims
     claim_revision   bigint,
-    cancel_requested smallint NOT NULL CHECK (cancel_requested IN (0, 1)),
+    cancel_requested smallint NOT NULL CHECK (cancel_requested IN (0, 1, 2)),  -- 2 = interrupt
     parked_at        double precision,
     function         text COLLATE "C",      -- while it is parked
     error            bytea,

@@ -126,8 +126,8 @@ SELECT id, pool, claim_revision FROM millpond_live
  WHERE worker = ? AND running = 0 ORDER BY claim;
 
 -- name: asked_to_stop
-SELECT l.id FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
- WHERE l.worker = ? AND l.cancel_requested = 1 ORDER BY p.name, l.place;
+SELECT l.id, l.cancel_requested FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+ WHERE l.worker = ? AND l.cancel_requested > 0 ORDER BY p.name, l.place;
 
 -- name: first_expiring
 SELECT expires_at, id FROM millpond_live
