@@ -15,6 +15,7 @@ from tests import stores
 
 from millpond.testing.clock import run_virtual
 from millpond.testing.postgres import NoServer, Server, serve
+from millpond.testing.servers import Schemas
 
 settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
@@ -98,3 +99,10 @@ def postgres_url(postgres: Server) -> Iterator[str]:
     """Give the URL of an empty database that no other test uses."""
     with postgres.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_schemas(postgres: Server) -> Iterator[Schemas]:
+    """Give tables of stores on that server, which tests use one after another."""
+    with postgres.database() as url, Schemas(url) as schemas:
+        yield schemas

@@ -49,3 +49,26 @@ class ForwardClock:
     def reached(self, moment: float) -> None:
         """Somebody has acted at a moment: it is that late at least."""
         self._ahead = max(self._ahead, moment - self._steady())
+
+
+class ServerClock:
+    """Tells the time of a server, by what it last said and what has passed since on this side.
+
+    All that use one server go by its clock, so theirs need not agree. It is heard with every
+    transaction; between two of them a clock that nobody sets goes on.
+    """
+
+    __slots__ = ("_ahead", "_steady")
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
+        # Until the server is heard, what this machine thinks will do.
+        self._ahead = time.time() - steady()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._steady() + self._ahead
+
+    def told(self, moment: float) -> None:
+        """Hear what the server's clock says now."""
+        self._ahead = moment - self._steady()

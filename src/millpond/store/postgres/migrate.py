@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,6 +9,7 @@ import psycopg
 from millpond.store.migration import migrations_of, pending, refused
 from millpond.store.postgres.connect import PATIENCE, commit, rollback
 from millpond.store.postgres.errors import translated
+from millpond.store.postgres.lock import to_migrate
 from millpond.store.postgres.names import qualified, quoted
 from millpond.store.postgres.rights import check_migration, check_tables, check_use, rights
 
@@ -111,14 +111,8 @@ def _begin(connection: Connection, address: Address, patience: float) -> None:
         f"SET LOCAL lock_timeout = {round(patience * 1000)}; SET LOCAL statement_timeout = 0; "
         "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL search_path = "
         f"{quoted(address.schema)}, pg_catalog; "
-        f"SELECT pg_advisory_xact_lock({_lock_of(address)})".encode()
+        f"SELECT pg_advisory_xact_lock({to_migrate(address.schema)})".encode()
     )
-
-
-def _lock_of(address: Address) -> int:
-    """Return the number of the lock that migrations of a schema take in its database."""
-    digest = hashlib.blake2b(f"millpond migrates {address.schema}".encode(), digest_size=8)
-    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def _make_schema(connection: Connection, address: Address) -> None:

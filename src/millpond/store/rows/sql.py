@@ -39,7 +39,10 @@ def statements(package: str, *only: str) -> dict[str, str]:
     return found
 
 
-def spoken(say: Callable[[str], str], own: str) -> dict[str, str]:
-    """Return every statement as a dialect says it; those in the package `own` are its own."""
+def spoken(say: Callable[[str], str], own: str, *only: str) -> dict[str, str]:
+    """Return every statement as a dialect says it; those in the package `own` are its own.
+
+    If files of that package are named, only those are looked into.
+    """
     shared = statements("millpond.store.rows")
-    return {**{name: say(text) for name, text in shared.items()}, **statements(own)}
+    return {**{name: say(text) for name, text in shared.items()}, **statements(own, *only)}

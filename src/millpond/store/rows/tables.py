@@ -676,6 +676,7 @@ class SqlTables(Tables):
         entropy: int,
         bodies: dict[int, NewTask] | None = None,
         *,
+        meta: Row | None = None,
         readonly: bool = False,
     ) -> None:
         self.connection = connection
@@ -689,7 +690,9 @@ class SqlTables(Tables):
         self.on_commit: Callable[[SqlTables], None] | None = None
         self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
-        self.read_meta()
+        self.written = False
+        """Whether it has sent something to the file since it was last committed."""
+        self._take_in_meta(meta or self._stored_meta())
         self.pools = SqlPools(self)
         self.tasks = SqlTasks(self)
         self.removed = SqlRemoved(self)
@@ -717,9 +720,13 @@ class SqlTables(Tables):
 
     def read_meta(self) -> None:
         """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
+        self._take_in_meta(self._stored_meta())
+
+    def _stored_meta(self) -> Row:
         meta: Row | None = self.ask("meta").fetchone()
-        if meta is None:
-            meta = self._new_meta()
+        return self._new_meta() if meta is None else meta
+
+    def _take_in_meta(self, meta: Row) -> None:
         self._meta = meta
         self._changes = self.connection.total_changes
         self.latest = meta[0]
@@ -1011,12 +1018,14 @@ class SqlTables(Tables):
         if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
             self.ask("save_meta", meta)
             self._meta = meta
+            self.written = True
 
     def committed(self) -> None:
         """Hear that everything is stored for good."""
         self._changes = self.connection.total_changes
         if self.on_commit is not None:
             self.on_commit(self)
+        self.written = False
 
     def trimmed(self) -> int:
         """Let go of what the next transaction will hardly ask for; return how much is left."""

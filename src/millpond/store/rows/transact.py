@@ -86,7 +86,7 @@ class Transactor(ABC, Generic[Unit, C]):
             try:
                 return self.once(job)
             except StoreError as error:
-                if not self.is_poisonous(error.__cause__) or isinstance(error, OutcomeUnknown):
+                if isinstance(error, OutcomeUnknown) or not self._may_pass(error.__cause__):
                     raise
                 return self.once(job)
         finally:
@@ -135,7 +135,7 @@ class Transactor(ABC, Generic[Unit, C]):
             message = f"the database {self.where} has undone a transaction that was not over"
             raise StoreError(message)
         try:
-            self.connection.execute("COMMIT")
+            self._commit()
         except self.errors as error:
             if self._did_not_commit(error):
                 raise
@@ -219,6 +219,14 @@ class Transactor(ABC, Generic[Unit, C]):
     @abstractmethod
     def is_poisonous(self, error: BaseException | None) -> bool:
         """Return whether the connection that raised this should not be used any more."""
+
+    def _may_pass(self, error: BaseException | None) -> bool:
+        """Return whether what raised this may well succeed if it is done again at once."""
+        return self.is_poisonous(error)
+
+    def _commit(self) -> None:
+        """Commit what was written."""
+        self.connection.execute("COMMIT")
 
     @abstractmethod
     def _did_not_commit(self, error: Exception) -> bool:

@@ -1,6 +1,7 @@
 -- schema-1
 --
--- The same tables as on SQLite, column for column, so that the same verbs work on both.
+-- The same tables as on SQLite, column for column, so that the same verbs work on both; only here
+-- is a version, which SQLite keeps by itself.
 --
 -- A task is one immutable row (its body) and one narrow row that says where it is: `live` while it
 -- waits or runs, `ended` afterwards. Moving it rewrites a few tens of bytes, whatever it carries.
@@ -19,11 +20,12 @@ CREATE TABLE millpond_meta (
     records     bigint NOT NULL,            -- of the audit, ever
     leader      text COLLATE "C" NOT NULL,
     leader_until double precision NOT NULL,
-    generation  bigint NOT NULL
+    generation  bigint NOT NULL,
+    version     bigint NOT NULL             -- grows whenever anything is written
 );
 
 -- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
-INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0);
+INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0);
 
 CREATE TABLE millpond_pool (
     id             bigint PRIMARY KEY,

@@ -1,0 +1,65 @@
+"""How PostgreSQL says what every database is asked."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING
+
+from millpond.store.postgres.names import qualified
+from millpond.store.postgres.values import listed
+from millpond.store.rows.database import Dialect
+from millpond.store.rows.sql import spoken, statements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGE = "millpond.store.postgres"
+
+_PHRASES = {
+    "IN ids(?)": "= ANY(?::bigint[])",
+    "IN names(?)": "= ANY(?::text[])",
+    "numbered(?)": (
+        "(SELECT u.value, u.key - 1 AS key"
+        " FROM unnest(?::bigint[]) WITH ORDINALITY AS u(value, key))"
+    ),
+    "sentence(": "format(",
+}
+
+
+class PostgresDialect(Dialect, frozen=True):
+    """One schema's way of saying it."""
+
+    many: Mapping[str, str]
+    """What says a statement for many rows at once, by the statement for one."""
+    schema: str
+
+
+@cache
+def dialect_of(schema: str) -> PostgresDialect:
+    """Return how a store in this schema is asked."""
+    said = {
+        name: _in(schema, text)
+        for name, text in spoken(_say, _PACKAGE, "own.sql").items()
+    }
+    for_many = statements(_PACKAGE, "many.sql")
+    return PostgresDialect(
+        sql=said,
+        listed=listed,
+        begin_reading="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        many={said[name]: _in(schema, text) for name, text in for_many.items()},
+        schema=schema,
+    )
+
+
+def _say(statement: str) -> str:
+    for phrase, ours in _PHRASES.items():
+        statement = statement.replace(phrase, ours)
+    return statement
+
+
+def _in(schema: str, statement: str) -> str:
+    """Return a statement for the tables of a schema, with its arguments numbered."""
+    numbers = count(1)
+    return qualified(re.sub(r"\?", lambda _: f"${next(numbers)}", statement), schema)

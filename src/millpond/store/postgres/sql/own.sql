@@ -1,0 +1,54 @@
+-- What PostgreSQL says in its own words: because it must, or because only it is asked.
+
+-- When a transaction has got its turn: what time it is, who wrote since, and what belongs to no pool.
+-- name: begun
+SELECT extract(epoch FROM clock_timestamp())::double precision, m.version, m.latest, m.joined,
+       m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
+  FROM (SELECT 1) AS one LEFT JOIN millpond_meta AS m ON true;
+
+-- name: version
+SELECT version FROM millpond_meta;
+
+-- Whoever changes anything writes this row, too: the others see by it that they know too little.
+-- name: save_meta
+UPDATE millpond_meta
+   SET version = version + 1, latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?,
+       leader = ?, leader_until = ?, generation = ?;
+
+-- Its version is one that nobody has seen.
+-- name: new_meta
+INSERT INTO millpond_meta
+SELECT 1,
+       coalesce((SELECT max(submitted_at) FROM millpond_live), 0.0),
+       coalesce((SELECT max(number) FROM millpond_worker), 0),
+       coalesce((SELECT max(id) + 1 FROM millpond_group), 1048576),
+       coalesce((SELECT max(claim) + 1 FROM millpond_live), 1),
+       coalesce((SELECT max(position) FROM millpond_audit), 0),
+       '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0),
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- A task to which nothing has happened yet; '' stands for none.
+-- name: add_queued
+INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at,
+                           owner, run, due, cancel_requested, running, attempt, runs, fresh, listed,
+                           token, grp)
+VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?::text, '')::double precision,
+        nullif(?, ''), nullif(?::text, '')::bigint, ?, 0, 0, 0, 0, ?, ?, 0, ?);
+
+-- A queue entry without a task: it gets a body that says nothing, and fails when its turn comes.
+-- name: mend_1_bodies
+INSERT INTO millpond_task
+SELECT place, id, ''::bytea FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
+    ON CONFLICT DO NOTHING;
+
+-- The counts of a pool's row are JSON, by worker.
+-- name: check_holding
+SELECT format('pool %s says worker %s runs %s, and it runs %s',
+              p.name, h.worker, sum(h.said), sum(h.counted))
+  FROM millpond_pool AS p
+  JOIN (SELECT o.id AS pool, j.key AS worker, j.value::bigint AS said, 0 AS counted
+          FROM millpond_pool AS o, json_each_text(o.holding::json) AS j
+         UNION ALL
+        SELECT pool, worker, 0, count(*) FROM millpond_live WHERE running = 1
+         GROUP BY pool, worker) AS h ON h.pool = p.id
+ GROUP BY p.id, p.name, h.worker HAVING sum(h.said) <> sum(h.counted);

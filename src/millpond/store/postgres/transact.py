@@ -1,0 +1,131 @@
+"""Transactions on a server: writers take turns, and the server itself keeps the line."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millpond.core.errors import MillpondError, StoreError, StoreLocked
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
+from millpond.store.postgres.lock import to_write
+from millpond.store.rows.transact import Transactor, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.store.postgres.dialect import PostgresDialect
+    from millpond.store.postgres.url import Address
+
+_NOT_AS_PREPARED = frozenset({"0A000", "26000"})
+"""What a session says whose prepared statements are gone, or were made for other tables."""
+
+
+class NoLine:
+    """Nobody stands in line on this side: the lock that a transaction begins with keeps order."""
+
+    def acquire(self) -> None:
+        """Go ahead."""
+
+    def try_acquire(self) -> bool:
+        """Go ahead."""
+        return True
+
+    def wait(self) -> None:
+        """Go ahead."""
+
+    def release(self) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """Nobody waits."""
+
+
+class PostgresTransactor(Transactor[Unit, PostgresConnection]):
+    """Transactions on one schema of a server."""
+
+    errors = (psycopg.Error,)
+
+    def __init__(
+        self,
+        address: Address,
+        dialect: PostgresDialect,
+        open_connection: Callable[[], PostgresConnection],
+        make_unit: Callable[[PostgresConnection], Unit],
+        *,
+        told: Callable[[float], None] | None = None,
+        patience: float,
+    ) -> None:
+        super().__init__(str(address), NoLine(), make_unit, patience=patience)
+        self.address = address
+        self._open_connection = open_connection
+        self._told = told
+        self._lock = f"SELECT pg_advisory_xact_lock({to_write(dialect.schema)})"
+        self._look = dialect.sql["begun"]
+
+    def _opened(self) -> PostgresConnection:
+        return self._open_connection()
+
+    def _begun(self) -> PostgresConnection:
+        if self._connection is not None and self._connection.closed:
+            self._disconnect()
+        stood = self._connection is not None
+        try:
+            return self._begun_once()
+        except psycopg.Error as error:
+            if not stood or not self.is_poisonous(error):
+                raise
+            # The server was restarted, or has ended what stood idle: one more try with a new one.
+            self._disconnect()
+            return self._begun_once()
+
+    def _begun_once(self) -> PostgresConnection:
+        connection = self.connection
+        begun = connection.begin(self._lock, self._look)
+        if self._told is not None:
+            self._told(begun.now)
+        return connection
+
+    def _commit(self) -> None:
+        # A transaction that failed before is rolled back by COMMIT, and that is no error.
+        if self.connection.commit() != "COMMIT":
+            raise aborted(self.address)
+
+    def _dispose(self, connection: PostgresConnection) -> None:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+    def interrupt(self) -> None:
+        """Stop the statement that is at work."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.cancel()
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return our error for PostgreSQL's."""
+        return translated(error, self.address, waited=self.patience)  # type: ignore[arg-type, return-value]
+
+    def is_poisonous(self, error: BaseException | None) -> bool:
+        """Return whether the connection that raised this should not be used any more."""
+        return is_gone(error) or code_of(error) in _NOT_AS_PREPARED
+
+    def _may_pass(self, error: BaseException | None) -> bool:
+        return self.is_poisonous(error) or is_retryable(error)
+
+    def _did_not_commit(self, error: Exception) -> bool:
+        in_doubt = self._connection is not None and self._connection.in_doubt
+        return not (in_doubt and is_gone(error))
+
+    def _name_of(self, error: Exception) -> str:
+        return code_of(error) or type(error).__name__
+
+    def kept_waiting(self) -> StoreLocked:
+        """Return the error for those who stood in line for too long."""
+        return StoreLocked(
+            f"other transactions have kept {self.where} locked for more than {self.patience:g} s; "
+            "find them in pg_stat_activity. Nothing was changed",
+            path=self.where,
+            waited=self.patience,
+        )

@@ -1,0 +1,99 @@
+"""Values on their way to the server: texts in the form that PostgreSQL reads, bytes as they are.
+
+The server knows the type of each argument from the statement, so none is told along with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+TEXT, BINARY = 0, 1
+_BYTEA = 17
+"""The number that PostgreSQL has for the type of bytes."""
+
+Sent = tuple[bytes | None, int]
+"""A value and the form it is sent in."""
+
+
+def sent(value: object) -> Sent:
+    """Return how one argument is sent."""
+    form = _FORMS.get(type(value))
+    if form is None:
+        # An enumeration of texts or numbers, mostly.
+        form = next(form for kind, form in _FORMS.items() if isinstance(value, kind))
+    return form(value)
+
+
+def array(values: Sequence[Any]) -> Sent:
+    """Return how many values of one type are sent as one argument; None may be among them."""
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        return ("{" + ",".join(map(str, values)) + "}").encode(), TEXT
+    if bytes in kinds:
+        return _array_of_bytes(values), BINARY
+    return ("{" + ",".join(map(_element, values)) + "}").encode(), TEXT
+
+
+def columns(rows: Iterable[Sequence[Any]]) -> list[Sent]:
+    """Return rows as one argument for each of their columns."""
+    return [array(column) for column in zip(*rows, strict=True)]
+
+
+def listed(values: Sequence[int] | Sequence[str]) -> str:
+    """Return many ids or names as one argument."""
+    if values and isinstance(values[0], str):
+        return "{" + ",".join(map(_quoted, values)) + "}"  # type: ignore[arg-type]
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _text(value: str) -> Sent:
+    if "\0" in value:
+        # The driver's library would take it for the end of the text.
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return value.encode(), TEXT
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int):
+        return str(int(value))
+    return repr(value)
+
+
+def _quoted(value: str) -> str:
+    if "\0" in value:
+        _text(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _array_of_bytes(values: Sequence[bytes | None]) -> bytes:
+    """Return the binary form: one dimension, whether there are NULLs, the type, then lengths."""
+    count = len(values)
+    parts = [
+        b"\0\0\0\1" + (b"\0\0\0\1" if None in values else b"\0\0\0\0"),
+        _BYTEA.to_bytes(4, "big") + count.to_bytes(4, "big") + b"\0\0\0\1",
+    ]
+    for value in values:
+        if value is None:
+            parts.append(b"\xff\xff\xff\xff")
+        else:
+            parts.append(len(value).to_bytes(4, "big"))
+            parts.append(value)
+    return b"".join(parts)
+
+
+_FORMS: Mapping[type, Callable[[Any], Sent]] = {
+    int: lambda value: (b"%d" % value, TEXT),
+    str: _text,
+    float: lambda value: (repr(value).encode(), TEXT),
+    bytes: lambda value: (value, BINARY),
+    type(None): lambda _: (None, TEXT),
+}
