@@ -48,6 +48,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     tasks: tuple[NewTask, ...]
     run: NewRun | None = None
+    again: bool = False
+    """It was sent before, and whether that was stored is not known: some of its tasks may have
+    ended and been removed since, and are not taken a second time."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) < 2:
