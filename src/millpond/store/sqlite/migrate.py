@@ -117,8 +117,9 @@ def _refused(
 ) -> MigrationNeeded:
     found, needed = pending[0].version - 1, known[-1].version
     return MigrationNeeded(
-        f"{path} has schema {found} and this release needs {needed}; migrate=False forbids to "
-        "change it: run `millpond migrate`, or open it once with migrate=True",
+        f"{path} has {f'schema {found}' if found else 'no tables of Millpond'} and this release "
+        f"needs schema {needed}; migrate=False forbids to change it: open it once with "
+        "Millpond(..., migrate=True), which is the default",
         path=str(path),
         found=found,
         needed=needed,
