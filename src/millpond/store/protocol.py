@@ -122,6 +122,9 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nothing is left that waits, ready or not: only a new task will change that."""
     fenced: bool = False
     """The store does not know the worker (any more): it must join under a new name."""
+    unknown: tuple[str, ...] = ()
+    """Functions that the worker does not know and for which tasks of the pool are parked, by name;
+    some of them, where they are many."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
