@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.abilities import Abilities
 from millpond.runtime.bury import Burials
@@ -362,7 +362,23 @@ class Runtime:
         self.maintenance.nudge()
         if self.report.timer is None:
             self.report.begin()
+        if decided.event is Event.RETRY and decided.spend and log.isEnabledFor(logging.INFO):
+            self._tried_again(leased, decided)
         self.hooks.retried(self, leased, decided)
+
+    def _tried_again(self, leased: Leased, decided: Settlement) -> None:
+        """Log an attempt that failed; a wish to come back later that costs nothing is none."""
+        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
+        log.info(
+            "attempt %d of task %d (%s) of pool %s failed, the next is in %.3g s: %s",
+            leased.fence.attempt,
+            task,
+            leased.call.function,
+            pool,
+            decided.delay,
+            read(decided.error),
+            extra={"pool": pool, "task": task},
+        )
 
     def stalled(self, worker: str) -> None:
         """A worker's loop makes no progress."""
