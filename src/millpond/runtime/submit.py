@@ -258,7 +258,7 @@ class Submitter:
     async def _offer(self, pool: str) -> None:
         """Offer room until there is none; whom the store's failure keeps waiting asks again soon.
 
-            A batch that was stored though its answer was lost is known by its ids the next time, also
+        A batch that was stored though its answer was lost is known by its ids the next time, also
         when its tasks have ended and been removed meanwhile.
         """
         try:
