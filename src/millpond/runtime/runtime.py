@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.runtime")
 
 
+ON_ITS_WAY = (0.0, 1.0, 60.0)
+"""Seconds between looks at whether a submit that nobody waits for was stored; then it was not."""
+
 NO_FUNCTION = ""
 """No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
 
@@ -423,9 +426,18 @@ class Runtime:
             self.closures.pop(task, None)
 
     async def forget_unknown(self, tasks: Sequence[int]) -> None:
-        """Let go of the code of those tasks that the store does not know."""
-        known = zip(tasks, await self.view.status(tasks), strict=True)
-        self.forget_closures(task for task, status in known if status == "unknown")
+        """Let go of the code of those tasks that the store does not know, and will not know.
+
+        A submit whose caller was cancelled may be on its way to a shared store, and be stored after
+        all: then its code is needed.
+        """
+        for pause in ON_ITS_WAY if self.shared else (0.0,):
+            await asyncio.sleep(pause)
+            known = zip(tasks, await self.view.status(tasks), strict=True)
+            tasks = [task for task, status in known if status == "unknown"]
+            if not tasks:
+                return
+        self.forget_closures(tasks)
 
     # What workers ask
 
