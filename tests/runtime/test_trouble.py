@@ -488,7 +488,7 @@ async def test_a_submit_whose_answer_was_lost_for_a_day_is_not_taken_twice(
         parked = asyncio.create_task(job.submit(2))
         await rounds()
         store = opened.last.inner
-        submit, lost = store.submit, []
+        submit, lost = store.submit, list[Any]()
 
         async def deaf(*args: Any, **kwargs: Any) -> Any:
             answer = await submit(*args, **kwargs)
