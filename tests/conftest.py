@@ -14,6 +14,7 @@ from hypothesis import settings
 from tests import stores
 
 from millpond.testing.clock import run_virtual
+from millpond.testing.postgres import NoServer, Server, serve
 
 settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
@@ -79,3 +80,21 @@ def fast_folder() -> Path | None:
     """Where files cost little; None = where the system has its own."""
     fast = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
     return fast if fast.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """Give a PostgreSQL server, one for each process of the test run; it is started when needed."""
+    try:
+        server = serve()
+    except NoServer as absent:
+        pytest.skip(str(absent))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """Give the URL of an empty database that no other test uses."""
+    with postgres.database() as url:
+        yield url

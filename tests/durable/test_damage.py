@@ -12,8 +12,9 @@ from tests.pool.fleet import Fleet, until
 from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
+from millpond.store.rows.mend import damage
 from millpond.store.sqlite import SqliteStore
-from millpond.store.sqlite.mend import damage
+from millpond.store.sqlite.dialect import SQLITE
 from millpond.testing.files import InlineStore
 
 OF_NO_WORK = {"keys", "keys too early", "settings", "records", "a gap", "time", "no runs"}
@@ -37,7 +38,7 @@ async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: st
     await store.view.pool("jobs")
     assert await store.mend() or name == "no meta"
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        assert [] == damage(file)
+        assert [] == damage(file, SQLITE)
     assert () == await store.mend()
     await store.close()
 
@@ -202,12 +203,12 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
     """Looking through a file may take long, or wait for others: nobody who stops is held up."""
     begun, over = threading.Event(), threading.Event()
 
-    def slow(_: object) -> list[str]:
+    def slow(*_: object) -> list[str]:
         begun.set()
         over.wait()
         return []
 
-    monkeypatch.setattr("millpond.store.sqlite.store.damage", slow)
+    monkeypatch.setattr("millpond.store.rows.store.damage", slow)
 
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")

@@ -12,8 +12,8 @@ import pytest
 from tests.pool.fleet import Fleet
 
 from millpond import Millpond
+from millpond.store.rows.rows import SEQ_BITS
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.rows import SEQ_BITS
 
 
 def application(path: Path, *, work: bool = True) -> Millpond:

@@ -110,7 +110,7 @@ if __name__ == "__main__":
     if "unfenced" in sys.argv:
         from millpond.pool import transaction
         from millpond.runtime import commit
-        from millpond.store.sqlite import held, store
+        from millpond.store.rows import held, store
 
         places: dict[str, tuple[Any, ...]] = {
             "holds": (held, store),

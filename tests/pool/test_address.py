@@ -14,7 +14,10 @@ from millpond.pool.address import shown
         ("sqlite:////var/lib/work.db", "sqlite:////var/lib/work.db"),
         ("sqlite:///work.db?key=secret", "sqlite:///work.db"),
         ("postgresql://me:secret@host:5432/db", "postgresql://me:***@host:5432/db"),
-        ("postgresql://me:se@cr/e?t#@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:se@cr/et@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:se@cr/e?t#@host/db", "postgresql://***"),
+        ("postgresql://host/db?password=se@cret", "postgresql://***"),
+        ("postgresql:me:secret@host/db", "postgresql:***"),
         ("postgresql://host/db?password=secret", "postgresql://host/db"),
         ("sqlite:///me@home/work.db", "sqlite:///me@home/work.db"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
@@ -22,7 +25,7 @@ from millpond.pool.address import shown
     ],
 )
 def test_an_address_is_shown_without_its_secrets(url: str | None, told: str) -> None:
-    """Neither password nor query; user, host and path stay."""
+    """Neither password nor query; user, host and path stay where they can be told from these."""
     assert told == shown(url)
     assert "secret" not in shown(url)
 

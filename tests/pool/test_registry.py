@@ -227,8 +227,6 @@ def test_no_other_store_is_there_yet() -> None:
     """A URL that no store answers to is refused where it is given."""
     with pytest.raises(BadStoreURL, match="redis"):
         Millpond("redis://localhost")
-    with pytest.raises(NotSupported, match="PostgreSQL"):
-        Millpond("postgresql://localhost/work")
 
 
 @pytest.mark.parametrize(

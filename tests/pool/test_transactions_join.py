@@ -349,7 +349,7 @@ async def test_a_failure_half_way_leaves_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written of the submit is taken back; the caller's own rows stay."""
-    from millpond.store.sqlite.tables import SqlTables
+    from millpond.store.rows.tables import SqlTables
 
     write = SqlTables.write
 

@@ -110,7 +110,13 @@ class Ship:
         if verb != "renew":
             lease = getattr(answer, "lease", None)
             wakes = (*answer.wakes, *(lease.wakes if lease is not None else ()))
-            hint = Hint(wakes=wakes, ended=answer.ended, finished_runs=answer.finished_runs)
+            hint = Hint(
+                wakes=wakes,
+                ended=answer.ended,
+                finished_runs=answer.finished_runs,
+                cancelled=getattr(answer, "cancelled", ()),
+                interrupted=getattr(answer, "interrupted", ()),
+            )
             ended = getattr(answer, "after", ())
             if ended:
                 mine = [one.fence.task for one in asked[0]]

@@ -7,10 +7,12 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool, bounded
+from millpond.runtime.renew import RENEWALS_PER_LEASE
 from millpond.store.protocol import Hint
 
 AT_ONCE = 0.05
 FLOOR = 1.1
+LEASE = 30.0
 
 
 def declared(mp: Millpond) -> Pool:
@@ -38,6 +40,14 @@ def declared(mp: Millpond) -> Pool:
     async def heed(ctx: Context) -> str:
         await ctx.cancelled.wait()
         return "heeded"
+
+    @pool.task(name="cleans_up")
+    async def cleans_up() -> str:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(2 * LEASE)
+        return "clean"
 
     return pool
 
@@ -141,9 +151,74 @@ async def test_a_cancelled_task_is_told_at_once_where_it_runs() -> None:
         await asyncio.sleep(1)
         await client.cancel(handle.id)
         began = now()
-        harbour.sent(ship_of(client), Hint(cancelled=(handle.id,)))
         assert "heeded" == (await handle.wait(timeout=60)).result
         assert now() - began <= AT_ONCE
+
+
+@pytest.mark.parametrize("hints", [True, False])
+async def test_an_interrupt_cancels_the_handler_where_it_runs(hints: bool) -> None:
+    """At once, or by a renewal if nobody told; a word said before is no hindrance."""
+    harbour = Harbour(threads=False, hints=hints)
+    client, worker = two(harbour)
+    async with client, worker:
+        handle = await client.tasks["job"].submit(1000.0)
+        await asyncio.sleep(1)
+        assert await client.cancel(handle.id)
+        await asyncio.sleep(1)
+        assert ["running"] == await worker.status([handle.id])
+        began = now()
+        assert await client.cancel(handle.id, mode="interrupt")
+        assert "cancelled" == (await handle.wait(timeout=60)).status
+        assert now() - began <= (AT_ONCE if hints else LEASE / RENEWALS_PER_LEASE + 1.0)
+
+
+async def test_cancel_all_interrupts_wherever_it_runs() -> None:
+    """Also what another process runs."""
+    client, worker = two(Harbour(threads=False))
+    async with client, worker:
+        handle = await client.tasks["job"].submit(1000.0)
+        await asyncio.sleep(1)
+        assert 1 == await client.get_pool("work").cancel_all(mode="interrupt")
+        await asyncio.sleep(AT_ONCE)
+        assert ["cancelled"] == await worker.status([handle.id])
+
+
+async def test_a_handler_that_cleans_up_is_interrupted_only_once() -> None:
+    """Every renewal says it again, and so may a hint."""
+    client, worker = two(Harbour(threads=False))
+    async with client, worker:
+        handle = await client.tasks["cleans_up"].submit()
+        await asyncio.sleep(1)
+        await client.cancel(handle.id, mode="interrupt")
+        tell = ship_of(worker).tell
+        assert tell is not None
+        tell(Hint(cancelled=(handle.id,), interrupted=(handle.id,)))
+        assert "clean" == (await handle.wait(timeout=1000)).result
+
+
+@pytest.mark.parametrize("hints", [True, False])
+async def test_a_claim_ahead_that_others_cancelled_is_not_started(hints: bool) -> None:
+    """It goes back, and ends there."""
+    harbour = Harbour(threads=False, hints=hints)
+    client, worker = harbour.millpond(work=False), harbour.millpond(work=True)
+    ran: list[str] = []
+    for mp in (client, worker):
+
+        @mp.pool("work", max_concurrent=1, prefetch=2).task(name="note")
+        async def note(name: str) -> None:
+            ran.append(name)
+            await asyncio.sleep(20)
+
+    async with client, worker:
+        await client.tasks["note"].submit("first")
+        held = await client.tasks["note"].submit("second")
+        await client.tasks["note"].submit("third")
+        await asyncio.sleep(2)
+        assert held.id in worker.runtime.workers[0].ahead.tasks()
+        await client.cancel(held.id)
+        await asyncio.sleep(50)
+        assert ["cancelled"] == await worker.status([held.id])
+    assert ["first", "third"] == ran
 
 
 async def test_more_than_could_be_told_makes_everybody_look() -> None:

@@ -269,10 +269,11 @@ def test_durability_is_one_of_two(given: Any) -> None:
     assert "normal" == Millpond("sqlite:///work.db", durability="normal").durability
 
 
-def test_a_store_that_is_to_come_is_refused_without_its_password() -> None:
+async def test_a_store_that_is_to_come_is_refused_without_its_password() -> None:
     """The URL of a refused store ends in logs."""
     with pytest.raises(NotSupported) as caught:
-        Millpond("postgresql://me:secret@host/db")
+        async with Millpond("postgresql://me:secret@host/db"):
+            pass
     assert "secret" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from millpond.testing.simulation import memory_store, simulate_on
 @pytest.mark.parametrize("seed", [3, 17])
 async def test_histories_with_crashes_are_the_same_on_a_file(seed: int) -> None:
     """I12, with leaders that come and go."""
-    lived = await simulate_on(seed, memory_store(), steps=100)
+    lived = await simulate_on(seed, memory_store())
     await retold(lived.history)
 
 

@@ -89,15 +89,22 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     unit: str | None = None
     page: Page | None = None
     limit: int = 1000
+    interrupt: bool = False
+    """Whether the handlers of those that run are to be interrupted, and not only told."""
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Cancel tasks: a waiting one at once, a running one is told and not retried."""
+    """Cancel tasks: a waiting one at once, a running one is told and not retried.
+
+    Asking twice changes nothing, but to interrupt is more than to tell, and may follow it.
+    """
 
     tasks: tuple[int, ...]
+    interrupt: bool = False
+    """Whether the handlers of those that run are to be interrupted, and not only told."""
 
 
 class Redrive(msgspec.Struct, frozen=True, tag=True):

@@ -33,8 +33,16 @@ MillpondError                code, docs
 │   ├── ForeignConnection    path, found
 │   ├── NotInTransaction     path
 │   ├── TransactionTooLong   path, held, limit
-│   └── TransactionControl   statement
+│   ├── TransactionControl   statement
+│   ├── TransactionAborted   path
+│   ├── StoreUnreachable     path
+│   ├── StoreDenied          path
+│   ├── MissingRights        path, grants
+│   ├── TooManyConnections   path
+│   ├── PostgresTooOld       found, needed
+│   └── UnstorableText       path
 ├── BadStoreURL              url, reason
+├── DriverMissing            extra
 ├── AlreadyOpen
 ├── NotOpen
 ├── DuplicateName            kind, name
@@ -66,6 +74,7 @@ __all__ = [
     "BulkheadRejected",
     "ConfigConflict",
     "ConfigError",
+    "DriverMissing",
     "DuplicateName",
     "ForeignConnection",
     "IdempotencyConflict",
@@ -73,6 +82,7 @@ __all__ = [
     "LeaseLost",
     "MigrationNeeded",
     "MillpondError",
+    "MissingRights",
     "NoCapacity",
     "NotADatabase",
     "NotInTransaction",
@@ -82,6 +92,7 @@ __all__ = [
     "PayloadTooLarge",
     "PoolClosed",
     "PoolFull",
+    "PostgresTooOld",
     "RunFailed",
     "RunOverBudget",
     "RunStopped",
@@ -91,6 +102,7 @@ __all__ = [
     "StaleRevision",
     "StoreClosed",
     "StoreCorrupt",
+    "StoreDenied",
     "StoreError",
     "StoreFailing",
     "StoreForked",
@@ -98,16 +110,20 @@ __all__ = [
     "StoreLocked",
     "StoreMissing",
     "StoreNotWritable",
+    "StoreUnreachable",
     "Stuck",
     "TaskCancelled",
     "TaskEnded",
     "TaskFailed",
     "TaskRejected",
+    "TooManyConnections",
+    "TransactionAborted",
     "TransactionControl",
     "TransactionTooLong",
     "UnknownPool",
     "UnknownTask",
     "Unserved",
+    "UnstorableText",
     "WouldDeadlock",
 ]
 
@@ -391,14 +407,14 @@ class BadStoreURL(MillpondError):
 
 
 class StoreMissing(StoreError):
-    """The folder of the store's file is not there, or the file is not and may not be made."""
+    """There is no such store: no such folder, no file that may be made, no database or tables."""
 
     code = "MILL-041"
     path: str
 
 
 class StoreNotWritable(StoreError):
-    """The store's file or its folder may not be written: permissions, or a read-only disk.
+    """The store may only be read: permissions, a read-only disk, a server that is a replica.
 
     SQLite writes two more files beside the database (`-wal` and `-shm`), so the folder counts too.
     """
@@ -430,7 +446,7 @@ class StoreFull(StoreError):
 
 
 class StoreFailing(StoreError):
-    """The disk or the file system reported an error; `sqlite` is SQLite's name for it."""
+    """The disk or the file system reported an error; `sqlite` is the database's name for it."""
 
     code = "MILL-046"
     path: str
@@ -445,7 +461,7 @@ class StoreCorrupt(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The commit itself failed: whether the change is stored is not known.
+    """The commit failed, or its answer was lost: whether the change is stored is not known.
 
     Ask again before doing it again, or submit with an idempotency key, which makes a repeat
     harmless.
@@ -531,6 +547,67 @@ class TransactionControl(StoreError):
 
     code = "MILL-057"
     statement: str
+
+
+class DriverMissing(MillpondError):
+    """The store needs a package that is not installed: one of the extras of this library."""
+
+    code = "MILL-060"
+    extra: str
+
+
+class StoreUnreachable(StoreError):
+    """The server of the store did not answer, ended the connection, or is going down.
+
+    Nothing was changed. It may be there again in a moment.
+    """
+
+    code = "MILL-061"
+    path: str
+
+
+class StoreDenied(StoreError):
+    """The server of the store did not let this user in: password, role, or rules of access."""
+
+    code = "MILL-062"
+    path: str
+
+
+class MissingRights(StoreError):
+    """The user of the store lacks rights on it; `grants` are the statements that give them."""
+
+    code = "MILL-063"
+    path: str
+    grants: tuple[str, ...]
+
+
+class TooManyConnections(StoreError):
+    """The server of the store takes no further connections."""
+
+    code = "MILL-064"
+    path: str
+
+
+class PostgresTooOld(StoreError):
+    """The PostgreSQL server is of a release that lacks what the store needs."""
+
+    code = "MILL-065"
+    found: str
+    needed: str
+
+
+class TransactionAborted(StoreError):
+    """The transaction given has failed before: until it is rolled back, nothing can join it."""
+
+    code = "MILL-066"
+    path: str
+
+
+class UnstorableText(StoreError):
+    """A text holds what the database cannot: a NUL character, or one outside of its encoding."""
+
+    code = "MILL-067"
+    path: str
 
 
 class LeaseLost(MillpondError):

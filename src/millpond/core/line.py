@@ -9,10 +9,11 @@ entry is dead: skipped when it surfaces, swept out when the dead outnumber the l
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from millpond.core.task import Task
 
@@ -111,6 +112,23 @@ class Line:
             self._gone.add(task.seq)
             if len(self._gone) > len(self) + _SLACK:
                 self._sweep(self._gone)
+
+    def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Take out the first tasks as long as each fits, where nothing stands but a row."""
+        if self._gone or self._heap:
+            return []
+        head = self._head
+        taken = list(takewhile(fits, islice(self._row, head, head + most)))
+        head += len(taken)
+        if head == len(self._row):
+            self._row, self._head = [], 0
+        elif head > _SLACK and 2 * head > len(self._row):
+            del self._row[:head]
+            self._head = 0
+        else:
+            self._row[self._head : head] = [_TAKEN] * len(taken)
+            self._head = head
+        return taken
 
     def _skip_dead(self, gone: set[int]) -> None:
         while self._row and (dead := self._row[self._head]).seq in gone:

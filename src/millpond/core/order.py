@@ -31,7 +31,7 @@ from millpond.core.ring import Owner, Ring, Share
 from millpond.core.spec import Order, OrderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task, TaskId
@@ -340,6 +340,30 @@ class Backlog:
         group.tasks.remove(task)
         self._touched[group] = None
         self._touched_units[unit] = None
+
+    def take(self, owner: Owner, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Move the tasks that come next from queued to running, as long as each fits.
+
+        Only where nothing but their place decides, and not behind one that is `owner`'s alone: then
+        none, and `peek` tells.
+        """
+        if self.grouped:
+            return []
+        own = None if owner is None else self._lines.get(owner)
+        line = self._lines.get(None)
+        if line is None or (own is not None and own.head() is not None):
+            return []
+        taken = line.take(most, fits)
+        self._ready -= len(taken)
+        self._count_running(taken)
+        return taken
+
+    def _count_running(self, tasks: list[Task]) -> None:
+        running = self._running
+        for task in tasks:
+            key = task.new.key
+            if key is not None:
+                running[key] = running.get(key, 0) + 1
 
     def start(self, task: Task, now: float) -> None:
         """Move the task that `peek` named from queued to running."""

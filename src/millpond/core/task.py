@@ -165,6 +165,8 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     expires_at: float | None = None
     """When it is too late to start."""
     cancel_requested: bool = False
+    interrupt_requested: bool = False
+    """Whether its handler is to be interrupted as well; never without `cancel_requested`."""
     parked: bool = False
     reason: str | None = None
     result: bytes | None = None

@@ -30,6 +30,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs it, or holds it ahead."""
     started_at: float | None = None
     cancel_requested: bool = False
+    interrupt_requested: bool = False
 
     due: float = 0.0
     parked: bool = False
@@ -64,6 +65,8 @@ def explain(facts: Facts, now: float) -> str:
     """Return why a task is not running, in words; or where it is, if that is the reason."""
     if facts.status is Status.RUNNING:
         told = f"running on worker {facts.worker} for {span(now - (facts.started_at or now))}"
+        if facts.interrupt_requested:
+            return f"{told}; interrupted"
         return f"{told}; told to stop" if facts.cancel_requested else told
     if facts.status.terminal:
         return f"{facts.status}: {facts.reason}" if facts.reason else str(facts.status)

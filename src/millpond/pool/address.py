@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from millpond.store.shown import shown as shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from millpond.store.postgres.url import Address
 
-def file_of(url: str | None) -> Path | None:
-    """Return the file that a URL names, None for memory; BadStoreURL for what names no store."""
+Place: TypeAlias = "Path | Address"
+"""Where a store is: in a file, or on a server."""
+
+
+def place_of(url: str | None) -> Place | None:
+    """Return what a URL names, None for memory; BadStoreURL for what names no store.
+
+    Each kind of store is imported when it is asked for: memory needs nothing of it.
+    """
     if url is None:
         return None
-    from millpond.store.sqlite.url import path_of  # noqa: PLC0415 - memory needs nothing of it
+    from millpond.store.postgres.url import address_of, check_driver, is_postgres  # noqa: PLC0415
+
+    if is_postgres(url):
+        address = address_of(url)
+        check_driver()
+        return address
+    from millpond.store.sqlite.url import path_of  # noqa: PLC0415
 
     return path_of(url)
-
-
-def shown(url: str | None) -> str:
-    """Return a URL as it may stand in a log: without a password, and without what follows a `?`."""
-    if url is None:
-        return "memory"
-    scheme, strokes, rest = url.partition("://")
-    # The last @ ends the password, whatever else is in it: better too little than some of it.
-    who, at, place = rest.rpartition("@")
-    user, colon, _ = who.partition(":")
-    path = place.partition("?")[0].partition("#")[0]
-    return f"{scheme}{strokes}{user}{':***' if colon else ''}{at}{path}"

@@ -16,6 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -40,7 +41,7 @@ from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
-from millpond.pool.address import file_of, shown
+from millpond.pool.address import place_of, shown
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
@@ -67,11 +68,11 @@ from millpond.store.clock import ForwardClock
 from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from millpond.core.audit import Record
+    from millpond.pool.address import Place
     from millpond.pool.sync import SyncMillpond
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
@@ -113,7 +114,7 @@ class Millpond:
         durability: Durability = "full",
         migrate: bool = True,
     ) -> None:
-        self._file = file_of(url)
+        self._place = place_of(url)
         self._url = url
         if isinstance(imports, str):
             raise ConfigError("imports", imports, "must be a list of modules")
@@ -182,11 +183,11 @@ class Millpond:
         if self.make_store is not None:
             store = self.make_store()
             shared = getattr(store, "shared", True) if self.shared is None else self.shared
-        elif self._file is None:
+        elif self._place is None:
             store, shared = MemoryStore(clock=clock), False
         else:
             clock = ForwardClock(clock, steady_clock(loop))
-            store, shared = await self._opened_file(self._file, identity.owner, clock), True
+            store, shared = await self._opened_place(self._place, identity.owner, clock), True
         return Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -197,6 +198,15 @@ class Millpond:
             identity=identity,
             clock=clock,
             lease=self.lease,
+        )
+
+    async def _opened_place(self, place: Place, owner: str, clock: Callable[[], float]) -> Store:
+        if isinstance(place, Path):
+            return await self._opened_file(place, owner, clock)
+        raise NotSupported(
+            f"there is no PostgreSQL store yet, so {place} cannot be opened: use "
+            "sqlite:///work.db, or memory (url=None)",
+            feature="store",
         )
 
     async def _opened_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
@@ -215,7 +225,7 @@ class Millpond:
     def url(self, url: str | None) -> None:
         if self.is_open or self._opening:
             raise AlreadyOpen("this Millpond is open; where its pools are kept cannot change now")
-        self._file = file_of(url)
+        self._place = place_of(url)
         self._url = url
 
     @property

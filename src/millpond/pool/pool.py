@@ -644,10 +644,10 @@ class Pool:
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         unit = self._unit(lane, key)
         limit = moment("before", before)
-        answer = await self._order(control.CancelAll(self.spec.name, limit, unit))
-        self.runtime.cancelled_all(
-            self.spec.name, before=limit, unit=unit, interrupt=mode == "interrupt"
-        )
+        interrupt = mode == "interrupt"
+        order = control.CancelAll(self.spec.name, limit, unit, interrupt=interrupt)
+        answer = await self._order(order)
+        self.runtime.cancelled_all(self.spec.name, before=limit, unit=unit, interrupt=interrupt)
         return answer.count
 
     async def redrive(self, tasks: Iterable[int | Handle[Any]], /) -> int:

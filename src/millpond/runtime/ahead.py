@@ -2,7 +2,7 @@
 
 A claim is started in the slot that a job of the same pool leaves, at once, and the settlement of
 that job tells so. It goes back when it is wanted back, when its pool is told something by this
-process, and when the worker stops.
+process, when somebody cancelled it, and when the worker stops.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from millpond.core.lease import Leased
     from millpond.core.task import Fence
     from millpond.runtime.worker import Worker
@@ -39,6 +41,14 @@ class Ahead:
     def tasks(self) -> list[int]:
         """Return the tasks of all claims."""
         return [claim.fence.task for claims in self.held.values() for claim in claims]
+
+    def pools_of(self, tasks: Container[int]) -> list[str]:
+        """Return the pools of which one of these tasks is held."""
+        return [
+            pool
+            for pool, claims in self.held.items()
+            if any(claim.fence.task in tasks for claim in claims)
+        ]
 
     def take_in(self, pool: str, answer: LeaseAnswer) -> None:
         """Hold what was claimed, and no longer what the store has started for us."""

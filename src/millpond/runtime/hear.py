@@ -33,7 +33,7 @@ class Hearing:
         for wake in hint.wakes:
             for worker in runtime.workers:
                 worker.woken(wake)
-        runtime.told_to_cancel(hint.cancelled)
+        runtime.told_to_cancel(hint.cancelled, hint.interrupted)
         for task in hint.ended:
             runtime.closures.pop(task, None)
             runtime.waiting.ended_elsewhere(task)

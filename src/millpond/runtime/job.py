@@ -117,6 +117,8 @@ class Job:
     slot: Slot | None = None
     why: Why | None = None
     cancel_asked = False
+    interrupted = False
+    """Whether it was interrupted by a cancel, which other processes may tell of again and again."""
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False

@@ -133,7 +133,7 @@ def heard(runtime: Runtime, kept: Kept, sent: float, answer: RenewAnswer, *, lat
             worker.renewed(sent)
     elif worker.name == kept.name and worker.joined:
         runtime.fenced(worker)
-    runtime.told_to_cancel(answer.cancelled)
+    runtime.told_to_cancel(answer.cancelled, answer.interrupted)
     for pool in answer.give_back:
         worker.give_back_ahead(pool)
 

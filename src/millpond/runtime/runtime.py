@@ -520,7 +520,7 @@ class Runtime:
 
     async def cancel(self, tasks: tuple[int, ...], *, interrupt: bool) -> int:
         """Cancel tasks; a running one here is told at once."""
-        answer = await self.store.control(Cancel(tasks))
+        answer = await self.store.control(Cancel(tasks, interrupt))
         self.heed(answer)
         self.give_back_ahead()
         for task in tasks:
@@ -548,14 +548,17 @@ class Runtime:
         """Have an order carried out, in as many pages as it takes; return what all came to."""
         answer = await self.store.control(order)
         self.heed(answer)
-        count, cancelled = answer.count, answer.cancelled
+        count, cancelled, interrupted = answer.count, answer.cancelled, answer.interrupted
         while answer.more is not None:
             # Others have their turn in between, here and in the store.
             await asyncio.sleep(0)
             answer = await self.store.control(msgspec.structs.replace(order, page=answer.more))
             self.heed(answer)
             count, cancelled = count + answer.count, cancelled + answer.cancelled
-        return msgspec.structs.replace(answer, count=count, cancelled=cancelled)
+            interrupted += answer.interrupted
+        return msgspec.structs.replace(
+            answer, count=count, cancelled=cancelled, interrupted=interrupted
+        )
 
     def cancelled_all(
         self, pool: str, *, before: float | None, unit: str | None, interrupt: bool
@@ -575,12 +578,19 @@ class Runtime:
             if worker.ahead.held:
                 worker.give_back_ahead(pool)
 
-    def told_to_cancel(self, tasks: tuple[int, ...]) -> None:
-        """Somebody else cancelled tasks that run here."""
+    def told_to_cancel(self, tasks: tuple[int, ...], interrupted: tuple[int, ...]) -> None:
+        """Somebody else cancelled tasks that run here, and interrupts some of them.
+
+        A renewal says so again and again: a handler that cleans up must not be hit once more.
+        """
         for task in tasks:
             job = self.job_of(task)
             if job is not None:
-                job.worker.stop_job(job, Why.CANCEL, interrupt=False)
+                hit = task in interrupted and not job.interrupted
+                job.worker.stop_job(job, Why.CANCEL, interrupt=hit)
+        for worker in self.workers if tasks else ():
+            for pool in worker.ahead.pools_of(tasks):
+                worker.give_back_ahead(pool)
 
     def observe_blocked(self, pool: str, batch: Batch) -> None:
         """A submitter waits for room."""

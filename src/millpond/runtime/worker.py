@@ -821,6 +821,7 @@ class Worker:
         if job.settled:
             return
         job.tell(why)
+        job.interrupted = job.interrupted or (interrupt and why is Why.CANCEL)
         if job.slot is not None:
             if interrupt:
                 job.slot.interrupt(job)

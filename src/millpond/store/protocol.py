@@ -153,6 +153,8 @@ class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     alive: bool
     cancelled: tuple[int, ...] = ()
+    interrupted: tuple[int, ...] = ()
+    """Those of them whose handlers are to be interrupted, and not only told."""
     give_back: tuple[str, ...] = ()
     """The pools of which the claims it holds ahead are wanted back."""
 
@@ -181,6 +183,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """There is more to do: send the same order with this page."""
     cancelled: tuple[int, ...] = ()
     """Tasks in the hands of a worker of which the end was asked for by this order."""
+    interrupted: tuple[int, ...] = ()
+    """Those of them whose handlers are to be interrupted, and not only told."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
@@ -195,6 +199,8 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_runs: tuple[int, ...] = ()
     cancelled: tuple[int, ...] = ()
     """Running tasks that were asked to stop."""
+    interrupted: tuple[int, ...] = ()
+    """Those of them whose handlers are to be interrupted."""
     more: bool = False
     """There was more than fits: look at everything."""
 

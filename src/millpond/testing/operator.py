@@ -53,7 +53,7 @@ class Operator:
             case 6 | 7:
                 world.fault("cancel")
                 chosen = dice.sample(world.known, min(2, len(world.known)))
-                return orders.Cancel(tuple(chosen))
+                return orders.Cancel(tuple(chosen), self.interrupts())
             case 8 | 9:
                 return await self.redrive()
             case 10:
@@ -70,7 +70,8 @@ class Operator:
                 world.fault("hold")
                 return orders.Hold(pool, dice.choice((0.5, 3.0)), unit)
             case 1:
-                return orders.CancelAll(pool, world.now - 2.0, self.some_unit(pool))
+                unit = self.some_unit(pool)
+                return orders.CancelAll(pool, world.now - 2.0, unit, interrupt=self.interrupts())
             case 2:
                 return orders.Prune(pool, world.now - 5.0, world.now - 20.0, 5)
             case 3:
@@ -90,6 +91,13 @@ class Operator:
         revision = 999 if world.chance(0.05) else None
         limit = None if world.chance(0.2) else world.dice.randint(0, min(most, 5))
         return orders.Resize(pool, limit, revision)
+
+    def interrupts(self) -> bool:
+        """Choose whether a cancel interrupts."""
+        if self.world.chance(0.5):
+            return False
+        self.world.fault("interrupt")
+        return True
 
     def some_unit(self, pool: str) -> str | None:
         """Choose a lane or a key."""

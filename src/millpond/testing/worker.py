@@ -146,6 +146,9 @@ class SimWorker:
             self.joined = False
             return
         self.told.update(answer.cancelled)
+        for task in answer.interrupted:
+            if task in self.running:
+                self.running[task] = (self.running[task][0], world.now)
         self.unwanted.update(answer.give_back)
 
     def finished(self) -> list[int]:

@@ -37,6 +37,7 @@ FAULTS = (
     "pause",
     "resize",
     "cancel",
+    "interrupt",
     "purge",
     "hold",
     "day passes",

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.store.sqlite.counting import Entries, adding, table
 
+from millpond.store.rows.writer import Writer
 from millpond.store.sqlite import checkpoint as checkpoint_module
 from millpond.store.sqlite.checkpoint import Checkpointer
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.writer import Writer
+from millpond.store.sqlite.transact import SqliteTransactor
 
 LARGE = 64 * 1024
 
@@ -33,7 +34,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def writer(path: Path) -> Iterator[Writer[Entries]]:
     """A writer that needs no disk."""
-    one = Writer(path, lambda: connect(path, durability="normal"), Entries)
+    opening = lambda: connect(path, durability="normal")
+    one = Writer(SqliteTransactor(path, opening, Entries))
     yield one
     one.close()
 

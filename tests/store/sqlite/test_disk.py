@@ -14,8 +14,8 @@ from tests.store.sqlite.disk import stored
 
 from millpond.core.errors import StoreError, StoreLocked, StoreMissing
 from millpond.store.sqlite import SqliteStore
-from millpond.store.sqlite import writer as writer_module
 from millpond.store.sqlite.connect import connect
+from millpond.store.sqlite.transact import SqliteTransactor
 from millpond.testing.conformance.lab import Lab
 
 ALL = os.environ.get("FAULTS") == "all"
@@ -174,8 +174,8 @@ async def test_a_transaction_that_does_not_end_is_an_error(
 ) -> None:
     """Each who asked is told, nothing is stored, and afterwards all is well."""
     path = tmp_path / "work.db"
-    impatient = partial(writer_module.Writer, patience=0.2)
-    monkeypatch.setattr("millpond.store.sqlite.store.Writer", impatient)
+    impatient = partial(SqliteTransactor, patience=0.2)
+    monkeypatch.setattr("millpond.store.sqlite.store.SqliteTransactor", impatient)
     store = SqliteStore(path, durability="normal")
     lab = await Lab.around(store)
     await lab.declare()

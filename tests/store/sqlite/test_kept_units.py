@@ -1,6 +1,7 @@
 """Many verbs in one transaction leave what they would have left one by one."""
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +14,11 @@ from millpond.core.errors import MillpondError
 from millpond.core.lifecycle import Status
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
+from millpond.store.rows import backlog as backlogs
+from millpond.store.rows.tables import SqlTables
+from millpond.store.rows.transact import Transactor
 from millpond.store.sqlite import SqliteStore
-from millpond.store.sqlite import backlog as backlogs
 from millpond.store.sqlite.recount import check_tables
-from millpond.store.sqlite.tables import SqlTables
-from millpond.store.sqlite.transact import Transactor
 from millpond.testing.conformance.lab import Lab, completed, failed
 from millpond.testing.history import Raised, Verb, carry_out
 from millpond.testing.simulation import memory_store, simulate_on
@@ -38,7 +39,7 @@ class Grouping(SqliteStore):
         return job(self._begun)
 
     @property
-    def writing(self) -> Transactor[SqlTables]:
+    def writing(self) -> Transactor[SqlTables, sqlite3.Connection]:
         """What begins and commits."""
         assert self._inline is not None
         return self._inline

@@ -218,7 +218,7 @@ def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("*.whl")
     shipped = set(zipfile.ZipFile(wheel).namelist())
-    folder = ROOT / "src/millpond/store/sqlite"
+    folder = ROOT / "src/millpond/store"
     wanted = {file.relative_to(ROOT / "src").as_posix() for file in folder.rglob("*.sql")}
     assert wanted
     assert wanted <= shipped

@@ -1,5 +1,6 @@
 """Verbs that share a transaction do what they would have done in one each."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -14,10 +15,10 @@ from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.core.witness import Step
 from millpond.store.protocol import Batch, Store
+from millpond.store.rows.tables import SqlTables
+from millpond.store.rows.transact import Transactor
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.recount import check_tables
-from millpond.store.sqlite.tables import SqlTables
-from millpond.store.sqlite.transact import Transactor
 from millpond.testing.history import Raised, Verb, carry_out, trace
 from millpond.testing.simulation import memory_store, simulate_on
 
@@ -44,7 +45,7 @@ class Together(SqliteStore):
                 self.commit()
 
     @property
-    def writing(self) -> Transactor[SqlTables]:
+    def writing(self) -> Transactor[SqlTables, sqlite3.Connection]:
         """What begins and commits."""
         assert self._inline is not None
         return self._inline

@@ -1,6 +1,5 @@
 """No statement walks through a table, and what a claim costs does not grow with what waits."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,17 @@ from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
+from millpond.store.rows.sql import statements
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.migrate import migrate
-from millpond.store.sqlite.sql import SQL, statements
 
-LOOK_AT_EVERYTHING = statements("check.sql", "mend.sql")
+SQL = SQLITE.sql
+LOOK_AT_EVERYTHING = {
+    *statements("millpond.store.rows", "check.sql", "mend.sql"),
+    *("check_holding", "mend_1_bodies"),
+}
 """What recounts the tables, or puts them right, looks at every row, and says so."""
 
 MAY_SCAN = {
@@ -52,9 +56,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Connection:
 
 def plan(file: Connection, statement: str) -> list[str]:
     """The steps SQLite would take."""
-    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
-    count = max(numbered, default=statement.count("?"))
-    return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count)]
+    asked = (None,) * statement.count("?")
+    return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", asked)]
 
 
 STATEMENTS = [name for name in SQL if name not in LOOK_AT_EVERYTHING]

@@ -84,7 +84,8 @@ async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Ope
         wakes=(Wake("mail", 12.5), Wake("crawl", 0.0)),
         ended=(7, 8),
         finished_runs=(9,),
-        cancelled=(2**62,),
+        cancelled=(2**62, 6),
+        interrupted=(6,),
     )
     assert first.wakes.send(hint) is None
     assert hint == await second.next()
@@ -408,5 +409,5 @@ def test_hints_add_up() -> None:
     pending.add(Hint())
     assert not pending
     pending.add(Hint(cancelled=(1,), finished_runs=(2,)))
-    pending.add(Hint(cancelled=(1, 3), more=True))
-    assert Hint(cancelled=(1, 3), finished_runs=(2,), more=True) == pending.hint()
+    pending.add(Hint(cancelled=(1, 3), interrupted=(1,), more=True))
+    assert Hint(cancelled=(1, 3), interrupted=(1,), finished_runs=(2,), more=True) == pending.hint()

@@ -27,11 +27,11 @@ from millpond.core.errors import (
     StoreMissing,
 )
 from millpond.core.lifecycle import Event, Status, advance
-from millpond.store.sqlite import writer as writer_module
-from millpond.store.sqlite.connect import begin, connect
+from millpond.store.rows import writer as writer_module
+from millpond.store.rows.writer import Writer
+from millpond.store.sqlite.connect import PATIENCE, begin, connect
 from millpond.store.sqlite.lock import WritersLock
-from millpond.store.sqlite.transact import Transactor
-from millpond.store.sqlite.writer import Writer
+from millpond.store.sqlite.transact import SqliteTransactor
 
 pytestmark = pytest.mark.real_loop
 
@@ -53,7 +53,9 @@ def opened(path: Path) -> Iterator[Opening]:
         unit: Callable[[sqlite3.Connection], Entries] = Entries, **options: Any
     ) -> Writer[Entries]:
         connection = options.pop("connection", lambda: connect(path))
-        writers.append(Writer(path, connection, unit, **options))
+        patience = options.pop("patience", PATIENCE)
+        transactor = SqliteTransactor(path, connection, unit, patience=patience)
+        writers.append(Writer(transactor, **options))
         return writers[-1]
 
     yield opening
@@ -515,7 +517,7 @@ async def test_two_writers_of_one_file_do_not_meet(path: Path, opened: Opening) 
 
 def test_a_transactor_serves_a_thread_that_writes_alone(path: Path) -> None:
     """As one that renews leases does: a job at a time, beside the writer."""
-    transactor = Transactor(path, lambda: connect(path), Entries)
+    transactor = SqliteTransactor(path, lambda: connect(path), Entries)
     assert 1 == transactor.run(adding("a"))
     with pytest.raises(PoolClosed):
         transactor.run(raising(PoolClosed("no", pool="p")))
@@ -529,7 +531,7 @@ def test_a_transactor_serves_a_thread_that_writes_alone(path: Path) -> None:
 def test_a_transactor_tries_again_after_a_disk_error(path: Path) -> None:
     """Once, on a new connection; never where the outcome is unknown."""
     faults = Faults(path)
-    transactor = Transactor(path, faults, Entries)
+    transactor = SqliteTransactor(path, faults, Entries)
     faults.at("SELECT count(*) FROM entry", IO)
     assert 1 == transactor.run(adding("a"))
     faults.at("SELECT count(*) FROM entry", IO, IO)
@@ -594,11 +596,12 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path, opened: Opening) -> 
 LEAVING = """
 import sys
 from pathlib import Path
+from millpond.store.rows.writer import Writer
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.writer import Writer
+from millpond.store.sqlite.transact import SqliteTransactor
 from tests.store.sqlite.counting import Entries, adding
 path = Path(sys.argv[1])
-writer = Writer(path, lambda: connect(path), Entries)
+writer = Writer(SqliteTransactor(path, lambda: connect(path), Entries))
 print(writer.do_now(adding("a")), flush=True)
 if sys.argv[2] == "wait":
     input()

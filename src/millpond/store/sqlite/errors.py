@@ -6,8 +6,6 @@ import sqlite3
 from typing import TYPE_CHECKING, TypeAlias
 
 from millpond.core.errors import (
-    IllegalTransition,
-    MillpondError,
     NotADatabase,
     StoreCorrupt,
     StoreError,
@@ -132,19 +130,6 @@ def name_of(error: DatabaseError) -> str:
     if isinstance(error, MemoryError):
         return "SQLITE_NOMEM"
     return getattr(error, "sqlite_errorname", "no code")
-
-
-def of_database(error: BaseException) -> bool:
-    """Return whether the database raised this, translated or not."""
-    return isinstance(error, DATABASE_ERRORS) or isinstance(error.__cause__, DATABASE_ERRORS)
-
-
-def is_answer(error: MillpondError) -> bool:
-    """Return whether an error is what a job answers, having changed nothing.
-
-    What the database raised is not, and neither is a bug of ours: who knows what came before it.
-    """
-    return not (of_database(error) or isinstance(error, IllegalTransition))
 
 
 def is_busy(error: DatabaseError) -> bool:

@@ -33,6 +33,11 @@ class PlainCursors:
         self._connection = connection
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._connection.in_transaction
+
+    @property
     def total_changes(self) -> int:
         """How many rows were changed over it, by anybody."""
         return self._connection.total_changes

@@ -1,25 +1,15 @@
-"""A connection lent to a handler: it may read and write, and the transaction is not its to end."""
+"""A connection of the standard sqlite3 module, lent to a handler."""
 
 from __future__ import annotations
 
-import re
 import sqlite3
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet
 
-from millpond.core.errors import TransactionControl
+from millpond.store.rows.lent import Lent, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Self
-
-_ENDS_OR_BEGINS = re.compile(
-    r"""(?: \s | ; | --[^\n]*(?:\n|$) | /\* .*? \*/ )*  # what may stand before a statement
-        (?: BEGIN | COMMIT | END | ROLLBACK (?! \s+ (?:TRANSACTION\s+)? TO \b ) ) \b""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
 
 
 class LentCursor(sqlite3.Cursor):
@@ -42,10 +32,10 @@ class LentCursor(sqlite3.Cursor):
     def executescript(self, script: str, /) -> NoReturn:
         """Refuse: it would commit first."""
         del script
-        raise _refusal("executescript()")
+        raise refusal("executescript()")
 
 
-class LentConnection:
+class LentConnection(Lent):
     """What a handler is given in place of the connection itself.
 
     It knows `execute`, `executemany` and `cursor`, as sqlite3 does, and `row_factory` for the
@@ -53,12 +43,9 @@ class LentConnection:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
         self.row_factory: Callable[[sqlite3.Cursor, tuple[Any, ...]], Any] | None = None
         self._connection = connection
-        self._cursors: WeakSet[LentCursor] = WeakSet()
-        self._over: Callable[[], Exception] | None = None
-        self.lock = threading.RLock()
-        """Held while a statement is executed, and by whoever ends the transaction."""
 
     def cursor(self) -> LentCursor:
         """Return a new cursor."""
@@ -74,46 +61,3 @@ class LentConnection:
     def executemany(self, statement: str, rows: Iterable[Any], /) -> LentCursor:
         """Execute a statement for each row."""
         return self.cursor().executemany(statement, rows)
-
-    def commit(self) -> NoReturn:
-        """Refuse: it is committed with the completion of the attempt."""
-        raise _refusal("commit()")
-
-    def rollback(self) -> NoReturn:
-        """Refuse: raise an error to have everything undone."""
-        raise _refusal("rollback()")
-
-    @contextmanager
-    def use(self, statement: str) -> Iterator[None]:
-        """Have the connection for one statement, if it may be executed."""
-        if _ENDS_OR_BEGINS.match(statement):
-            raise _refusal(statement)
-        with self.lock:
-            if self._over is not None:
-                raise self._over()
-            yield
-
-    def end(self, why: Callable[[], Exception] | None = None) -> None:
-        """Execute nothing any more; `why` makes the error for those who try."""
-        self._over = why or _too_late
-
-    def close_cursors(self) -> None:
-        """Let go of rows that were not fetched: they would keep the connection in the past."""
-        for cursor in list(self._cursors):
-            cursor.close()
-
-
-def _refusal(statement: str) -> TransactionControl:
-    shown = " ".join(statement.split())[:60]
-    return TransactionControl(
-        f"{shown} is not for a handler: the transaction is committed with the completion of its "
-        "attempt, and rolled back if the handler raises. A part can be undone by a SAVEPOINT",
-        statement=shown,
-    )
-
-
-def _too_late() -> Exception:
-    return TransactionControl(
-        "the transaction is over, and with it the use of its connection; read what you need inside",
-        statement="",
-    )

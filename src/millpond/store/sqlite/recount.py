@@ -1,50 +1,17 @@
-"""Recounting: does what the tables say of each other still fit together?
-
-Counts are kept beside the rows they count, so that nothing has to be counted while work is done.
-Here everything is counted once more, and what differs is told. It only reads.
-"""
+"""Recounting a file: is it whole, and does what its tables say of each other fit together?"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from millpond.core.run import Run
-from millpond.store.sqlite.sql import SQL
+from millpond.store.rows.recount import check_rows
+from millpond.store.sqlite.dialect import SQLITE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from sqlite3 import Connection
 
-_RUNS = "check_run_counts"
-_CHECKS = sorted(name for name in SQL if name.startswith("check_") and name != _RUNS)
-_OF_NO_WORK = ("check_audit", "check_keys", "check_settings", "check_runs")
 
-_decode_run = msgspec.msgpack.Decoder(Run).decode
-
-
-def check_tables(connection: Connection, *, thorough: bool = True) -> list[str]:
-    """Return what does not fit together, each in one sentence; nothing = all is well.
-
-    It looks at every row, and at one moment of them all if the caller has begun a transaction.
-    What is not `thorough` leaves out what no work depends on.
-    """
-    whole = connection.execute("PRAGMA integrity_check") if thorough else ()
-    checks = _CHECKS if thorough else [name for name in _CHECKS if name not in _OF_NO_WORK]
-    return [
-        *(said for (said,) in whole if said != "ok"),
-        *(said for name in checks for (said,) in connection.execute(SQL[name])),
-        *_runs(connection),
-    ]
-
-
-def _runs(connection: Connection) -> Iterator[str]:
-    for identifier, finished_at, state, live in connection.execute(SQL[_RUNS]):
-        run = _decode_run(state)
-        if run.live != live:
-            yield f"run {identifier} says {run.live} live tasks, and there are {live}"
-        if run.finished_at != finished_at:
-            yield f"run {identifier} does not say twice when it finished"
-        if finished_at is not None and live:
-            yield f"run {identifier} is over, and {live} of its tasks are live"
+def check_tables(connection: Connection) -> list[str]:
+    """Return what is wrong, each in one sentence; nothing = all is well."""
+    whole = connection.execute("PRAGMA integrity_check")
+    return [*(said for (said,) in whole if said != "ok"), *check_rows(connection, SQLITE)]

@@ -16,8 +16,8 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PASSWORD = re.compile(r"(:)[^:@/]*@")
 """Also a URL that is refused ends in logs, so a password is not repeated."""
 _ADVICE = (
-    "write sqlite:///work.db (in the current folder) or sqlite:////var/lib/work.db; "
-    "Millpond() without a URL keeps its pools in memory"
+    "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db or "
+    "postgresql://user:password@host/database; Millpond() without a URL keeps its pools in memory"
 )
 
 

@@ -58,6 +58,7 @@ class Pending:
         self._ended: dict[int, None] = {}
         self._finished_runs: dict[int, None] = {}
         self._cancelled: dict[int, None] = {}
+        self._interrupted: dict[int, None] = {}
         self._more = False
 
     def add(self, hint: Hint) -> None:
@@ -67,6 +68,7 @@ class Pending:
         self._ended.update(dict.fromkeys(hint.ended))
         self._finished_runs.update(dict.fromkeys(hint.finished_runs))
         self._cancelled.update(dict.fromkeys(hint.cancelled))
+        self._interrupted.update(dict.fromkeys(hint.interrupted))
         self._more |= hint.more
 
     def __bool__(self) -> bool:
@@ -81,6 +83,7 @@ class Pending:
             ended=tuple(self._ended),
             finished_runs=tuple(self._finished_runs),
             cancelled=tuple(self._cancelled),
+            interrupted=tuple(self._interrupted),
             more=self._more,
         )
 
@@ -94,6 +97,7 @@ def packed(hint: Hint) -> bytes:
             ended=hint.ended[:MOST_NAMED],
             finished_runs=hint.finished_runs[:MOST_NAMED],
             cancelled=hint.cancelled[:MOST_NAMED],
+            interrupted=hint.interrupted[:MOST_NAMED],
             more=True,
         )
     message = _encode(hint)

@@ -81,6 +81,8 @@ def next_start(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> f
     for task in held(tables, pool, worker):
         if not task.cancel_requested:
             moment = sooner(moment, _halted_until(pool, task, now))
+            if moment == now:
+                break
     return moment
 
 

@@ -68,9 +68,9 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
             return _worker_order(tables, order, now), 0
         case Lead():
             return _lead(tables, order, now)
-        case Cancel(tasks):
+        case Cancel(tasks, interrupt):
             known = [tables.tasks[i] for i in tasks if i in tables.tasks]
-            return sum(cancel(tables, task, now) for task in known), 0
+            return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive(tasks):
             return sum(_redrive(tables, i, now) for i in tasks), 0
         case Progress() | Remember():
@@ -243,24 +243,25 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 # Tasks
 
 
-def cancel(tables: Tables, task: Task, now: float) -> int:
+def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:
     """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
     match task.status:
         case Status.QUEUED:
             # Waiting, or held ahead by a worker that may be starting it just now.
-            return _cancel_waiting(tables, [task], Reason.CANCELLED, now)
-        case Status.RUNNING if not task.cancel_requested:
-            tables.ask_to_stop(task, now)
-            return 1
+            return _cancel_waiting(tables, [task], Reason.CANCELLED, now, interrupt=interrupt)
+        case Status.RUNNING:
+            return int(tables.ask_to_stop(task, now, interrupt=interrupt))
         case _:
             return 0
 
 
-def _cancel_waiting(tables: Tables, tasks: Iterable[Task], reason: Reason, now: float) -> int:
+def _cancel_waiting(
+    tables: Tables, tasks: Iterable[Task], reason: Reason, now: float, *, interrupt: bool = False
+) -> int:
     count = 0
     for task in [task for task in tasks if task.status is Status.QUEUED]:
         if task.claimed:
-            count += tables.ask_back(task, reason, now)
+            count += tables.ask_back(task, reason, now, interrupt=interrupt)
             continue
         task.reason = reason
         tables.move(task, Event.CANCEL, now)
@@ -281,7 +282,7 @@ def _cancel_page(
         return _cancel_waiting(tables, chosen, Reason.PURGED, now), left
     before = order.before
     meant = [task for task in chosen if before is None or task.submitted_at < before]
-    return sum(cancel(tables, task, now) for task in meant), left
+    return sum(cancel(tables, task, now, interrupt=order.interrupt) for task in meant), left
 
 
 def _redrive(tables: Tables, identifier: int, now: float) -> int:

@@ -8,6 +8,8 @@ from millpond.core.lifecycle import Status
 from millpond.store.protocol import Emptied
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millpond.core.task import Task
     from millpond.store.verbs.tables import PoolTable
 
@@ -62,6 +64,12 @@ class Endings:
             if not pool.backlog.live_in(lane):
                 self._dried(pool, lane)
         elif not pool.live and not pool.backlog.lanes and not pool.internal:
+            self._dried(pool, None)
+
+    def all_over(self, pool: PoolTable, tasks: Sequence[Task]) -> None:
+        """Note that several tasks without a lane have ended."""
+        self._ended += [task.new.id for task in tasks]
+        if not pool.live and not pool.internal:
             self._dried(pool, None)
 
     def _dried(self, pool: PoolTable, lane: str | None) -> None:

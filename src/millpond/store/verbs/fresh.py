@@ -59,6 +59,10 @@ class Fresh:
             if not same_key:
                 del self._by_key[task.new.key]
 
+    def remove_some(self, count: int) -> None:
+        """Count as many less, where nobody asks which."""
+        self._count -= count
+
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
         """Take over another bound; one that asks for more has all of them listed: O(n)."""
         listed = asks_which(spec)

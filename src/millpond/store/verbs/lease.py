@@ -20,7 +20,7 @@ from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import UNREADABLE, Fence, Task
 from millpond.store.protocol import LeaseAnswer
-from millpond.store.verbs import ahead
+from millpond.store.verbs import ahead, plain
 
 if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
@@ -51,6 +51,10 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     room = free if free < ask.want else ask.want  # noqa: FURB136 - min costs a call
     if worker.ahead:
         room -= _start_claims(tables, pool, worker, room, leased, now)
+    if room > 0:
+        started = plain.start(tables, pool, worker, room, token, now)
+        leased += [_leased(task) for task in started]
+        room -= len(started)
     for _ in range(room):
         task = _next(tables, pool, worker, now)
         if task is None:

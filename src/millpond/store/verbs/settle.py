@@ -29,6 +29,8 @@ _WHY: dict[Event, str] = {Event.CANCEL: Reason.CANCELLED, Event.STALE: Reason.ST
 Ended: TypeAlias = tuple[Settled, Status | None, tuple[Taken, ...], Settled | None]
 """What became of a settlement, of its task, of its follow-ups, and of its successor."""
 
+APPLIED_PLAINLY: Ended = (_APPLIED, Status.COMPLETED, (), None)
+
 
 def settle(tables: Tables, settlement: Settlement, now: float) -> Ended:
     """Apply one settlement or report that its fence is stale; then start its successor."""

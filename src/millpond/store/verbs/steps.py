@@ -28,10 +28,10 @@ from millpond.store.verbs.ahead import wanted_pools
 from millpond.store.verbs.control import control as _control
 from millpond.store.verbs.control import leads, pool_named
 from millpond.store.verbs.lease import lease as _lease
+from millpond.store.verbs.plain import settle_all
 from millpond.store.verbs.recover import more, next_recovery
 from millpond.store.verbs.recover import recover as _recover
-from millpond.store.verbs.settle import settle as _settle
-from millpond.store.verbs.submit import Taken, admission
+from millpond.store.verbs.submit import admission
 from millpond.store.verbs.submit import submit as _submit
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
     from millpond.store.protocol import Batch
+    from millpond.store.verbs.settle import Ended
     from millpond.store.verbs.tables import Tables
 
 
@@ -104,9 +105,11 @@ def renew(
     if row is None:
         return RenewAnswer(alive=False)
     tables.renew(row, lease, now)
+    cancelled, interrupted = tables.asked_to_stop(row)
     return RenewAnswer(
         alive=True,
-        cancelled=tables.asked_to_stop(row),
+        cancelled=cancelled,
+        interrupted=interrupted,
         give_back=wanted_pools(tables, row, now) if row.ahead else (),
     )
 
@@ -127,20 +130,14 @@ def settle(
             pool_named(tables, new.pool)
     if then is not None:
         pool_named(tables, then.pool)
-    settled, after, taken, started = [], [], [], []
-    for one in settlements:
-        outcome, status, follow_ups, begun = _settle(tables, one, now)
-        settled.append(outcome)
-        after.append(status)
-        taken.append(follow_ups)
-        started.append(begun)
+    ended = settle_all(tables, settlements, now)
     leased = _lease(tables, then, now) if then is not None else None
     tables.end(now)
     return SettleAnswer(
-        settled=tuple(settled),
-        after=tuple(after),
-        started=tuple(started),
-        follow_ups=_told(tables, taken) if any(taken) else ((),) * len(settled),
+        settled=tuple([one[0] for one in ended]),
+        after=tuple([one[1] for one in ended]),
+        started=tuple([one[3] for one in ended]),
+        follow_ups=_told(tables, ended),
         lease=leased,
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
@@ -149,9 +146,9 @@ def settle(
     )
 
 
-def _told(tables: Tables, taken: list[tuple[Taken, ...]]) -> tuple[tuple[Admission, ...], ...]:
+def _told(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
     """Tell of follow-ups as they are after the verb."""
-    return tuple(tuple(admission(tables, one) for one in each) for each in taken)
+    return tuple([tuple([admission(tables, taken) for taken in one[2]]) for one in ended])
 
 
 def recover(
@@ -184,11 +181,13 @@ def control(tables: Tables, order: Order, now: float, entropy: int | None = None
     now = _begin(tables, now, entropy)
     count, revision, left = _control(tables, order, now)
     tables.end(now)
+    cancelled, interrupted = tables.asked()
     return ControlAnswer(
         count=count,
         revision=revision,
         more=left,
-        cancelled=tables.asked(),
+        cancelled=cancelled,
+        interrupted=interrupted,
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
         ended=tables.endings.ended(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.fresh import Fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from millpond.core.spec import PoolSpec
 
@@ -46,6 +46,10 @@ _NO_UNITS: set[str] = set()
 
 MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
+
+
+Asked: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tasks of which the end was asked for, and those of them that are to be interrupted."""
 
 
 class Leader(msgspec.Struct):
@@ -157,6 +161,11 @@ class PoolTable:
         self.waits.append(waited)
         self.run_times.append(ran)
 
+    def measure_all(self, times: list[tuple[float, float]]) -> None:
+        """Note the same of several."""
+        for waited, ran in times:
+            self.measure(waited, ran)
+
     def pause(self, unit: str, *, paused: bool) -> None:
         """Remember which lanes and keys are paused."""
         if paused:
@@ -199,7 +208,8 @@ class Tables:
         self._own_tokens = tokens(entropy)
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
-        self._asked: list[int] = []
+        self._asked: dict[int, bool] = {}
+        """Whose end this verb asked for -> whether by an interrupt."""
         self.begun: set[int] = set()
         """Claims ahead whose start was reported in this verb: when they started is not known."""
 
@@ -220,7 +230,7 @@ class Tables:
         if self.begun:
             self.begun = set()
         if self._asked:
-            self._asked = []
+            self._asked = {}
 
     def end(self, now: float) -> None:
         """End a verb: only now, when all of it has happened, does it take its place and effect."""
@@ -252,13 +262,15 @@ class Tables:
 
     def wakes(self) -> tuple[Wake, ...]:
         """Return which pools this verb gave something to start, and when."""
-        wakes = self._wakes
-        if not wakes:
+        if not self._wakes:
             return ()
-        if len(wakes) == 1:
-            ((pool, at),) = wakes.items()
-            return (Wake(pool, at),)
-        return tuple([Wake(pool, at) for pool, at in wakes.items()])
+        return tuple([Wake(pool, at) for pool, at in self._wakes.items() if self._has_room(pool)])
+
+    def _has_room(self, name: str) -> bool:
+        """Return whether anybody could start or claim something: what frees a slot wakes again."""
+        pool = self.pools[name]
+        spec = pool.spec
+        return pool.running < spec.max_concurrent or pool.claimed < spec.prefetch
 
     def finished_runs(self) -> tuple[int, ...]:
         """Return the runs that ended with this verb."""
@@ -286,10 +298,14 @@ class Tables:
                 return True
         return False
 
-    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+    def asked_to_stop(self, worker: Worker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
-        return tuple(t.new.id for t in sorted(held, key=in_order) if t.cancel_requested)
+        asked = [task for task in sorted(held, key=in_order) if task.cancel_requested]
+        return (
+            tuple(task.new.id for task in asked),
+            tuple(task.new.id for task in asked if task.interrupt_requested),
+        )
 
     # Tasks come and go
 
@@ -417,6 +433,87 @@ class Tables:
             )
         )
 
+    def start_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+    ) -> None:
+        """Start plain tasks that were taken out of the queue, all as `start` does one."""
+        name, fresh = worker.id, 0
+        for task in tasks:
+            fresh += task.fresh
+            task.status = _AS_LEASED
+            task.attempt += 1
+            task.runs += 1
+            task.fresh = False
+            task.token = token
+            task.worker = name
+            task.started_at = now
+            if task.first_started_at is None:
+                task.first_started_at = now
+        pool.fresh.remove_some(fresh)
+        pool.running += len(tasks)
+        pool.holding[name] = pool.holding.get(name, 0) + len(tasks)
+        self._hold_all(worker, tasks)
+        self._note_all(tasks, _LEASE, _QUEUED, name, now)
+
+    def complete_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
+    ) -> None:
+        """End plain tasks of one worker that were marked as completed, all as `move` does one."""
+        count = len(tasks)
+        pool.running -= count
+        pool.live -= count
+        holder = self.workers.get(worker or "")
+        if holder is not None:
+            self._let_go_all(holder, tasks)
+            left = pool.holding[holder.id] - count
+            if left:
+                pool.holding[holder.id] = left
+            else:
+                del pool.holding[holder.id]
+        pool.measure_all([(task.started_at - task.due, now - task.started_at) for task in tasks])  # type: ignore[operator]
+        self._note_all(tasks, Event.COMPLETE, _RUNNING, worker, now)
+        for task in tasks:
+            task.finished_at = now
+            task.worker = None
+            if task.new.key is not None:
+                pool.backlog.finish(task.new.key)
+        pool.totals[_COMPLETED] = pool.totals.get(_COMPLETED, 0) + count
+        self._keep_all(pool, tasks)
+        self.endings.all_over(pool, tasks)
+        if pool.live > pool.running:
+            self.wake(pool.name, now)
+
+    def glance(self, identifier: int) -> Task | None:
+        """Return a task to be looked at; None = it is not known, or not without reading it."""
+        return self.tasks.get(identifier)
+
+    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        worker.holding.update([(task.new.id, task.new.pool) for task in tasks])
+
+    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            worker.holding.pop(task.new.id, None)
+
+    def _keep_all(self, pool: PoolTable, ended: Sequence[Task]) -> None:
+        _ended(pool, _COMPLETED).extend(ended)
+
+    def _note_all(
+        self,
+        tasks: Sequence[Task],
+        event: Event,
+        before: Status,
+        worker: str | None,
+        now: float,
+    ) -> None:
+        """Record the same arrow of several plain tasks that have or had the same worker."""
+        self._records += [
+            (
+                *(task, event, before, now, task.attempt, task.runs, task.token, worker),
+                *(task.due, False, None, None),
+            )
+            for task in tasks
+        ]
+
     def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
         """Let a worker hold a queued task ahead: out of the queue, with a fence, not charged."""
         pool = self.pools[task.new.pool]
@@ -463,23 +560,31 @@ class Tables:
         pool.backlog.put_back(task.unit, rate=rate)
         pool.backlog.add(task, now)
 
-    def ask_back(self, task: Task, reason: Reason, now: float) -> int:
+    def ask_back(self, task: Task, reason: Reason, now: float, *, interrupt: bool = False) -> bool:
         """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
-        if task.cancel_requested:
-            return 0
-        task.reason = reason
-        self.ask_to_stop(task, now)
-        return 1
+        if not task.cancel_requested:
+            task.reason = reason
+        return self.ask_to_stop(task, now, interrupt=interrupt)
 
-    def ask_to_stop(self, task: Task, now: float) -> None:
-        """Let whoever holds a task know that its end is wanted."""
+    def ask_to_stop(self, task: Task, now: float, *, interrupt: bool) -> bool:
+        """Let whoever holds a task know that its end is wanted; tell whether that is news.
+
+        An interrupt is more than a word, and may follow one; a word after an interrupt is nothing.
+        """
+        if task.interrupt_requested or (task.cancel_requested and not interrupt):
+            return False
         task.cancel_requested = True
-        self._asked.append(task.new.id)
-        self.order(task.new.pool, "cancel requested", now, task=task.new.id)
+        task.interrupt_requested = interrupt
+        self._asked[task.new.id] = interrupt
+        word = "interrupt" if interrupt else "cancel"
+        self.order(task.new.pool, f"{word} requested", now, task=task.new.id)
+        return True
 
-    def asked(self) -> tuple[int, ...]:
+    def asked(self) -> Asked:
         """Return the tasks in somebody's hands of which this verb asked for the end."""
-        return tuple(self._asked)
+        if not self._asked:
+            return (), ()
+        return tuple(self._asked), tuple(task for task, hard in self._asked.items() if hard)
 
     def release(self, task: Task, now: float) -> None:
         """Give a running task back: recorded, not charged; a cancelled one is not run again."""
@@ -512,6 +617,7 @@ class Tables:
             first_started_at=None,
             fresh=False,
             cancel_requested=False,
+            interrupt_requested=False,
             reason=None,
             result=None,
             error=None,

@@ -33,6 +33,7 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         worker=task.worker,
         started_at=task.started_at,
         cancel_requested=task.cancel_requested,
+        interrupt_requested=task.interrupt_requested,
         due=task.due,
         parked=task.parked,
         closure_of=task.new.owner,

@@ -534,6 +534,20 @@ class AheadConformance(StoreSuite):
         assert ("cancelled", 0) == (told.reason, told.runs)
 
     @scenario
+    async def test_an_interrupt_reaches_a_claim_that_started_meanwhile(self, lab: Lab) -> None:
+        """Its worker is told with all it holds; the first reason for its end stands."""
+        running, (claim,) = await self._hold(lab)
+        task = claim.fence.task
+        await lab.control(orders.Purge(POOL))
+        answer = await lab.control(orders.Cancel((task,), interrupt=True))
+        assert (1, (task,)) == (answer.count, answer.interrupted)
+        assert "purged" == (await lab.task(task)).reason
+        await lab.applied(handing_over(completed(running), claim))
+        told = await lab.task(task)
+        assert (Status.RUNNING, True) == (told.status, told.interrupt_requested)
+        assert (task,) == (await lab.renew(WORKER)).interrupted
+
+    @scenario
     async def test_a_cancelled_claim_that_started_may_still_complete(self, lab: Lab) -> None:
         """Work begun in good faith is not thrown away, but not tried again either."""
         running, (one, two) = await self._hold(lab, 2)

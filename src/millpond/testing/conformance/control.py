@@ -15,6 +15,7 @@ from millpond.core.spec import bounded, lifo
 from millpond.core.task import Dedupe
 from millpond.testing.conformance.lab import (
     POOL,
+    WORKER,
     Lab,
     completed,
     failed,
@@ -80,6 +81,54 @@ class ControlConformance(StoreSuite):
         assert 0 == (await lab.control(orders.Cancel((task, task)))).count
         assert before == await lab.records()
 
+    @scenario
+    async def test_an_interrupt_stays_with_the_task(self, lab: Lab) -> None:
+        """The order's answer and every renewal tell it apart from a word, while it runs."""
+        await lab.declare()
+        hit, told = await lab.put(), await lab.put()
+        first, _ = await lab.lease(2)
+        await lab.control(orders.Cancel((told,)))
+        answer = await lab.control(orders.Cancel((hit,), interrupt=True))
+        assert (1, (hit,), (hit,)) == (answer.count, answer.cancelled, answer.interrupted)
+        assert [True, False] == [(await lab.task(t)).interrupt_requested for t in (hit, told)]
+        for _ in range(2):
+            renewed = await lab.renew(WORKER)
+            assert ((hit, told), (hit,)) == (renewed.cancelled, renewed.interrupted)
+        await lab.applied(stopped(first))
+        renewed = await lab.renew(WORKER)
+        assert ((told,), ()) == (renewed.cancelled, renewed.interrupted)
+        ended = await lab.task(hit)
+        assert (Status.CANCELLED, True) == (ended.status, ended.interrupt_requested)
+
+    @scenario
+    async def test_an_interrupt_may_follow_a_word_and_no_word_takes_it_back(self, lab: Lab) -> None:
+        """It is news, once; what comes after it touches nothing and leaves no record."""
+        await lab.declare()
+        task = await lab.put()
+        await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        answer = await lab.control(orders.Cancel((task,), interrupt=True))
+        assert (1, (task,), (task,)) == (answer.count, answer.cancelled, answer.interrupted)
+        assert ["cancel requested", "interrupt requested"] == [
+            record.detail for record in (await lab.records(task))[-2:]
+        ]
+        before = await lab.records()
+        for interrupt in (False, True):
+            answer = await lab.control(orders.Cancel((task,), interrupt=interrupt))
+            assert (0, (), ()) == (answer.count, answer.cancelled, answer.interrupted)
+        assert before == await lab.records()
+        assert (task,) == (await lab.renew(WORKER)).interrupted
+
+    @scenario
+    async def test_a_waiting_task_has_nothing_to_interrupt(self, lab: Lab) -> None:
+        """It ends cancelled, as by any other cancel."""
+        await lab.declare()
+        task = await lab.put()
+        answer = await lab.control(orders.Cancel((task,), interrupt=True))
+        assert (1, ()) == (answer.count, answer.interrupted)
+        told = await lab.task(task)
+        assert (Status.CANCELLED, False) == (told.status, told.interrupt_requested)
+
     @mark.rows("CX-T46", "CX-T92")
     @scenario
     async def test_cancelling_what_ended_changes_nothing(self, lab: Lab) -> None:
@@ -136,6 +185,18 @@ class ControlConformance(StoreSuite):
         assert (await lab.task(running)).cancel_requested
 
     @scenario
+    async def test_cancel_all_may_interrupt(self, lab: Lab) -> None:
+        """What runs is to be interrupted, on every page."""
+        await lab.declare()
+        running = [await lab.put() for _ in range(3)]
+        await lab.lease(3)
+        order = orders.CancelAll(POOL, limit=2, interrupt=True)
+        first = await lab.control(order)
+        rest = await lab.control(msgspec.structs.replace(order, page=first.more))
+        assert running == [*first.interrupted, *rest.interrupted]
+        assert tuple(running) == (await lab.renew(WORKER)).interrupted
+
+    @scenario
     async def test_cancel_all_spares_what_came_after_its_moment(self, lab: Lab) -> None:
         """`before` is about when a task was submitted, not included."""
         await lab.declare()
@@ -186,7 +247,7 @@ class ControlConformance(StoreSuite):
         task = await lab.put("again", attempts=2)
         leased = await lab.one()
         if end == "cancelled":
-            await lab.control(orders.Cancel((task,)))
+            await lab.control(orders.Cancel((task,), interrupt=True))
         await lab.applied(failed(leased) if end == "failed" else stopped(leased))
         await lab.put("first")
         assert 1 == (await lab.control(orders.Redrive((task,)))).count
@@ -197,7 +258,8 @@ class ControlConformance(StoreSuite):
             told.error,
             told.reason,
         )
-        assert (False, 3) == (told.cancel_requested, told.sequence)
+        assert (False, False) == (told.cancel_requested, told.interrupt_requested)
+        assert 3 == told.sequence
         assert "first again" == names_of(await lab.lease())
 
     @scenario

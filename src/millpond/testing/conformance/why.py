@@ -54,6 +54,8 @@ class WhyConformance(StoreSuite):
         assert "running on worker worker for 3 s" == await why(lab, task)
         await lab.control(orders.Cancel((task,)))
         assert "running on worker worker for 3 s; told to stop" == await why(lab, task)
+        await lab.control(orders.Cancel((task,), interrupt=True))
+        assert "running on worker worker for 3 s; interrupted" == await why(lab, task)
 
     @scenario
     async def test_a_task_that_ended_says_how(self, lab: Lab) -> None:

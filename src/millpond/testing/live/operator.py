@@ -76,7 +76,10 @@ class Operator:
 
     def mode(self) -> Any:  # noqa: ANN401 - a literal
         """Choose how to cancel."""
-        return self.dice.choice(("cooperative", "interrupt"))
+        mode = self.dice.choice(("cooperative", "interrupt"))
+        if mode == "interrupt":
+            self.world.fault("interrupt")
+        return mode
 
     def some_unit(self, pool: Pool) -> dict[str, str]:
         """Choose a lane or a key."""

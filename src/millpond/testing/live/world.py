@@ -44,6 +44,7 @@ FAULTS = (
     "pause",
     "resize",
     "cancel",
+    "interrupt",
     "purge",
     "hold",
     "day passes",

@@ -90,7 +90,7 @@ CREATE TABLE millpond_live (
     due              REAL NOT NULL,
     claim            INTEGER,               -- held ahead: in the order of claims
     claim_revision   INTEGER,
-    cancel_requested INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
+    cancel_requested INTEGER NOT NULL CHECK (cancel_requested IN (0, 1, 2)),  -- 2 = interrupt
     parked_at        REAL,
     function         TEXT,                  -- while it is parked
     error            BLOB,

@@ -21,9 +21,14 @@ SELECT * FROM millpond_pool ORDER BY id;
 -- name: last_pool
 SELECT coalesce(max(id), 0) FROM millpond_pool;
 
+-- A new pool, or the settings of one that is known.
 -- name: save_pool
-INSERT OR REPLACE INTO millpond_pool VALUES
-(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_pool VALUES
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE
+   SET name = excluded.name, spec = excluded.spec, declared = excluded.declared,
+       revision = excluded.revision, created_at = excluded.created_at,
+       operator_limit = excluded.operator_limit;
 
 -- The counts, which change with every verb; the settings hardly ever do.
 -- name: change_pool
@@ -36,7 +41,8 @@ UPDATE millpond_pool
  WHERE id = ?;
 
 -- name: add_revision
-INSERT OR REPLACE INTO millpond_revision VALUES (?, ?, ?);
+INSERT INTO millpond_revision VALUES (?, ?, ?)
+    ON CONFLICT (pool, revision) DO UPDATE SET spec = excluded.spec;
 
 -- name: revision
 SELECT spec FROM millpond_revision WHERE pool = ? AND revision = ?;
@@ -50,7 +56,11 @@ SELECT id, owner, expires_at, lease, number, functions, unknown, ahead FROM mill
  WHERE id = ?;
 
 -- name: save_worker
-INSERT OR REPLACE INTO millpond_worker VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_worker VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE
+   SET owner = excluded.owner, expires_at = excluded.expires_at, lease = excluded.lease,
+       number = excluded.number, functions = excluded.functions, unknown = excluded.unknown,
+       ahead = excluded.ahead;
 
 -- name: drop_worker
 DELETE FROM millpond_worker WHERE id = ?;
@@ -65,7 +75,10 @@ SELECT id, state FROM millpond_run WHERE finished_at IS NULL ORDER BY id;
 SELECT id FROM millpond_run WHERE pool = ? AND name = ?;
 
 -- name: save_run
-INSERT OR REPLACE INTO millpond_run VALUES (?, ?, ?, ?, ?);
+INSERT INTO millpond_run VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE
+   SET pool = excluded.pool, name = excluded.name, finished_at = excluded.finished_at,
+       state = excluded.state;
 
 -- name: drop_old_runs
 DELETE FROM millpond_run WHERE pool = ? AND finished_at < ?;
@@ -76,10 +89,13 @@ SELECT task, status, function, fingerprint FROM millpond_key
 
 -- name: some_keys
 SELECT key, run, task, status, function, fingerprint FROM millpond_key
- WHERE pool = ? AND key IN (SELECT value FROM json_each(?));
+ WHERE pool = ? AND key IN names(?);
 
 -- name: save_key
-INSERT OR REPLACE INTO millpond_key VALUES (?, ?, ?, ?, ?, ?, ?, NULL);
+INSERT INTO millpond_key VALUES (?, ?, ?, ?, ?, ?, ?, NULL)
+    ON CONFLICT (pool, key, run) DO UPDATE
+   SET task = excluded.task, status = excluded.status, function = excluded.function,
+       fingerprint = excluded.fingerprint, ended_at = NULL;
 
 -- name: drop_key
 DELETE FROM millpond_key WHERE pool = ? AND key = ? AND run = ?;
@@ -101,7 +117,8 @@ SELECT position, records, told FROM millpond_audit WHERE position > ? ORDER BY p
 -- name: drop_audit
 DELETE FROM millpond_audit
  WHERE position <= (SELECT max(position) FROM
-       (SELECT position, at FROM millpond_audit ORDER BY position LIMIT 10000) WHERE at < ?);
+       (SELECT position, at FROM millpond_audit ORDER BY position LIMIT 10000) AS first
+        WHERE at < ?);
 
 -- name: add_measured
 INSERT INTO millpond_measured VALUES (?, ?, ?);

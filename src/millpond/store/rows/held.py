@@ -1,20 +1,18 @@
 """A transaction that a handler holds: it writes what it likes, then its attempt ends with that.
 
-It has a connection of its own. As long as it lasts everybody else who writes to the file waits, in
+It has a connection of its own. As long as it lasts everybody else who writes to the store waits, in
 every process: so it may last for a while only, and is rolled back where it lasts longer.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.errors import TransactionTooLong
 from millpond.core.settle import Settled
-from millpond.store.sqlite.errors import translated
-from millpond.store.sqlite.lent import LentConnection
+from millpond.store.rows.lent import Lent
 from millpond.store.verbs import steps
 from millpond.store.verbs.settle import holds
 
@@ -23,25 +21,32 @@ if TYPE_CHECKING:
 
     from millpond.core.settle import Settlement
     from millpond.store.protocol import SettleAnswer
-    from millpond.store.sqlite.tables import SqlTables
-    from millpond.store.sqlite.transact import Transactor
+    from millpond.store.rows.tables import SqlTables
+    from millpond.store.rows.transact import Transactor
+
+L = TypeVar("L", bound=Lent)
 
 SAVEPOINT = "millpond_handler"
 """Where a handler's own writes begin, so that they can be taken back and ours kept."""
 
 
-class HeldTransaction:
+class HeldTransaction(Generic[L]):
     """Begun in one thread, used in another, ended in a third if need be: one at a time."""
 
     def __init__(
-        self, transactor: Transactor[SqlTables], clock: Callable[[], float], limit: float
+        self,
+        transactor: Transactor[SqlTables, Any],
+        lend: Callable[[Any], L],
+        clock: Callable[[], float],
+        limit: float,
     ) -> None:
         self._transactor = transactor
+        self._lend = lend
         self._clock = clock
         self._limit = limit
         self._state = threading.RLock()
         self._unit: SqlTables | None = None
-        self._lent: LentConnection | None = None
+        self._lent: L | None = None
         self._timer: threading.Timer | None = None
         self._begun_at = 0.0
         self._ending = False
@@ -50,7 +55,7 @@ class HeldTransaction:
         self._closed = False
 
     @property
-    def connection(self) -> LentConnection:
+    def connection(self) -> L:
         """The handler's connection."""
         assert self._lent is not None  # noqa: S101 - it was begun
         return self._lent
@@ -68,7 +73,7 @@ class HeldTransaction:
             except BaseException as error:
                 self._undo(error)
                 raise
-            self._lent = LentConnection(self._unit.connection)
+            self._lent = self._lend(self._unit.connection)
             self._begun_at = time.monotonic()
             self._timer = threading.Timer(self._limit, self._expire)
             self._timer.daemon = True
@@ -92,8 +97,8 @@ class HeldTransaction:
                 self._transactor.commit(self._unit)
             except BaseException as error:
                 self._undo(error)
-                if isinstance(error, sqlite3.Error):
-                    raise translated(error, self._transactor.path) from error
+                if isinstance(error, self._transactor.errors):
+                    raise self._transactor.translated(error) from error
                 raise
             self._close()
             return answer
@@ -125,13 +130,12 @@ class HeldTransaction:
 
     def _expire(self) -> None:
         """Undo it behind the back of whoever holds it; its connection is closed when he comes."""
-        assert self._unit is not None  # noqa: S101 - the time runs from its beginning
         if self._is_ending():
             return
         lock = self.connection.lock
         if not lock.acquire(blocking=False):
             # A statement is at work: it is told to stop.
-            self._unit.connection.interrupt()
+            self._transactor.interrupt()
             lock.acquire()
         try:
             if not self._is_ending():
@@ -148,11 +152,11 @@ class HeldTransaction:
     def _took_too_long(self) -> TransactionTooLong:
         held = time.monotonic() - self._begun_at
         return TransactionTooLong(
-            f"a handler held its transaction on {self._transactor.path} for longer than "
+            f"a handler held its transaction on {self._transactor.where} for longer than "
             f"{self._limit:g} s and it was rolled back, since everybody else who writes waits for "
             "it: do what takes long before it, wait in it for nothing that writes to the same "
-            "file, or give ctx.transaction(hold=...) more",
-            path=str(self._transactor.path),
+            "database, or give ctx.transaction(hold=...) more",
+            path=self._transactor.where,
             held=held,
             limit=self._limit,
         )

@@ -8,26 +8,26 @@ when the verbs of the transaction are done.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.core.line import Head, Line
 from millpond.core.order import Backlog, Group, Shelf, Unit, UnitState, needs_groups
 from millpond.core.ring import Owner, Share
-from millpond.store.sqlite.paged import Paged
-from millpond.store.sqlite.ring import AHEAD, SqlRing, json
-from millpond.store.sqlite.rows import SEQ_BITS, TaskRow, place_of, seq_at
-from millpond.store.sqlite.sql import SQL
+from millpond.store.rows.paged import Paged
+from millpond.store.rows.ring import AHEAD, SqlRing
+from millpond.store.rows.rows import SEQ_BITS, TaskRow, place_of, seq_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task
-    from millpond.store.sqlite.paged import Key
-    from millpond.store.sqlite.rows import Row
-    from millpond.store.sqlite.tables import SqlTables
+    from millpond.store.rows.paged import Key
+    from millpond.store.rows.rows import Row
+    from millpond.store.rows.tables import SqlTables
 
     Address: TypeAlias = tuple[Share, Owner]
 
@@ -37,6 +37,8 @@ _NO_TIMES = (None, None, None, None)
 _new_state = object.__new__
 _FIRST = (-(1 << 63), -1)
 """A place before every other."""
+_ALL = (1 << 63) - 1
+"""A limit that leaves nothing out."""
 
 _by_place = attrgetter("rank", "seq")
 _NO_TASKS: list[Task] = []
@@ -201,6 +203,39 @@ class SqlLine(Line):
         if self._front is not None and task.seq == self._front.seq:
             self._front = None
 
+    def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Take out the first tasks as long as each fits, of those that were read."""
+        taken: list[Task] = []
+        if self._group is not None:
+            return taken
+        added = self._first_added()
+        while len(taken) < most and self._has_read():
+            if added is not None and not _behind(added, self._row[-1]):
+                break
+            taken += self._taken_of_page(most - len(taken), fits)
+            if self._head < len(self._row):
+                break
+        return taken
+
+    def _has_read(self) -> bool:
+        """Return whether there is something in the row, if need be of the next page."""
+        if self._first_read() is None and self._behind is not None:
+            self._read()
+        return self._first_read() is not None
+
+    def _taken_of_page(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        mine, head = self._mine, self._head
+        taken = list(takewhile(fits, islice(self._row, head, head + most)))
+        self._head = head + len(taken)
+        if mine:
+            taken = [task for task in taken if task.seq not in mine]
+        for task in taken:
+            task.grp = None  # type: ignore[attr-defined]
+        if self._count is not None:
+            self._count -= len(taken)
+        self._front = None
+        return taken
+
     def _own(self, seq: int) -> None:
         if self._mine is _NOTHING:
             self._mine = set()
@@ -212,7 +247,7 @@ class SqlLine(Line):
         behind = self._behind or _FIRST
         name = "next_of_group" if behind == _FIRST else "next_of_group_after"
         after = () if behind == _FIRST else behind
-        page = backlog.tables.look_at_live(SQL[name], (self.grp, *after, size))
+        page = backlog.tables.look_at_live(name, (self.grp, *after, size))
         self._row = page  # type: ignore[assignment]
         self._head = 0
         self._front = None
@@ -308,8 +343,8 @@ class SqlGroups(dict["Address", Group]):
             return found or default
         share, owner = address
         backlog = self._backlog
-        row = backlog.tables.connection.execute(
-            SQL["group"], (backlog.pool, self._unit or "", share or "", owner or "")
+        row = backlog.tables.ask(
+            "group", (backlog.pool, self._unit or "", share or "", owner or "")
         ).fetchone()
         if row is None:
             self._absent += (address,)
@@ -343,9 +378,7 @@ class SqlGroups(dict["Address", Group]):
         if not self.all_read:
             self.all_read = True
             backlog = self._backlog
-            rows = backlog.tables.connection.execute(
-                SQL["groups_of_unit"], (backlog.pool, self._unit or "")
-            )
+            rows = backlog.tables.ask("groups_of_unit", (backlog.pool, self._unit or ""))
             for row in list(rows):
                 address = (row[2] or None, row[3] or None)
                 if not super().__contains__(address) and address not in self._absent:
@@ -376,7 +409,7 @@ class SqlUnits(dict[Unit, UnitState]):
         if found is not None or unit in self._stored:
             return found
         backlog = self._backlog
-        row = backlog.tables.connection.execute(SQL["unit"], (backlog.pool, unit or "")).fetchone()
+        row = backlog.tables.ask("unit", (backlog.pool, unit or "")).fetchone()
         return self._take_in(unit, row)
 
     def __getitem__(self, unit: Unit) -> UnitState:
@@ -394,7 +427,7 @@ class SqlUnits(dict[Unit, UnitState]):
         # Only these: a task may be in the middle of an arrow.
         self.write()
         pool = (self._backlog.pool,)
-        return bool(self._backlog.tables.connection.execute(SQL["any_unit"], pool).fetchone()[0])
+        return bool(self._backlog.tables.ask("any_unit", pool).fetchone()[0])
 
     def __delitem__(self, unit: Unit) -> None:
         self.get(unit)
@@ -406,15 +439,13 @@ class SqlUnits(dict[Unit, UnitState]):
         wanted = [unit for unit in units if unit and unit not in self._stored]
         if len(wanted) < 2:
             return
-        names = json(wanted)
-        connection = backlog.tables.connection
-        found = {
-            row[0]: row[1:] for row in connection.execute(SQL["some_units"], (backlog.pool, names))
-        }
+        names = backlog.tables.listed(wanted)
+        tables = backlog.tables
+        found = {row[0]: row[1:] for row in tables.ask("some_units", (backlog.pool, names))}
         for unit in wanted:
             self._take_in(unit, found.get(unit))
         if found:
-            rows = list(connection.execute(SQL["groups_of_units"], (backlog.pool, names)))
+            rows = list(tables.ask("groups_of_units", (backlog.pool, names)))
             for row in rows:
                 backlog.group_of(row)
             for unit in found:
@@ -425,7 +456,7 @@ class SqlUnits(dict[Unit, UnitState]):
     def items(self) -> Any:  # noqa: ANN401 - as dict's
         """Return every unit of the pool."""
         backlog = self._backlog
-        rows = backlog.tables.connection.execute(SQL["units"], (backlog.pool,))
+        rows = backlog.tables.ask("units", (backlog.pool,))
         for unit, *row in list(rows):
             if (unit or None) not in self._stored:
                 self._take_in(unit or None, tuple(row))
@@ -461,13 +492,13 @@ class SqlUnits(dict[Unit, UnitState]):
             else:
                 saved.append((backlog.pool, unit or "", *row))
             self._stored[unit] = row
-        connection = backlog.tables.connection
+        tables = backlog.tables
         if dropped:
-            connection.executemany(SQL["drop_unit"], dropped)
+            tables.send("drop_unit", dropped)
         if untimed:
-            connection.executemany(SQL["save_untimed_unit"], untimed)
+            tables.send("save_untimed_unit", untimed)
         if saved:
-            connection.executemany(SQL["save_unit"], saved)
+            tables.send("save_unit", saved)
 
     @property
     def known_units(self) -> int:
@@ -511,7 +542,7 @@ class SqlShelf(Shelf):
         backlog, (share, owner) = self._backlog, self._address
         name = "shelf" if behind is None else "shelf_after"
         asked = (backlog.pool, share or "", owner or "", *(behind or ()), size)
-        rows = backlog.tables.connection.execute(SQL[name], asked).fetchall()
+        rows = backlog.tables.ask(name, asked).fetchall()
         return [((row[5], row[6]), backlog.group_of(row)) for row in rows]
 
     def __bool__(self) -> bool:
@@ -607,7 +638,7 @@ class SqlLater(dict[int, "Task"]):
         tables.write_rows()
         return [
             task
-            for task in tables.read_live(SQL["next_due"], (self._backlog.pool, -1))
+            for task in tables.read_live("next_due", (self._backlog.pool, _ALL))
             if task.grp == 0
         ]
 
@@ -656,10 +687,10 @@ class SqlBacklog(Backlog):
         self._ring = self._new_ring(row["joins"], passed, row["resting"])
 
     def _new_ring(self, joins: int, passed: tuple[int, int], resting: int) -> SqlRing:
-        connection, for_all = self.tables.connection, self._turns_ahead if self._fair else None
+        for_all = self._turns_ahead if self._fair else None
         return SqlRing(
             self.spec.order,
-            connection,
+            self.tables,
             self.pool,
             joins=joins,
             passed=passed,
@@ -729,13 +760,13 @@ class SqlBacklog(Backlog):
             else:
                 changed.append((count, *rest, identifier))
             group.stored = row
-        connection = self.tables.connection
+        tables = self.tables
         if dropped:
-            connection.executemany(SQL["drop_group"], dropped)
+            tables.send("drop_group", dropped)
         if saved:
-            connection.executemany(SQL["save_group"], saved)
+            tables.send("save_group", saved)
         if changed:
-            connection.executemany(SQL["change_group"], changed)
+            tables.send("change_group", changed)
 
     def group_of(self, row: Row) -> SqlGroup:
         """Return the group of a row, the same one each time."""
@@ -757,7 +788,7 @@ class SqlBacklog(Backlog):
             line = SqlLine(self, None, None if self._ready else 0, None)
         else:
             asked = (self.pool, "", "", owner)
-            row = self.tables.connection.execute(SQL["group"], asked).fetchone()
+            row = self.tables.ask("group", asked).fetchone()
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
             # Its place is not kept up to date, so nobody may rely on it.
@@ -848,7 +879,7 @@ class SqlBacklog(Backlog):
         """Return whose turn it is, and take in everything that starting their tasks asks for."""
         asked = (self.pool, *(behind or _FIRST), size)
         turns: list[tuple[Key, Share]] = []
-        for row in self.tables.connection.execute(SQL["turns_ahead"], asked).fetchall():
+        for row in self.tables.ask("turns_ahead", asked).fetchall():
             turn, joined, share, owners, more = row[:5]
             turns.append(((turn, joined), share or None))
             if owners == 1:
@@ -862,7 +893,7 @@ class SqlBacklog(Backlog):
     def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
         """Return the groups that are next, and take in what starting their tasks asks for."""
         asked = (self.pool, *(behind or _FIRST), size)
-        rows = self.tables.connection.execute(SQL["shelf_ahead"], asked).fetchall()
+        rows = self.tables.ask("shelf_ahead", asked).fetchall()
         return [((row[5], row[6]), self._taken_ahead(row)) for row in rows]
 
     def _taken_ahead(self, row: Row) -> SqlGroup:
@@ -880,12 +911,12 @@ class SqlBacklog(Backlog):
     def _due_page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
         name = "next_due" if behind is None else "next_due_after"
         after = () if behind is None else (behind[0], place_of(self.pool, int(behind[1])))
-        tasks = self.tables.look_at_live(SQL[name], (self.pool, *after, size))
+        tasks = self.tables.look_at_live(name, (self.pool, *after, size))
         return [((task.due, task.seq), task.new.id) for task in tasks]
 
     def _timers_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:
         name = "unit_timers" if behind is None else "unit_timers_after"
-        rows = self.tables.connection.execute(SQL[name], (self.pool, *(behind or ()), size))
+        rows = self.tables.ask(name, (self.pool, *(behind or ()), size))
         return [(tuple(key), unit or None) for *key, unit in rows]
 
     def _fading_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:
@@ -893,7 +924,7 @@ class SqlBacklog(Backlog):
         del size
         if behind is not None:
             return []
-        rows = self.tables.connection.execute(SQL["fading_units"], (self.pool, -1))
+        rows = self.tables.ask("fading_units", (self.pool, _ALL))
         return [((fades_at,), unit or None) for fades_at, unit in rows]
 
     # What is asked, where rows answer better
@@ -901,7 +932,7 @@ class SqlBacklog(Backlog):
     def __iter__(self) -> Iterator[Task]:
         self.tables.write_rows()
         low, high = self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
-        found = self.tables.read_live(SQL["queued_of_pool"], (low, high))
+        found = self.tables.read_live("queued_of_pool", (low, high))
         return iter([task for task in found if task.grp is not None])
 
     def next_moment(self) -> float | None:
@@ -916,11 +947,11 @@ class SqlBacklog(Backlog):
     def scheduled(self, now: float) -> int:
         """Return how many tasks are not due at `now`."""
         self.tables.write_rows()
-        execute = self.tables.connection.execute
-        later: int = execute(SQL["count_later"], (self.pool, now)).fetchone()[0]
+        ask = self.tables.ask
+        later: int = ask("count_later", (self.pool, now)).fetchone()[0]
         if not self.lanes:
             return later
-        in_lanes: int = execute(SQL["count_undue_in_lanes"], (self.pool, now)).fetchone()[0]
+        in_lanes: int = ask("count_undue_in_lanes", (self.pool, now)).fetchone()[0]
         return later + in_lanes
 
     def running_in(self, unit: str) -> int:
@@ -929,7 +960,7 @@ class SqlBacklog(Backlog):
             return super().running_in(unit)
         self.tables.write_rows()
         asked = (self.pool, unit)
-        held: int = self.tables.connection.execute(SQL["held_of_unit"], asked).fetchone()[0]
+        held: int = self.tables.ask("held_of_unit", asked).fetchone()[0]
         return held
 
     def live_in(self, unit: str) -> int:
@@ -939,8 +970,8 @@ class SqlBacklog(Backlog):
         if not self.lanes and self._delayed:
             self.tables.write_rows()
             asked = (self.pool, unit)
-            execute = self.tables.connection.execute
-            ready += execute(SQL["count_later_of_unit"], asked).fetchone()[0]
+            ask = self.tables.ask
+            ready += ask("count_later_of_unit", asked).fetchone()[0]
         return ready + self.running_in(unit)
 
     # What happens, where rows need less or more to be noted
@@ -953,6 +984,9 @@ class SqlBacklog(Backlog):
         # How many of each key run is counted when somebody asks.
         self._ready -= 1
         self._take_out(task)
+
+    def _count_running(self, tasks: list[Task]) -> None:
+        pass
 
     def finish(self, unit: Unit) -> None:
         """Count one running task of a lane or key less."""
@@ -999,8 +1033,8 @@ class SqlBacklog(Backlog):
     def _group(self) -> None:
         """Look at lanes and keys from now on, although some tasks wait and run already."""
         self.tables.write_rows()
-        connection, pool = self.tables.connection, (self.pool,)
-        running = list(connection.execute(SQL["held_per_unit"], pool))
+        tables, pool = self.tables, (self.pool,)
+        running = list(tables.ask("held_per_unit", pool))
         waiting = [task for task in self if isinstance(task, TaskRow) and task.grp]
         self._empty()
         self.grouped = True
@@ -1012,9 +1046,9 @@ class SqlBacklog(Backlog):
 
     def _empty(self) -> None:
         """Forget how everything stands; what waits is to be put in anew."""
-        connection, pool = self.tables.connection, (self.pool,)
+        tables, pool = self.tables, (self.pool,)
         for name in ("forget_units", "forget_groups", "forget_seats"):
-            connection.execute(SQL[name], pool)
+            tables.ask(name, pool)
         self._groups, self.handed = {}, {}
         self._lines, self._units, self._shares = SqlLines(self), SqlUnits(self), SqlShelves(self)
         self._unit_timers = Paged(self._timers_page, count=0)

@@ -11,7 +11,6 @@ import asyncio
 import copy
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -25,16 +24,14 @@ from millpond.core.errors import (
     StoreForked,
     StoreLocked,
 )
-from millpond.store.sqlite.checkpoint import Checkpointer
-from millpond.store.sqlite.connect import PATIENCE
-from millpond.store.sqlite.errors import DATABASE_ERRORS, is_answer, of_database, translated
-from millpond.store.sqlite.transact import Transactor, Unit
+from millpond.store.rows.transact import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
-log = logging.getLogger("millpond.sqlite")
+    from millpond.store.rows.transact import Transactor
+
+log = logging.getLogger("millpond.store")
 
 MOST_JOBS, LONGEST = 200, 0.005
 """How many jobs one transaction takes at most, and for how many seconds it takes more."""
@@ -63,7 +60,7 @@ class _Job(Generic[Unit]):
         self.answer: Any = None
         self.error: BaseException | None = None
 
-    def attempt(self, unit: Unit) -> None:
+    def attempt(self, unit: Unit, is_answer: Callable[[MillpondError], bool]) -> None:
         """Do it; an error of ours is an answer, because it has changed nothing."""
         try:
             self.answer = self.work(unit)
@@ -82,13 +79,13 @@ class _Job(Generic[Unit]):
             self.future.set_exception(self.error)
 
 
-def must_not_be_forked(opened_by: int, path: Path) -> None:
+def must_not_be_forked(opened_by: int, where: str) -> None:
     """Object to a forked process: it has the store of its parent, and none of its threads."""
     if os.getpid() != opened_by:
         raise StoreForked(
-            f"this process was forked from the one that opened {path}: a fork has none of its "
+            f"this process was forked from the one that opened {where}: a fork has none of its "
             "threads; open a Millpond of its own in the child",
-            path=str(path),
+            path=where,
         )
 
 
@@ -105,18 +102,14 @@ class Writer(Generic[Unit]):
 
     def __init__(
         self,
-        path: Path,
-        open_connection: Callable[[], sqlite3.Connection],
-        make_unit: Callable[[sqlite3.Connection], Unit],
+        transactor: Transactor[Unit, Any],
         *,
         committed: Callable[[Sequence[Any]], float | None] | None = None,
-        patience: float = PATIENCE,
     ) -> None:
-        self._path = path
+        self._transactor = transactor
+        self._where = transactor.where
+        self._patience = transactor.patience
         self._committed = committed
-        self._patience = patience
-        self._transactor = Transactor(path, open_connection, make_unit, patience=patience)
-        self._checkpointer = Checkpointer(path)
         self._jobs: deque[_Job[Unit]] = deque()
         self._news = threading.Condition(threading.Lock())
         self._closing = False
@@ -153,10 +146,10 @@ class Writer(Generic[Unit]):
         self._thread.join(self._patience + 2 * _LOOK_EVERY)
 
     def _take_in(self, job: _Job[Unit]) -> None:
-        must_not_be_forked(self._process, self._path)
+        must_not_be_forked(self._process, self._where)
         with self._news:
             if self._closing:
-                raise StoreClosed(f"the store {self._path} is closed; open a new one")
+                raise StoreClosed(f"the store {self._where} is closed; open a new one")
             self._jobs.append(job)
             self._news.notify()
 
@@ -182,7 +175,7 @@ class Writer(Generic[Unit]):
             self._closing = True
             left = list(self._jobs)
             self._jobs.clear()
-        self._answer(self._failed(left, StoreClosed(f"the writer of {self._path} has ended")))
+        self._answer(self._failed(left, StoreClosed(f"the writer of {self._where} has ended")))
         self._transactor.close()
 
     def _wait(self) -> bool:
@@ -208,15 +201,15 @@ class Writer(Generic[Unit]):
         try:
             for job in self._waiting():
                 group.append(job)
-                job.attempt(unit)
+                job.attempt(unit, self._transactor.is_answer)
             self._transactor.commit(unit)
         except OutcomeUnknown as error:
             return self._failed(group, error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody must be told
             self._transactor.undo(error)
-            if len(group) == 1 and not of_database(error):
+            if len(group) == 1 and not self._transactor.of_database(error):
                 return self._failed(group, error)
-            log.debug("%d jobs on %s are tried one by one: %r", len(group), self._path, error)
+            log.debug("%d jobs on %s are tried one by one: %r", len(group), self._where, error)
             self._one_by_one(group)
         return group
 
@@ -247,7 +240,8 @@ class Writer(Generic[Unit]):
             yield job
 
     def _failed(self, jobs: list[_Job[Unit]], error: BaseException) -> list[_Job[Unit]]:
-        ours = translated(error, self._path) if isinstance(error, DATABASE_ERRORS) else error
+        transactor = self._transactor
+        ours = transactor.translated(error) if isinstance(error, transactor.errors) else error
         for job in jobs:
             # Each has an error of its own: raising one adds to its traceback.
             job.error = copy.copy(ours) if len(jobs) > 1 else ours
@@ -255,14 +249,14 @@ class Writer(Generic[Unit]):
         return jobs
 
     def _tidy(self) -> None:
-        """Have the WAL emptied if it is large; in a turn of its own, after all are answered."""
-        if not self._checkpointer.due():
+        """Let the database be put in order; in a turn of its own, after all are answered."""
+        if not self._transactor.has_to_tidy():
             return
         self._line_up()
         try:
-            self._checkpointer.checkpoint(self._transactor.connection)
+            self._transactor.tidy()
         except MillpondError as error:
-            log.warning("no checkpoint of %s: %s", self._path, error)
+            log.warning("%s could not be put in order: %s", self._where, error)
         finally:
             self._transactor.lock.release()
 
@@ -309,16 +303,7 @@ class Writer(Generic[Unit]):
         with self._news:
             while self._jobs and self._jobs[0].asked_at <= latest:
                 given_up.append(self._jobs.popleft())
-        return self._failed(
-            given_up,
-            StoreLocked(
-                f"another process has kept {self._transactor.lock.path} locked for more than "
-                f"{self._patience:g} s: it was stopped or hangs while it writes to {self._path}; "
-                "let it go on, or end it. Nothing was changed",
-                path=str(self._path),
-                waited=self._patience,
-            ),
-        )
+        return self._failed(given_up, self._transactor.kept_waiting())
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -334,7 +319,7 @@ class Writer(Generic[Unit]):
             try:
                 loop.call_soon_threadsafe(_tell, jobs)
             except RuntimeError:  # the loop is closed: nobody is there to hear it
-                log.debug("%d answers of %s came too late", len(jobs), self._path)
+                log.debug("%d answers of %s came too late", len(jobs), self._where)
 
     def _after_commit(self, answers: Sequence[Any]) -> None:
         self._hook_again = None
@@ -343,7 +328,7 @@ class Writer(Generic[Unit]):
         try:
             self._hook_again = self._committed(answers)
         except Exception:
-            log.exception("after a commit to %s", self._path)
+            log.exception("after a commit to %s", self._where)
 
 
 def _tell(jobs: Sequence[_Job[Any]]) -> None:

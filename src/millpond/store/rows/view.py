@@ -6,8 +6,6 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from millpond.core import check
 from millpond.core.admit import answers_for
 from millpond.core.lifecycle import Status
@@ -15,10 +13,9 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
-from millpond.store.sqlite.audit import decoded
-from millpond.store.sqlite.pool import SqlPool
-from millpond.store.sqlite.rows import SEQ_BITS, plain
-from millpond.store.sqlite.sql import SQL
+from millpond.store.rows.audit import decoded
+from millpond.store.rows.pool import SqlPool
+from millpond.store.rows.rows import SEQ_BITS, plain
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from millpond.core.run import RunView
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
-    from millpond.store.sqlite.tables import SqlTables
+    from millpond.store.rows.tables import SqlTables
 
 T = TypeVar("T")
 
@@ -40,8 +37,8 @@ _PAGE = 200
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
-class SqliteView:
-    """Reads of the SQLite store."""
+class RowsView:
+    """Reads of a store that keeps rows."""
 
     def __init__(
         self,
@@ -77,11 +74,11 @@ class SqliteView:
         """Return where each task is: its status, or "expired", or "unknown"."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
-            ids = (msgspec.json.encode(list(tasks)).decode(),)
-            execute = tables.connection.execute
-            known: dict[int, str] = dict(execute(SQL["status_of"], ids).fetchall())
+            ids = (tables.listed(list(tasks)),)
+            ask = tables.ask
+            known: dict[int, str] = dict(ask("status_of", ids).fetchall())
             if len(known) < len(tasks):
-                gone = [row[0] for row in execute(SQL["was_removed"], ids)]
+                gone = [row[0] for row in ask("was_removed", ids)]
                 known = {**dict.fromkeys(gone, "expired"), **known}
             return tuple(known.get(task, "unknown") for task in tasks)
 
@@ -153,7 +150,7 @@ class SqliteView:
 
         def asked(tables: SqlTables) -> tuple[LaneView, ...]:
             table = _pool(tables, pool)
-            rows = tables.connection.execute(SQL["lanes_with_work"], _places(table))
+            rows = tables.ask("lanes_with_work", _places(table))
             live = {lane: (waiting, current) for lane, waiting, current in rows}
             return tuple(
                 _lane(table, lane, *live.get(lane, (0, None))) for lane in _lanes(table, live)
@@ -193,7 +190,7 @@ class SqliteView:
         """Return the workers that may hold leases."""
 
         def asked(tables: SqlTables) -> frozenset[str]:
-            return frozenset(row[0] for row in tables.connection.execute(SQL["worker_names"]))
+            return frozenset(row[0] for row in tables.ask("worker_names"))
 
         return await self._read(asked)
 
@@ -248,7 +245,7 @@ class SqliteView:
         def asked(tables: SqlTables) -> AuditPage:
             records: list[Record] = []
             first = None
-            for last, count, told in tables.connection.execute(SQL["audit"], (after, limit)):
+            for last, count, told in tables.ask("audit", (after, limit)):
                 if first is None:
                     first = max(after, last - count)
                 skipped = max(first - (last - count), 0) if not records else 0
@@ -278,7 +275,7 @@ def _candidates(
 ) -> Iterable[Task]:
     """Return the tasks among which a page is to be found, in order."""
     if status is Status.RUNNING:
-        found = tables.read_live(SQL["held_in_pool"], (pool.number,))
+        found = tables.read_live("held_in_pool", (pool.number,))
         return [task for task in found if task.seq > after]
     if status is Status.QUEUED:
         return _pages(tables, pool, after, ended=False)
@@ -291,7 +288,7 @@ def _candidates(
 def _pages(tables: SqlTables, pool: SqlPool, after: int, *, ended: bool) -> Iterator[Task]:
     name = "ended_of_pool" if ended else "live_of_pool"
     read = tables.read_ended if ended else tables.read_live
-    while page := read(SQL[name], (*_places(pool, after), _PAGE)):
+    while page := read(name, (*_places(pool, after), _PAGE)):
         yield from page
         after = page[-1].seq
 
@@ -303,7 +300,7 @@ def _by_seq(task: Task) -> int:
 def _oldest_queued_at(tables: SqlTables, pool: SqlPool) -> float | None:
     if not pool.queued:
         return None
-    row = tables.connection.execute(SQL["oldest_queued"], _places(pool)).fetchone()
+    row = tables.ask("oldest_queued", _places(pool)).fetchone()
     return None if row is None else row[0]
 
 

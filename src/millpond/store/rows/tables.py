@@ -7,21 +7,20 @@ the file can answer has everything written first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
 from millpond.core.audit import Note, Record
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.core.run import Run
 from millpond.core.spec import PoolSpec
 from millpond.core.task import UNREADABLE, key_of
-from millpond.store.sqlite.audit import encoded
-from millpond.store.sqlite.pool import SqlPool
-from millpond.store.sqlite.ring import json
-from millpond.store.sqlite.rows import (
+from millpond.store.rows.audit import Notes, encoded
+from millpond.store.rows.pool import SqlPool
+from millpond.store.rows.rows import (
     CHANGING,
     ENDED_ID,
     SEQ_BITS,
@@ -43,16 +42,16 @@ from millpond.store.sqlite.rows import (
     untouched_state,
     waits_untouched,
 )
-from millpond.store.sqlite.sql import SQL
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables import Leader, PoolTable, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from sqlite3 import Connection
 
     from millpond.core.task import NewTask, Task
-    from millpond.store.sqlite.rows import Row
+    from millpond.store.rows.database import Connection, Cursor, Dialect
+    from millpond.store.rows.rows import Row
+    from millpond.store.verbs.tables import Asked
 
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _LIVE = (_QUEUED, _RUNNING)
@@ -75,6 +74,10 @@ class SqlTasks(dict[int, TaskRow]):
         self._absent: set[int] = set()
         self.handed: dict[int, TaskRow] = {}
         """Those that a verb has in its hands, and may have changed."""
+
+        self.changed_alike: list[Sequence[TaskRow]] = []
+        """Those that were started or completed together, and in no verb's hands otherwise."""
+        self._ended_alike: list[Sequence[TaskRow]] = []
 
     def get(self, identifier: int, default: TaskRow | None = None) -> TaskRow | None:  # type: ignore[override]
         """Return a task, or None."""
@@ -109,18 +112,18 @@ class SqlTasks(dict[int, TaskRow]):
         wanted = [i for i in wanted if i not in self._absent]
         if not wanted:
             return
-        asked = (msgspec.json.encode(wanted).decode(),)
+        asked = (self._tables.listed(wanted),)
         missing = dict.fromkeys(wanted)
-        for task in self._tables.look_at_live(SQL["live_tasks"], asked):
+        for task in self._tables.look_at_live("live_tasks", asked):
             missing.pop(task.new.id, None)
         if missing:
-            self._tables.read_ended(SQL["ended_tasks"], asked)
+            self._tables.read_ended("ended_tasks", asked)
         self._absent.update(i for i in missing if not super(SqlTasks, self).__contains__(i))
 
     def expect_new(self, identifiers: Sequence[int]) -> None:
         """Find out at once which of these ids are known: hardly ever one is."""
-        asked = (msgspec.json.encode(identifiers).decode(),)
-        known = {row[0] for row in self._tables.connection.execute(SQL["known_ids"], asked)}
+        asked = (self._tables.listed(identifiers),)
+        known = {row[0] for row in self._tables.ask("known_ids", asked)}
         here = super().keys()
         self._absent.update(i for i in identifiers if i not in known and i not in here)
 
@@ -148,14 +151,37 @@ class SqlTasks(dict[int, TaskRow]):
         for identifier, task in self.handed.items():
             if not task.stored_live:
                 super().__delitem__(identifier)
-        self.handed = {}
+        for tasks in self._ended_alike:
+            for task in tasks:
+                super().pop(task.new.id, None)
+        self.handed, self._ended_alike = {}, []
         self._absent.clear()
+
+    def sort_out_alike(self, change: Changes) -> None:
+        """Say what became of tasks that changed together; one that changed twice is handed over."""
+        batches, self.changed_alike = self.changed_alike, []
+        several = len(batches) > 1 and _share_some(batches)
+        for tasks in batches:
+            named = {task.new.id: task for task in tasks}
+            if several or not self.handed.keys().isdisjoint(named):
+                self.handed.update(named)
+            elif tasks[0].status is _RUNNING:
+                change.start_all(tasks)
+            else:
+                change.complete_all(tasks)
+                self._ended_alike.append(tasks)
 
     def forget(self, identifier: int) -> None:
         """Know a task no more: its rows are gone."""
         super().pop(identifier, None)
         self.handed.pop(identifier, None)
         self._absent.add(identifier)
+
+
+def _share_some(batches: list[Sequence[TaskRow]]) -> bool:
+    """Return whether a task stands in more than one of them."""
+    named = {task.new.id for tasks in batches for task in tasks}
+    return len(named) < sum(map(len, batches))
 
 
 class SqlPools(dict[str, PoolTable]):
@@ -178,7 +204,7 @@ class SqlPools(dict[str, PoolTable]):
         if found is None:
             if self._all_read or name in self._absent:
                 return default
-            row = self._tables.connection.execute(SQL["pool"], (name,)).fetchone()
+            row = self._tables.ask("pool", (name,)).fetchone()
             if row is None:
                 self._absent.add(name)
                 return default
@@ -200,14 +226,14 @@ class SqlPools(dict[str, PoolTable]):
         """Return the pool of a number."""
         found = self.by_id.get(identifier)
         if found is None:
-            row = self._tables.connection.execute(SQL["pool_by_id"], (identifier,)).fetchone()
+            row = self._tables.ask("pool_by_id", (identifier,)).fetchone()
             found = self._take_in(row)
         return found
 
     def __setitem__(self, name: str, made: PoolTable) -> None:
         """Keep a pool that was just declared."""
-        execute = self._tables.connection.execute
-        number = max(execute(SQL["last_pool"]).fetchone()[0], *self.by_id, 0) + 1
+        ask = self._tables.ask
+        number = max(ask("last_pool").fetchone()[0], *self.by_id, 0) + 1
         pool = SqlPool.declared_now(self._tables, number, made)
         self.by_id[number] = self.handed[number] = pool
         super().__setitem__(name, pool)
@@ -215,7 +241,7 @@ class SqlPools(dict[str, PoolTable]):
     def items(self) -> Any:  # noqa: ANN401 - as dict's
         """Return every pool."""
         if not self._all_read:
-            for row in list(self._tables.connection.execute(SQL["pools"])):
+            for row in list(self._tables.ask("pools")):
                 if row[0] not in self.by_id:
                     self._take_in(row)
             self._all_read = True
@@ -263,7 +289,7 @@ class SqlWorkers(dict[str, Worker]):
         found = super().get(name)
         if found is not None or self._all_read or name in self._stored:
             return found or default
-        row = self._tables.connection.execute(SQL["worker"], (name,)).fetchone()
+        row = self._tables.ask("worker", (name,)).fetchone()
         self._stored[name] = row
         return default if row is None else self._take_in(row)
 
@@ -299,7 +325,7 @@ class SqlWorkers(dict[str, Worker]):
 
     def _read_all(self) -> None:
         if not self._all_read:
-            for row in list(self._tables.connection.execute(SQL["workers"])):
+            for row in list(self._tables.ask("workers")):
                 if row[0] not in self._stored:
                     self._stored[row[0]] = row
                     self._take_in(row)
@@ -324,21 +350,21 @@ class SqlWorkers(dict[str, Worker]):
 
     def write(self) -> None:
         """Send what has changed to the file."""
-        execute = self._tables.connection.execute
+        ask = self._tables.ask
         for name in self.handed:
             worker, stored = super().get(name), self._stored.get(name)
             row = None if worker is None else _worker_row(worker)
             if row == stored:
                 continue
             if row is None:
-                execute(SQL["drop_worker"], (name,))
+                ask("drop_worker", (name,))
             else:
-                execute(SQL["save_worker"], row)
+                ask("save_worker", row)
             self._stored[name] = row
 
 
 def _worker_row(worker: Worker) -> Row:
-    functions = None if worker.functions is None else json(sorted(worker.functions))
+    functions = None if worker.functions is None else _text(sorted(worker.functions))
     return (
         worker.id,
         worker.owner,
@@ -346,9 +372,13 @@ def _worker_row(worker: Worker) -> Row:
         worker.lease,
         worker.number,
         functions,
-        json(sorted(worker.unknown)),
+        _text(sorted(worker.unknown)),
         len(worker.ahead),
     )
+
+
+def _text(names: list[str]) -> str:
+    return msgspec.json.encode(names).decode()
 
 
 class SqlHolding(dict[int, str]):
@@ -368,7 +398,7 @@ class SqlHolding(dict[int, str]):
 
     def __iter__(self) -> Iterator[int]:
         self._tables.write_rows()
-        held = list(self._tables.read_live(SQL["held_by"], (self._worker,)))
+        held = list(self._tables.read_live("held_by", (self._worker,)))
         return iter([task.new.id for task in held])
 
     def __len__(self) -> int:
@@ -393,9 +423,7 @@ class SqlAhead(dict[int, PoolSpec]):
             return
         self._all_read = True
         tables = self._tables
-        for identifier, number, revision in list(
-            tables.connection.execute(SQL["held_ahead_by"], (self._worker,))
-        ):
+        for identifier, number, revision in list(tables.ask("held_ahead_by", (self._worker,))):
             spec = tables.pools.numbered(number).spec_at(revision)
             super().__setitem__(identifier, spec)
 
@@ -448,7 +476,7 @@ class SqlRuns(dict[int, Run]):
         found = super().get(identifier)
         if found is not None or identifier in self._stored:
             return found or default
-        row = self._tables.connection.execute(SQL["run"], (identifier,)).fetchone()
+        row = self._tables.ask("run", (identifier,)).fetchone()
         return default if row is None else self.take_in(identifier, row[0])
 
     def __setitem__(self, identifier: int, run: Run) -> None:
@@ -492,7 +520,7 @@ class SqlRuns(dict[int, Run]):
                 self._stored[identifier] = state
                 rows.append((identifier, run.new.pool, run.new.name, run.finished_at, state))
         if rows:
-            self._tables.connection.executemany(SQL["save_run"], rows)
+            self._tables.send("save_run", rows)
 
 
 class SqlOpenRuns(dict[int, Run]):
@@ -513,7 +541,7 @@ class SqlOpenRuns(dict[int, Run]):
         """Return the runs that are not over."""
         tables = self._tables
         tables.write_rows()
-        rows = list(tables.connection.execute(SQL["open_runs"]))
+        rows = list(tables.ask("open_runs"))
         return [tables.runs.take_in(identifier, state) for identifier, state in rows]
 
 
@@ -530,7 +558,7 @@ class SqlRunNames(dict[tuple[str, str], int]):
     def get(self, named: tuple[str, str], default: Any = None) -> Any:  # noqa: ANN401 - as dict's
         """Return the run of a name, or the default."""
         self._tables.write_rows()
-        row = self._tables.connection.execute(SQL["run_named"], named).fetchone()
+        row = self._tables.ask("run_named", named).fetchone()
         return default if row is None else row[0]
 
 
@@ -560,8 +588,8 @@ class SqlExpiring(LazyHeap[int]):
     def __init__(self, tables: SqlTables, statement: str, those_until: str) -> None:
         super().__init__()
         self._tables = tables
-        self._statement = SQL[statement]
-        self._those_until = SQL[those_until]
+        self._statement = statement
+        self._those_until = those_until
 
     def set(self, item: int, key: tuple[float, ...]) -> None:
         """Note nothing."""
@@ -571,7 +599,7 @@ class SqlExpiring(LazyHeap[int]):
 
     def _first(self) -> Row | None:
         self._tables.write_rows()
-        row: Row | None = self._tables.connection.execute(self._statement).fetchone()
+        row: Row | None = self._tables.ask(self._statement).fetchone()
         return row
 
     def lowest(self) -> tuple[float, ...] | None:
@@ -586,7 +614,7 @@ class SqlExpiring(LazyHeap[int]):
     def until(self, key: float, most: int) -> Iterator[int]:
         """Yield those whose moment has come, as it stands now; they are read at once."""
         self._tables.write_rows()
-        rows = self._tables.connection.execute(self._those_until, (key, most)).fetchall()
+        rows = self._tables.ask(self._those_until, (key, most)).fetchall()
         found = [row[0] for row in rows]
         self._tables.tasks.read(found)
         return iter(found)
@@ -628,8 +656,8 @@ class SqlRemoved(dict[int, None]):
         self._tables = tables
 
     def __contains__(self, identifier: object) -> bool:
-        asked = (msgspec.json.encode([identifier]).decode(),)
-        return self._tables.connection.execute(SQL["was_removed"], asked).fetchone() is not None
+        asked = (self._tables.listed([cast("int", identifier)]),)
+        return self._tables.ask("was_removed", asked).fetchone() is not None
 
 
 class SqlTables(Tables):
@@ -644,12 +672,17 @@ class SqlTables(Tables):
     def __init__(
         self,
         connection: Connection,
+        dialect: Dialect,
         entropy: int,
         bodies: dict[int, NewTask] | None = None,
         *,
         readonly: bool = False,
     ) -> None:
         self.connection = connection
+        self.dialect = dialect
+        self._sql = dialect.sql
+        self.listed = dialect.listed
+        """Makes one argument of many ids or names."""
         self._readonly = readonly
         self.version = 0
         """What the connection said of the writes of others when this was begun."""
@@ -669,7 +702,7 @@ class SqlTables(Tables):
         self.open_runs = SqlOpenRuns(self)
         self.runs_by_name = SqlRunNames(self)
         self.run_queued = SqlRunQueued(self)
-        self._records: list[Note | Record] = []
+        self._records: list[Note | Notes | Record] = []  # type: ignore[assignment]
         self.records_dropped = 0
         self._audit_limit = None
         self._wakes = {}
@@ -680,20 +713,27 @@ class SqlTables(Tables):
         self._tokens = self._own_tokens
         self.endings = Endings()
         self.begun = set()
-        self._asked = []
+        self._asked = {}
 
     def read_meta(self) -> None:
         """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
-        connection = self.connection
-        meta: Row | None = connection.execute(SQL["meta"]).fetchone()
+        meta: Row | None = self.ask("meta").fetchone()
         if meta is None:
-            meta = _new_meta(connection, readonly=self._readonly)
+            meta = self._new_meta()
         self._meta = meta
-        self._changes = connection.total_changes
+        self._changes = self.connection.total_changes
         self.latest = meta[0]
         self.workers_joined = meta[1]
         self._next_group, self._next_claim, self._told = meta[2:5]
         self.leader = Leader(*meta[5:])
+
+    def _new_meta(self) -> Row:
+        """Make the row anew of which there must be one; what is counted there is counted again."""
+        if self._readonly:
+            return (0.0, 0, 0, 0, 0, "", 0.0, 0)
+        self.ask("new_meta")
+        meta: Row = self.ask("meta").fetchone()
+        return meta
 
     @property
     def told(self) -> int:
@@ -701,34 +741,43 @@ class SqlTables(Tables):
         told: int = self._told
         return told
 
+    # Statements, by name
+
+    def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
+        """Execute a statement."""
+        return self.connection.execute(self._sql[name], asked)
+
+    def send(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute a statement for each row."""
+        self.connection.executemany(self._sql[name], rows)
+
     # Reading
 
-    def look_at_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds, to be looked at and not changed."""
         tasks, numbered = self.tasks, self.pools.numbered
         return [
-            tasks.taken_in(row, numbered(row[2]).name)
-            for row in self.connection.execute(statement, asked).fetchall()
+            tasks.taken_in(row, numbered(row[2]).name) for row in self.ask(name, asked).fetchall()
         ]
 
-    def read_live(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def read_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds."""
-        found = self.look_at_live(statement, asked)
+        found = self.look_at_live(name, asked)
         for task in found:
             self.tasks.handed[task.new.id] = task
         return found
 
-    def read_ended(self, statement: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def read_ended(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the ended tasks that a statement finds."""
         tasks, numbered = self.tasks, self.pools.numbered
         return [
             tasks.taken_in_ended(row, numbered(row[1]).name)
-            for row in self.connection.execute(statement, asked).fetchall()
+            for row in self.ask(name, asked).fetchall()
         ]
 
     def find_share(self, task: TaskRow) -> None:
         """Read the share of a task that cannot tell it from the group it is queued in."""
-        row = self.connection.execute(SQL["share_of_group"], (task.grp,)).fetchone()
+        row = self.ask("share_of_group", (task.grp,)).fetchone()
         if row is not None and row[0]:
             task.new = msgspec.structs.replace(task.new, share=row[0])
 
@@ -785,6 +834,44 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         pool.kept += 1
 
+    def _keep_all(self, pool: PoolTable, ended: Sequence[Task]) -> None:
+        assert isinstance(pool, SqlPool)  # noqa: S101
+        pool.kept += len(ended)
+
+    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        pass
+
+    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+        pass
+
+    def glance(self, identifier: int) -> Task | None:
+        """Return a task to be looked at, if it was read."""
+        return dict.get(self.tasks, identifier)
+
+    def start_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+    ) -> None:
+        """Start plain tasks that were taken out of the queue."""
+        super().start_all(pool, tasks, worker, token, now)
+        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+
+    def complete_all(
+        self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
+    ) -> None:
+        """End plain tasks of one worker that were marked as completed."""
+        super().complete_all(pool, tasks, worker, now)
+        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+
+    def _note_all(
+        self,
+        tasks: Sequence[Task],
+        event: Event,
+        before: Status,
+        worker: str | None,
+        now: float,
+    ) -> None:
+        self._records.append(Notes(tasks, event, before, worker, now))
+
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
         assert isinstance(pool, SqlPool)  # noqa: S101
         assert isinstance(task, TaskRow)  # noqa: S101
@@ -824,11 +911,11 @@ class SqlTables(Tables):
         pool.kept -= 1
         super().redrive(ended, now)
 
-    def asked_to_stop(self, worker: Worker) -> tuple[int, ...]:
+    def asked_to_stop(self, worker: Worker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         self.write_rows()
-        rows = self.connection.execute(SQL["asked_to_stop"], (worker.id,))
-        return tuple(row[0] for row in rows)
+        rows = self.ask("asked_to_stop", (worker.id,)).fetchall()
+        return tuple([row[0] for row in rows]), tuple([row[0] for row in rows if row[1] > 1])
 
     # Looking through what is kept
 
@@ -837,7 +924,7 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
         last, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS
-        while page := self.read_live(SQL["live_of_pool"], (last, high, _PAGE)):
+        while page := self.read_live("live_of_pool", (last, high, _PAGE)):
             last = last - (last & ((1 << SEQ_BITS) - 1)) | page[-1].seq
             yield from (task for task in page if task.status in _LIVE)
 
@@ -846,23 +933,23 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
         asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
-        return list(self.read_live(SQL["live_of_pool"], asked))
+        return list(self.read_live("live_of_pool", asked))
 
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
         self.write_rows()
-        found = self.read_live(SQL["live_of_run"], (run,))
+        found = self.read_live("live_of_run", (run,))
         return [task for task in found if task.status in _LIVE]
 
     def has_closures(self, owner: str) -> bool:
         """Return whether a process has queued or running closures."""
         self.write_rows()
-        return bool(self.connection.execute(SQL["owns_something"], (owner,)).fetchone()[0])
+        return bool(self.ask("owns_something", (owner,)).fetchone()[0])
 
     def closures_of(self, owner: str) -> list[Task]:
         """Return the queued and running closures of a process."""
         self.write_rows()
-        found = self.read_live(SQL["live_of_owner"], (owner,))
+        found = self.read_live("live_of_owner", (owner,))
         return [task for task in found if task.status in _LIVE]
 
     # Retention
@@ -871,14 +958,14 @@ class SqlTables(Tables):
         """Forget tasks that ended before a moment, oldest first; return how many."""
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
-        asked = (pool.number, completed, before, max(limit, 0))
-        old = self.connection.execute(SQL["old_ended"], asked).fetchall()
+        asked = (pool.number, int(completed), before, max(limit, 0))
+        old = self.ask("old_ended", asked).fetchall()
         places = [(place,) for place, *_ in old]
-        self.connection.executemany(SQL["drop_ended"], places)
-        self.connection.executemany(SQL["drop_task"], places)
-        self.connection.executemany(SQL["add_removed"], [(row[2],) for row in old])
+        self.send("drop_ended", places)
+        self.send("drop_task", places)
+        self.send("add_removed", [(row[2],) for row in old])
         if old:
-            self.connection.execute(SQL["cut_removed"], (REMOVED_KEPT,))
+            self.ask("cut_removed", (REMOVED_KEPT,))
         aged = []
         for _, finished_at, identifier, body in old:
             self.tasks.forget(identifier)
@@ -886,7 +973,7 @@ class SqlTables(Tables):
             if new.idempotency_key is not None:
                 key, run = key_of(new)
                 aged.append((finished_at, pool.number, key, run or 0, identifier))
-        self.connection.executemany(SQL["age_key"], aged)
+        self.send("age_key", aged)
         pool.kept -= len(old)
         return len(old)
 
@@ -894,14 +981,14 @@ class SqlTables(Tables):
         """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
-        self.connection.execute(SQL["drop_old_keys"], (pool.number, before))
-        self.connection.execute(SQL["drop_old_runs"], (pool.name, before))
+        self.ask("drop_old_keys", (pool.number, before))
+        self.ask("drop_old_runs", (pool.name, before))
         pool.known_keys.forget_all()
         self.runs.forget_all()
 
     def prune_audit(self, before: float) -> None:
         """Forget records that are older than a moment."""
-        self.connection.execute(SQL["drop_audit"], (before,))
+        self.ask("drop_audit", (before,))
 
     # Writing
 
@@ -922,7 +1009,7 @@ class SqlTables(Tables):
         )
         # A verb that found nothing to do need not tell when that was: it then writes nothing.
         if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
-            self.connection.execute(SQL["save_meta"], meta)
+            self.ask("save_meta", meta)
             self._meta = meta
 
     def committed(self) -> None:
@@ -939,9 +1026,9 @@ class SqlTables(Tables):
         return len(self.tasks) + len(self.runs) + self.pools.trimmed()
 
     def _write_audit(self) -> None:
-        count, told, at = len(self._records), *encoded(self._records)
+        told, at, count = encoded(self._records)
         self._told += count
-        self.connection.execute(SQL["add_audit"], (self._told, count, at, told))
+        self.ask("add_audit", (self._told, count, at, told))
         self._records = []
 
     def write_rows(self) -> None:
@@ -957,6 +1044,8 @@ class SqlTables(Tables):
     def _write_tasks(self) -> None:
         """Sort out what became of each task, and send it, one statement for each kind."""
         change = Changes()
+        if self.tasks.changed_alike:
+            self.tasks.sort_out_alike(change)
         numbers: dict[str, int] = {}
         for task in self.tasks.handed.values():
             status = task.status
@@ -992,16 +1081,7 @@ class SqlTables(Tables):
                 change.live(task, number)
             else:
                 change.end(task, number)
-        change.send(self.connection)
-
-
-def _new_meta(connection: Connection, *, readonly: bool) -> Row:
-    """Make the row anew of which there must be one; what is counted there is counted again."""
-    if readonly:
-        return (0.0, 0, 0, 0, 0, "", 0.0, 0)
-    connection.execute(SQL["new_meta"])
-    meta: Row = connection.execute(SQL["meta"]).fetchone()
-    return meta
+        change.send(self)
 
 
 class Changes:
@@ -1030,6 +1110,21 @@ class Changes:
             places = self._started[started] = []
         places.append(task.stored_at)
         task.stored_started = True
+
+    def start_all(self, tasks: Sequence[TaskRow]) -> None:
+        """Take in tasks that were started together, and to which nothing else has happened."""
+        first = tasks[0]
+        moment = first.started_at
+        started = (first.token, first.worker, moment, moment, None)
+        self._started.setdefault(started, []).extend([task.stored_at for task in tasks])
+        for task in tasks:
+            task.stored_started = True
+
+    def complete_all(self, tasks: Sequence[TaskRow]) -> None:
+        """Take in tasks that were completed together, and to which nothing else has happened."""
+        self._completed.setdefault((tasks[0].finished_at, None), []).extend(tasks)
+        for task in tasks:
+            task.stored_live = False
 
     def complete(self, task: TaskRow) -> None:
         """Take in a task that was completed, and to which nothing else has happened."""
@@ -1106,72 +1201,66 @@ class Changes:
         self._ended.append(row)
         task.stored, task.stored_at, task.stored_live = row, row[0], False
 
-    def send(self, connection: Connection) -> None:
+    def send(self, tables: SqlTables) -> None:
         """Send everything to the file."""
-        many = connection.executemany
+        send = tables.send
         if self._redriven:
-            many(SQL["drop_ended"], self._redriven)
+            send("drop_ended", self._redriven)
         if self._moved:
-            many(SQL["drop_task"], self._moved)
+            send("drop_task", self._moved)
         if self._bodies:
-            many(SQL["add_task"], self._bodies)
+            send("add_task", self._bodies)
         if self._queued:
-            many(SQL["add_queued"], self._queued)
+            send("add_queued", self._queued)
         if self._new:
-            many(SQL["add_live"], self._new)
+            send("add_live", self._new)
         for started, places in self._started.items():
-            _at_places(connection, "start", started, places)
+            _at_places(tables, "start", started, places)
         for claimed, tasks in self._claimed.items():
-            self._send_claimed(connection, claimed, tasks)
+            self._send_claimed(tables, claimed, tasks)
         if self._changed:
-            many(SQL["change_live"], self._changed)
+            send("change_live", self._changed)
         for end, tasks in self._completed.items():
-            self._send_completed(connection, "complete", end, tasks)
+            self._send_completed(tables, "complete", end, tasks)
         for end, tasks in self._ran.items():
-            self._send_completed(connection, "run", end, tasks)
+            self._send_completed(tables, "run", end, tasks)
         if self._left:
-            _at_places(connection, "drop", (), self._left)
+            _at_places(tables, "drop", (), self._left)
         if self._ended:
-            many(SQL["add_ended"], self._ended)
+            send("add_ended", self._ended)
 
-    def _send_claimed(self, connection: Connection, claimed: Row, tasks: list[TaskRow]) -> None:
+    def _send_claimed(self, tables: SqlTables, claimed: Row, tasks: list[TaskRow]) -> None:
         """Tell of claims; those of one lease are numbered without a gap."""
         tasks.sort(key=_by_claim)
         first, last = tasks[0].claim or 0, tasks[-1].claim or 0
         if last - first == len(tasks) - 1:
-            places = _numbers([task.stored_at for task in tasks])
-            connection.execute(SQL["claim_live"], (first, *claimed, places))
+            places = tables.listed([task.stored_at for task in tasks])
+            tables.ask("claim_live", (first, *claimed, places))
         else:
             self._changed += [(*live_state(task), task.stored_at) for task in tasks]
 
-    def _send_completed(
-        self, connection: Connection, how: str, end: Row, tasks: list[TaskRow]
-    ) -> None:
+    def _send_completed(self, tables: SqlTables, how: str, end: Row, tasks: list[TaskRow]) -> None:
         """Move rows from the live to the ended, with the result that most have, then the others."""
         places = [task.stored_at for task in tasks]
         common = tasks[0].result
-        _at_places(connection, how, (common, *end), places)
+        _at_places(tables, how, (*end[:2], common, *end[2:]), places)
         self._left += places
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
-            connection.executemany(SQL["tell_result"], others)
+            tables.send("tell_result", others)
 
 
 def _by_claim(task: TaskRow) -> int:
     return task.claim or 0
 
 
-def _at_places(connection: Connection, what: str, told: Row, places: list[int]) -> None:
+def _at_places(tables: SqlTables, what: str, told: Row, places: list[int]) -> None:
     """Do something to the live rows at some places, with one statement.
 
     Each that is stepped through lets other threads in. Those of a claim mostly stand side by side.
     """
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
-        connection.execute(SQL[f"{what}_span"], (*told, first, last))
+        tables.ask(f"{what}_span", (*told, first, last))
     else:
-        connection.execute(SQL[f"{what}_live"], (*told, _numbers(places)))
-
-
-def _numbers(numbers: list[int]) -> str:
-    return msgspec.json.encode(numbers).decode()
+        tables.ask(f"{what}_live", (*told, tables.listed(places)))

@@ -7,58 +7,53 @@ by a worker nobody knows is given up as if that worker had died. Then everything
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status
-from millpond.store.sqlite.pool import SqlFresh, SqlPool
-from millpond.store.sqlite.recount import check_tables
-from millpond.store.sqlite.rows import TaskRow, ended_row, new_of, seq_at
-from millpond.store.sqlite.sql import SQL
-from millpond.store.sqlite.tables import SqlTables
+from millpond.store.rows.pool import SqlFresh, SqlPool
+from millpond.store.rows.recount import check_rows
+from millpond.store.rows.rows import TaskRow, ended_row, new_of, seq_at
+from millpond.store.rows.tables import SqlTables
 
 if TYPE_CHECKING:
-    from sqlite3 import Connection
-
-log = logging.getLogger("millpond.sqlite")
-
-_STATEMENTS = sorted(name for name in SQL if name.startswith("mend_"))
-
+    from millpond.store.rows.database import Connection, Dialect
 
 MANY = 50_000
 """So many tasks are not all looked at by the way: that would take seconds."""
 
 
-def damage(connection: Connection) -> list[str]:
+def damage(connection: Connection, dialect: Dialect) -> list[str]:
     """Return what does not fit together; it only reads.
 
     Among very many tasks it looks for those only that are held by nobody.
     """
-    connection.execute("BEGIN")
+    sql = dialect.sql
+    connection.execute(dialect.begin_reading)
     try:
-        if connection.execute(SQL["count_of_all"]).fetchone()[0] > MANY:
-            lost = connection.execute(SQL["lost_holders"]).fetchall()
+        if connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
+            lost = connection.execute(sql["lost_holders"]).fetchall()
             return [f"worker {worker} holds tasks, and is not there" for (worker,) in lost]
-        return check_tables(connection, thorough=False)
+        return check_rows(connection, dialect, thorough=False)
     finally:
         connection.execute("ROLLBACK")
 
 
-def mend(connection: Connection, now: float) -> None:
+def mend(connection: Connection, dialect: Dialect, now: float) -> None:
     """Put everything right, inside the transaction that is open."""
-    if connection.execute(SQL["meta"]).fetchone() is None:
-        connection.execute(SQL["new_meta"])
-    for name in _STATEMENTS:
-        connection.execute(SQL[name])
-    for (worker,) in connection.execute(SQL["lost_holders"]).fetchall():
+    sql = dialect.sql
+    if connection.execute(sql["meta"]).fetchone() is None:
+        connection.execute(sql["new_meta"])
+    for name in sorted(name for name in sql if name.startswith("mend_")):
+        connection.execute(sql[name])
+    for (worker,) in connection.execute(sql["lost_holders"]).fetchall():
         owner = worker.rpartition("/")[0] or None
         # It comes back as one that is long overdue: recovery knows what to do.
         held = (worker, owner, 0.0, 1.0, 0, None, "[]", 0)
-        connection.execute(SQL["save_worker"], held)
-    connection.execute(SQL["mend_6_ahead"])
-    tables = SqlTables(connection, 0)
+        connection.execute(sql["save_worker"], held)
+    connection.execute(sql["mend_6_ahead"])
+    tables = SqlTables(connection, dialect, 0)
     moment = max(now, tables.latest)
     _end_lost_bodies(tables, moment)
     for pool in tables.pools.values():
@@ -70,7 +65,7 @@ def mend(connection: Connection, now: float) -> None:
 
 def _end_lost_bodies(tables: SqlTables, now: float) -> None:
     """Let tasks that are neither queued, running nor ended end where everybody sees them."""
-    for place, identifier, body in tables.connection.execute(SQL["lost_bodies"]).fetchall():
+    for place, identifier, body in tables.ask("lost_bodies").fetchall():
         pool = tables.pools.numbered(place >> 40)
         task = TaskRow(
             new=new_of(body, identifier, pool.name),
@@ -84,7 +79,7 @@ def _end_lost_bodies(tables: SqlTables, now: float) -> None:
             finished_at=now,
             reason=Reason.CORRUPT,
         )
-        tables.connection.execute(SQL["add_ended"], ended_row(task, pool.number))
+        tables.ask("add_ended", ended_row(task, pool.number))
         pool.totals[Status.FAILED] = pool.totals.get(Status.FAILED, 0) + 1
 
 
@@ -100,7 +95,7 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
     pool.running = len(held) - pool.claimed
     pool.holding = dict(Counter(task.worker or "" for task in held if not task.claimed))
     pool.starved, pool.hungry = {}, {}
-    pool.kept = tables.connection.execute(SQL["kept_of_pool"], (pool.number,)).fetchone()[0]
+    pool.kept = tables.ask("kept_of_pool", (pool.number,)).fetchone()[0]
     pool.parked_count = pool.parked_apart = 0
     pool.fresh = SqlFresh(pool, 0)
     pool.backlog = pool.sql_backlog = pool.sql_backlog.emptied(
@@ -126,10 +121,10 @@ def _queue_anew(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> 
 
 def _count_runs(tables: SqlTables) -> None:
     """Let each open run wait for as many tasks as it has: a lost one must not keep it open."""
-    rows = tables.connection.execute(SQL["live_counts_of_runs"]).fetchall()
+    rows = tables.ask("live_counts_of_runs").fetchall()
     for identifier, state, live in rows:
         run = tables.runs.take_in(identifier, state)
-        tables.connection.execute(SQL["date_run"], (run.finished_at, identifier))
+        tables.ask("date_run", (run.finished_at, identifier))
         if run.live != live:
             run.live = live
             run.finished_at = None if live else run.finished_at

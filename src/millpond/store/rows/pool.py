@@ -13,10 +13,8 @@ from millpond.core.heap import LazyHeap
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import CALLBACKS
-from millpond.store.sqlite.backlog import SqlBacklog
-from millpond.store.sqlite.ring import json
-from millpond.store.sqlite.rows import SEQ_BITS, TaskRow
-from millpond.store.sqlite.sql import SQL
+from millpond.store.rows.backlog import SqlBacklog
+from millpond.store.rows.rows import SEQ_BITS, TaskRow
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.fresh import Fresh, asks_which
 from millpond.store.verbs.tables import MEASURED, PoolTable
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from millpond.core.task import Task
-    from millpond.store.sqlite.rows import Row
-    from millpond.store.sqlite.tables import SqlTables
+    from millpond.store.rows.rows import Row
+    from millpond.store.rows.tables import SqlTables
 
 _FIRSTS = 64
 """How many of those that came first are asked for at once."""
@@ -65,7 +63,7 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
         if key not in self._stored:
             name, run = key
             asked = (self._pool, name, run or 0)
-            self._take_in(key, self._tables.connection.execute(SQL["key"], asked).fetchone())
+            self._take_in(key, self._tables.ask("key", asked).fetchone())
         return super().get(key, default)
 
     def read(self, names: Iterable[str]) -> None:
@@ -74,8 +72,8 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
         if len(wanted) < 2:
             return
         found: dict[tuple[str, int | None], Row] = {}
-        for name, run, *row in self._tables.connection.execute(
-            SQL["some_keys"], (self._pool, json(wanted))
+        for name, run, *row in self._tables.ask(
+            "some_keys", (self._pool, self._tables.listed(wanted))
         ):
             found[name, run or None] = tuple(row)
         for key in (*((name, None) for name in wanted), *found):
@@ -112,9 +110,9 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
                 saved.append((*address, *row))
             self._stored[key] = row
         if dropped:
-            self._tables.connection.executemany(SQL["drop_key"], dropped)
+            self._tables.send("drop_key", dropped)
         if saved:
-            self._tables.connection.executemany(SQL["save_key"], saved)
+            self._tables.send("save_key", saved)
 
 
 def _key_row(known: Known) -> Row:
@@ -145,7 +143,7 @@ class SqlLanes:
         row = self._rows.get(lane)
         if row is None:
             asked = (self._pool, lane)
-            found = self._tables.connection.execute(SQL["lane"], asked).fetchone()
+            found = self._tables.ask("lane", asked).fetchone()
             row = self._rows[lane] = list(found or (0, 0))
         return row
 
@@ -158,7 +156,7 @@ class SqlLanes:
         """Send what has changed to the file."""
         if self._changed:
             rows = [(self._pool, lane, *self._rows[lane]) for lane in self._changed]
-            self._tables.connection.executemany(SQL["save_lane"], rows)
+            self._tables.send("save_lane", rows)
             self._changed = set()
 
 
@@ -229,15 +227,15 @@ class SqlFresh(Fresh):
         tables = self._pool.tables
         tables.write_rows()
         asked = (self._pool.number, _FIRSTS)
-        return tables.connection.execute(SQL["oldest_listed"], asked).fetchall()
+        return tables.ask("oldest_listed", asked).fetchall()
 
     def _ask(self, of_key: str, keyless: str, key: str | None, *more: int) -> list[Row]:
         tables = self._pool.tables
         tables.write_rows()
         number = self._pool.number
         if key is None:
-            return tables.connection.execute(SQL[keyless], (number, *more)).fetchall()
-        return tables.connection.execute(SQL[of_key], (number, key, *more)).fetchall()
+            return tables.ask(keyless, (number, *more)).fetchall()
+        return tables.ask(of_key, (number, key, *more)).fetchall()
 
     def let_go(self) -> None:
         """Remember nothing of what was asked: the transaction is over, or the bound is another."""
@@ -274,7 +272,7 @@ class SqlFresh(Fresh):
             if task.new.pool == pool.name:
                 task.listed = listed and task.fresh and not task.status.terminal
         low, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS
-        pool.tables.connection.execute(SQL["list_fresh"], (listed, low, high))
+        pool.tables.ask("list_fresh", (int(listed), low, high))
 
 
 class SqlParked(dict[str, LazyHeap[int]]):
@@ -295,7 +293,7 @@ class SqlParked(dict[str, LazyHeap[int]]):
             return iter(())
         tables = self._pool.tables
         tables.write_rows()
-        rows = tables.connection.execute(SQL["parked_functions"], (self._pool.number,))
+        rows = tables.ask("parked_functions", (self._pool.number,))
         return iter([row[0] for row in rows])
 
     def __missing__(self, function: str) -> SqlWaiting:
@@ -327,14 +325,14 @@ class SqlWaiting(LazyHeap[int]):
         """Return the first."""
         tables = self._pool.tables
         tables.write_rows()
-        row = tables.connection.execute(SQL["first_parked"], self._asked).fetchone()
+        row = tables.ask("first_parked", self._asked).fetchone()
         return None if row is None else row[0]
 
     def firsts(self, most: int) -> Iterator[int]:
         """Yield the first of them, as it stands now; they are read at once."""
         tables = self._pool.tables
         tables.write_rows()
-        rows = tables.connection.execute(SQL["first_parked_some"], (*self._asked, most)).fetchall()
+        rows = tables.ask("first_parked_some", (*self._asked, most)).fetchall()
         found = [row[0] for row in rows]
         tables.tasks.read(found)
         return iter(found)
@@ -342,7 +340,7 @@ class SqlWaiting(LazyHeap[int]):
     def __iter__(self) -> Iterator[int]:
         tables = self._pool.tables
         tables.write_rows()
-        rows = tables.connection.execute(SQL["parked_of"], self._asked).fetchall()
+        rows = tables.ask("parked_of", self._asked).fetchall()
         return iter([row[0] for row in rows])
 
     def __len__(self) -> int:
@@ -493,14 +491,14 @@ class SqlPool(PoolTable):
         if revision == self.revision:
             return self.spec
         asked = (self.number, revision)
-        row = self.tables.connection.execute(SQL["revision"], asked).fetchone()
+        row = self.tables.ask("revision", asked).fetchone()
         return self.spec if row is None else spec_of(row[0])
 
     @property
     def paused_units(self) -> set[str]:
         """The lanes or keys that are paused on their own."""
         self.tables.write_rows()
-        rows = self.tables.connection.execute(SQL["paused_units"], (self.number,))
+        rows = self.tables.ask("paused_units", (self.number,))
         return {row[0] for row in rows}
 
     @paused_units.setter
@@ -515,11 +513,15 @@ class SqlPool(PoolTable):
         """Note how long a task had waited for its start, and how long it ran."""
         self._measured.append((waited, ran))
 
+    def measure_all(self, times: list[tuple[float, float]]) -> None:
+        """Note the same of several."""
+        self._measured += times
+
     def times(self) -> tuple[list[float], list[float]]:
         """Return how long the latest attempts waited and ran."""
         waits: list[float] = []
         run_times: list[float] = []
-        rows = self.tables.connection.execute(SQL["measured"], (self.number,))
+        rows = self.tables.ask("measured", (self.number,))
         for (times,) in rows:
             for waited, ran in reversed(list(iter_unpack("<2d", times))):
                 waits.append(waited)
@@ -550,13 +552,16 @@ class SqlPool(PoolTable):
         self._write_row(backlog)
 
     def _write_measured(self) -> None:
-        execute = self.tables.connection.execute
+        ask = self.tables.ask
         flat = [value for pair in self._measured[-MEASURED:] for value in pair]
         self.measured += len(self._measured)
         self._measured = []
-        execute(SQL["add_measured"], (self.number, self.measured, pack(f"<{len(flat)}d", *flat)))
+        ask(
+            "add_measured",
+            (self.number, self.measured, pack(f"<{len(flat)}d", *flat)),
+        )
         if self.measured % MEASURED < len(flat):
-            execute(SQL["drop_measured"], (self.number, self.measured - 2 * MEASURED))
+            ask("drop_measured", (self.number, self.measured - 2 * MEASURED))
 
     def _write_row(self, backlog: SqlBacklog) -> None:
         counts = backlog.counts()
@@ -597,12 +602,13 @@ class SqlPool(PoolTable):
             _text(self.starved),
             _text(self.hungry),
         )
-        execute = self.tables.connection.execute
+        ask = self.tables.ask
+        is_new = self._settings is None
         if settings != self._settings:
-            execute(SQL["save_pool"], (self.number, self.name, *settings, *row))
-            execute(SQL["add_revision"], (self.number, self.revision, settings[0]))
-        elif row != self._stored:
-            execute(SQL["change_pool"], (*row, self.number))
+            ask("save_pool", (self.number, self.name, *settings, *row))
+            ask("add_revision", (self.number, self.revision, settings[0]))
+        if row != self._stored and not is_new:
+            ask("change_pool", (*row, self.number))
         self._settings, self._stored = settings, row
 
     def _text(self, spec: PoolSpec, column: int) -> str:

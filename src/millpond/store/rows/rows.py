@@ -13,7 +13,7 @@ from millpond.core.task import UNREADABLE, Call, NewTask, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-log = logging.getLogger("millpond.sqlite")
+log = logging.getLogger("millpond.store")
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -110,7 +110,7 @@ def live_state(task: TaskRow) -> Row:
         task.due,
         task.claim,
         task.claim_revision,
-        1 if task.cancel_requested else 0,
+        task.cancel_requested + task.interrupt_requested,
         task.parked_at,
         task.new.call.function if task.parked else None,
         task.error,
@@ -236,7 +236,7 @@ def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
         task.attempt == stored[10] + starts
         and task.runs == stored[11] + starts
         and task.due == stored[0]
-        and task.cancel_requested == stored[3]
+        and task.cancel_requested + task.interrupt_requested == stored[3]
         and task.progress is None
         and task.steps is None
         and stored[7] is None
@@ -308,7 +308,8 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         started_at=started_at,
         first_started_at=first_started_at,
         expires_at=expires_at,
-        cancel_requested=bool(cancel_requested),
+        cancel_requested=cancel_requested > 0,
+        interrupt_requested=cancel_requested > 1,
         parked=function is not None,
         reason=reason,
         error=error,
@@ -352,7 +353,7 @@ def ended_row(task: TaskRow, pool: int) -> Row:
         task.started_at,
         task.first_started_at,
         task.expires_at,
-        1 if task.cancel_requested else 0,
+        task.cancel_requested + task.interrupt_requested,
         1 if task.fresh else 0,
         _progress_text(task),
         None if task.steps is None else _pack(task.steps),
@@ -405,7 +406,8 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         first_started_at=first_started_at,
         finished_at=finished_at,
         expires_at=expires_at,
-        cancel_requested=bool(cancel_requested),
+        cancel_requested=cancel_requested > 0,
+        interrupt_requested=cancel_requested > 1,
         reason=reason,
         result=result,
         error=error,

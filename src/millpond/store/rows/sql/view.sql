@@ -10,7 +10,7 @@ SELECT t.id, CASE WHEN e.status IS NOT NULL THEN e.status
   FROM millpond_task AS t
   LEFT JOIN millpond_ended AS e ON e.place = t.place
   LEFT JOIN millpond_live AS l ON l.place = t.place
- WHERE t.id IN (SELECT value FROM json_each(?));
+ WHERE t.id IN ids(?);
 
 -- name: oldest_queued
 SELECT submitted_at FROM millpond_live
@@ -18,7 +18,9 @@ SELECT submitted_at FROM millpond_live
 
 -- What runs of a lane is the first of it.
 -- name: lanes_with_work
-SELECT lane, sum(running = 0), min(CASE WHEN running = 1 THEN sequence END) FROM millpond_live
+SELECT lane, count(*) FILTER (WHERE running = 0),
+       min(CASE WHEN running = 1 THEN sequence END)
+  FROM millpond_live
  WHERE place > ? AND place <= ? AND lane IS NOT NULL GROUP BY lane;
 
 -- name: worker_names

@@ -56,18 +56,27 @@ SELECT unit, running, paused, blocked, held_until, tat, groups,
 -- name: some_units
 SELECT unit, running, paused, blocked, held_until, tat, groups,
        timer_at, timer_rank, timer_seq, fades_at
-  FROM millpond_unit WHERE pool = ? AND unit IN (SELECT value FROM json_each(?));
+  FROM millpond_unit WHERE pool = ? AND unit IN names(?);
 
 -- name: any_unit
 SELECT EXISTS (SELECT 1 FROM millpond_unit WHERE pool = ?);
 
 -- name: save_unit
-INSERT OR REPLACE INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (pool, unit) DO UPDATE
+   SET running = excluded.running, paused = excluded.paused, blocked = excluded.blocked,
+       held_until = excluded.held_until, tat = excluded.tat, groups = excluded.groups,
+       timer_at = excluded.timer_at, timer_rank = excluded.timer_rank,
+       timer_seq = excluded.timer_seq, fades_at = excluded.fades_at;
 
 -- The same for one that no timer and no end of its days waits for, which costs less to say.
 -- name: save_untimed_unit
-INSERT OR REPLACE INTO millpond_unit
-       (pool, unit, running, paused, blocked, held_until, tat, groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millpond_unit
+       (pool, unit, running, paused, blocked, held_until, tat, groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (pool, unit) DO UPDATE
+   SET running = excluded.running, paused = excluded.paused, blocked = excluded.blocked,
+       held_until = excluded.held_until, tat = excluded.tat, groups = excluded.groups,
+       timer_at = NULL, timer_rank = NULL, timer_seq = NULL, fades_at = NULL;
 
 -- name: drop_unit
 DELETE FROM millpond_unit WHERE pool = ? AND unit = ?;
@@ -106,7 +115,7 @@ SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
 
 -- name: groups_of_units
 SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
- WHERE pool = ? AND unit IN (SELECT value FROM json_each(?));
+ WHERE pool = ? AND unit IN names(?);
 
 -- name: shelf
 SELECT id, unit, share, owner, tasks, rank, seq, due, ready FROM millpond_group
@@ -183,13 +192,12 @@ SELECT owner, turn, joined, resting FROM millpond_seat WHERE pool = ? AND share 
 
 -- name: seats
 SELECT share, owner, turn, joined, resting FROM millpond_seat
- WHERE pool = ? AND share IN (SELECT value FROM json_each(?));
+ WHERE pool = ? AND share IN names(?);
 
 -- name: save_seat
-INSERT OR REPLACE INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?);
-
--- name: change_seat
-UPDATE millpond_seat SET turn = ?, joined = ?, resting = ? WHERE pool = ? AND share = ? AND owner = ?;
+INSERT INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (pool, share, owner) DO UPDATE
+   SET turn = excluded.turn, joined = excluded.joined, resting = excluded.resting;
 
 -- name: drop_seat
 DELETE FROM millpond_seat WHERE pool = ? AND share = ? AND owner = ?;
@@ -228,4 +236,6 @@ DELETE FROM millpond_seat WHERE pool = ?;
 SELECT sequence, processed FROM millpond_lane WHERE pool = ? AND lane = ?;
 
 -- name: save_lane
-INSERT OR REPLACE INTO millpond_lane VALUES (?, ?, ?, ?);
+INSERT INTO millpond_lane VALUES (?, ?, ?, ?)
+    ON CONFLICT (pool, lane) DO UPDATE
+   SET sequence = excluded.sequence, processed = excluded.processed;

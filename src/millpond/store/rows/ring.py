@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from millpond.core.ring import Owner, Ring, Seat, Share
-from millpond.store.sqlite.paged import Paged
-from millpond.store.sqlite.sql import SQL
+from millpond.store.rows.paged import Paged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from sqlite3 import Connection
     from typing import TypeAlias
 
     from millpond.core.spec import Order
-    from millpond.store.sqlite.paged import Key
-    from millpond.store.sqlite.rows import Row
+    from millpond.store.rows.paged import Key
+    from millpond.store.rows.rows import Row
+    from millpond.store.rows.tables import SqlTables
 
     ReadTurns: TypeAlias = Callable[[Key | None, int], list[tuple[Key, Share]]]
 
@@ -29,10 +26,10 @@ AHEAD = 128
 class SqlSeats(dict[Share, Seat]):
     """The seats that were mentioned; a share that has none is remembered as having none."""
 
-    def __init__(self, ring: SqlRing, connection: Connection, pool: int) -> None:
+    def __init__(self, ring: SqlRing, tables: SqlTables, pool: int) -> None:
         super().__init__()
         self._ring = ring
-        self._connection = connection
+        self._tables = tables
         self._pool = pool
         self._stored: dict[Share, dict[str, Row]] = {}
         self._handed: set[Share] = set()
@@ -46,7 +43,7 @@ class SqlSeats(dict[Share, Seat]):
     def look_at(self, share: Share) -> Seat | None:
         """Return the seat of a share, or None; to be read and not changed."""
         if share not in self._stored:
-            found = self._connection.execute(SQL["seat"], (self._pool, share or ""))
+            found = self._tables.ask("seat", (self._pool, share or ""))
             self._take_in(share, list(found))
         return super().get(share)
 
@@ -66,7 +63,9 @@ class SqlSeats(dict[Share, Seat]):
         if len(wanted) < 2:
             return
         rows: dict[str, list[Row]] = {share: [] for share in wanted}
-        for share, *row in self._connection.execute(SQL["seats"], (self._pool, json(wanted))):
+        for share, *row in self._tables.ask(
+            "seats", (self._pool, self._tables.listed(list(wanted)))
+        ):
             rows[share].append(tuple(row))
         for share, found in rows.items():
             self._take_in(share or None, found)
@@ -111,9 +110,9 @@ class SqlSeats(dict[Share, Seat]):
             ]
             self._stored[share] = rows
         if dropped:
-            self._connection.executemany(SQL["drop_seat"], dropped)
+            self._tables.send("drop_seat", dropped)
         if saved:
-            self._connection.executemany(SQL["save_seat"], saved)
+            self._tables.send("save_seat", saved)
 
     def let_go(self) -> None:
         """Have nothing in hand any more: everything is written, and the transaction is over."""
@@ -126,20 +125,15 @@ def _rows(seat: Seat) -> list[Row]:
     return [(owner or "", seat.turn, seat.joined, 0) for owner in seat.owners]
 
 
-def json(names: Iterable[str]) -> str:
-    """Return names as one argument of a statement."""
-    return msgspec.json.encode(list(names)).decode()
-
-
 class SqlRing(Ring):
     """A ring of which only those in reach are read."""
 
-    __slots__ = ("_connection", "_for_all", "_pool", "resting")
+    __slots__ = ("_for_all", "_pool", "_tables", "resting")
 
     def __init__(
         self,
         order: Order,
-        connection: Connection,
+        tables: SqlTables,
         pool: int,
         *,
         joins: int,
@@ -148,14 +142,14 @@ class SqlRing(Ring):
         for_all: ReadTurns | None,
     ) -> None:
         super().__init__(order)
-        self._connection = connection
+        self._tables = tables
         self._pool = pool
         self._for_all = for_all
         self.joins = joins
         self.passed = passed
         self.resting: Paged[Share] = Paged(self._resting_page, count=resting)
         self._resting = self.resting
-        self._seats = SqlSeats(self, connection, pool)
+        self._seats = SqlSeats(self, tables, pool)
         self._audiences = SqlAudiences(self)  # type: ignore[assignment]
 
     @property
@@ -187,16 +181,16 @@ class SqlRing(Ring):
     def _turns_page(self, owner: str, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
         who = (self._pool, owner)
         if behind is None:
-            rows = self._connection.execute(SQL["turns"], (*who, size))
+            rows = self._tables.ask("turns", (*who, size))
         else:
-            rows = self._connection.execute(SQL["turns_after"], (*who, *behind, size))
+            rows = self._tables.ask("turns_after", (*who, *behind, size))
         return [((turn, joined), share or None) for turn, joined, share in rows]
 
     def _resting_page(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
         if behind is None:
-            rows = self._connection.execute(SQL["resting_seats"], (self._pool, size))
+            rows = self._tables.ask("resting_seats", (self._pool, size))
         else:
-            rows = self._connection.execute(SQL["resting_seats_after"], (self._pool, *behind, size))
+            rows = self._tables.ask("resting_seats_after", (self._pool, *behind, size))
         return [((turn, joined), share or None) for turn, joined, share in rows]
 
 

@@ -1,9 +1,9 @@
 -- Tasks: their bodies, where they are, and what became of them.
--- Lists of ids travel as one JSON argument: one prepared statement serves every size.
+-- Lists of ids travel as one argument: one prepared statement serves every size.
 
 -- name: live_tasks
 SELECT l.*, t.body FROM millpond_task AS t JOIN millpond_live AS l ON l.place = t.place
- WHERE t.id IN (SELECT value FROM json_each(?));
+ WHERE t.id IN ids(?);
 
 -- name: live_task
 SELECT l.*, t.body FROM millpond_task AS t JOIN millpond_live AS l ON l.place = t.place
@@ -11,10 +11,10 @@ SELECT l.*, t.body FROM millpond_task AS t JOIN millpond_live AS l ON l.place = 
 
 -- name: ended_tasks
 SELECT e.*, t.id, t.body FROM millpond_task AS t JOIN millpond_ended AS e ON e.place = t.place
- WHERE t.id IN (SELECT value FROM json_each(?));
+ WHERE t.id IN ids(?);
 
 -- name: known_ids
-SELECT id FROM millpond_task WHERE id IN (SELECT value FROM json_each(?));
+SELECT id FROM millpond_task WHERE id IN ids(?);
 
 -- name: add_task
 INSERT INTO millpond_task (place, id, body) VALUES (?, ?, ?);
@@ -25,14 +25,6 @@ DELETE FROM millpond_task WHERE place = ?;
 -- name: add_live
 INSERT INTO millpond_live VALUES
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- A task to which nothing has happened yet; '' stands for none.
--- name: add_queued
-INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at,
-                           owner, run, due, cancel_requested, running, attempt, runs, fresh, listed,
-                           token, grp)
-VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''),
-        ?, 0, 0, 0, 0, ?, ?, 0, ?);
 
 -- What may change of a live task. Its key, rank, lane, owner and run never do.
 -- name: change_live
@@ -48,7 +40,7 @@ UPDATE millpond_live
    SET running = 1, attempt = attempt + 1, runs = runs + 1, fresh = 0, listed = 0, token = ?,
        worker = ?, started_at = ?, first_started_at = coalesce(first_started_at, ?), reason = ?,
        grp = NULL, claim = NULL, claim_revision = NULL
- WHERE place IN (SELECT value FROM json_each(?));
+ WHERE place IN ids(?);
 
 -- The same where they stand side by side.
 -- name: start_span
@@ -62,37 +54,37 @@ UPDATE millpond_live
 -- name: claim_live
 UPDATE millpond_live
    SET claim = j.key + ?, claim_revision = ?, token = ?, worker = ?, fresh = 0, listed = 0, grp = NULL
-  FROM json_each(?) AS j WHERE place = j.value;
+  FROM numbered(?) AS j WHERE place = j.value;
 
--- The end of tasks that were completed together: result, when, why.
+-- The end of tasks that were completed together: when, why, result.
 -- name: complete_live
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence,
        submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
        progress, steps
-  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?4));
+  FROM millpond_live WHERE place IN ids(?);
 
 -- name: complete_span
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?2, ?3, attempt, runs, ?1, NULL, rank, lane, sequence,
+SELECT place, pool, 'completed', 1, ?, ?, attempt, runs, ?, NULL, rank, lane, sequence,
        submitted_at, due, token, started_at, first_started_at, expires_at, cancel_requested, 0,
        progress, steps
-  FROM millpond_live WHERE place >= ?4 AND place <= ?5;
+  FROM millpond_live WHERE place >= ? AND place <= ?;
 
 -- The same for tasks whose start was not written yet: and their fence, when, and when first.
 -- name: run_live
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
-       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+SELECT place, pool, 'completed', 1, ?, ?, attempt + 1, runs + 1, ?, NULL, rank, lane, sequence,
+       submitted_at, due, ?, ?, coalesce(first_started_at, ?), expires_at, cancel_requested, 0,
        progress, steps
-  FROM millpond_live WHERE place IN (SELECT value FROM json_each(?7));
+  FROM millpond_live WHERE place IN ids(?);
 
 -- name: run_span
 INSERT INTO millpond_ended
-SELECT place, pool, 'completed', 1, ?2, ?3, attempt + 1, runs + 1, ?1, NULL, rank, lane, sequence,
-       submitted_at, due, ?4, ?5, coalesce(first_started_at, ?6), expires_at, cancel_requested, 0,
+SELECT place, pool, 'completed', 1, ?, ?, attempt + 1, runs + 1, ?, NULL, rank, lane, sequence,
+       submitted_at, due, ?, ?, coalesce(first_started_at, ?), expires_at, cancel_requested, 0,
        progress, steps
-  FROM millpond_live WHERE place >= ?7 AND place <= ?8;
+  FROM millpond_live WHERE place >= ? AND place <= ?;
 
 -- name: tell_result
 UPDATE millpond_ended SET result = ? WHERE place = ?;
@@ -101,7 +93,7 @@ UPDATE millpond_ended SET result = ? WHERE place = ?;
 DELETE FROM millpond_live WHERE place >= ? AND place <= ?;
 
 -- name: drop_live
-DELETE FROM millpond_live WHERE place IN (SELECT value FROM json_each(?));
+DELETE FROM millpond_live WHERE place IN ids(?);
 
 -- name: add_ended
 INSERT INTO millpond_ended VALUES
@@ -134,8 +126,8 @@ SELECT id, pool, claim_revision FROM millpond_live
  WHERE worker = ? AND running = 0 ORDER BY claim;
 
 -- name: asked_to_stop
-SELECT l.id FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
- WHERE l.worker = ? AND l.cancel_requested = 1 ORDER BY p.name, l.place;
+SELECT l.id, l.cancel_requested FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+ WHERE l.worker = ? AND l.cancel_requested > 0 ORDER BY p.name, l.place;
 
 -- name: first_expiring
 SELECT expires_at, id FROM millpond_live
@@ -193,10 +185,10 @@ SELECT e.place, e.finished_at, t.id, t.body
  ORDER BY e.finished_at, e.place LIMIT ?;
 
 -- name: add_removed
-INSERT OR IGNORE INTO millpond_removed (id) VALUES (?);
+INSERT INTO millpond_removed (id) VALUES (?) ON CONFLICT (id) DO NOTHING;
 
 -- name: cut_removed
 DELETE FROM millpond_removed WHERE n <= (SELECT max(n) FROM millpond_removed) - ?;
 
 -- name: was_removed
-SELECT id FROM millpond_removed WHERE id IN (SELECT value FROM json_each(?));
+SELECT id FROM millpond_removed WHERE id IN ids(?);

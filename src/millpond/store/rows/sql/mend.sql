@@ -4,11 +4,6 @@
 -- name: mend_0_removed
 DELETE FROM millpond_removed WHERE id IN (SELECT id FROM millpond_task);
 
--- A queue entry without a task: it gets a body that says nothing, and fails when its turn comes.
--- name: mend_1_bodies
-INSERT OR IGNORE INTO millpond_task
-SELECT place, id, x'' FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task);
-
 -- name: mend_2_names
 UPDATE millpond_live SET id = (SELECT t.id FROM millpond_task AS t WHERE t.place = millpond_live.place)
  WHERE id <> (SELECT t.id FROM millpond_task AS t WHERE t.place = millpond_live.place);
@@ -35,19 +30,26 @@ UPDATE millpond_worker
 -- name: mend_7_lanes
 INSERT INTO millpond_lane
 SELECT pool, lane, max(sequence), 0 FROM millpond_live WHERE lane IS NOT NULL GROUP BY pool, lane
-    ON CONFLICT (pool, lane) DO UPDATE SET sequence = max(sequence, excluded.sequence);
+    ON CONFLICT (pool, lane) DO UPDATE SET sequence = excluded.sequence
+ WHERE excluded.sequence > millpond_lane.sequence;
 
 -- name: mend_8_places
-UPDATE millpond_pool
-   SET next_seq = max(next_seq, coalesce((SELECT max(t.place) & ((1 << 40) - 1) FROM millpond_task AS t
-                                           WHERE t.place > millpond_pool.id << 40
-                                             AND t.place < (millpond_pool.id + 1) << 40), 0));
+UPDATE millpond_pool SET next_seq = last.seq
+  FROM (SELECT place >> 40 AS pool, max(place & 1099511627775) AS seq
+          FROM millpond_task GROUP BY place >> 40) AS last
+ WHERE last.pool = millpond_pool.id AND last.seq > millpond_pool.next_seq;
 
--- name: mend_9_numbers
-UPDATE millpond_meta
-   SET next_group = max(next_group, coalesce((SELECT max(id) + 1 FROM millpond_group), 0)),
-       next_claim = max(next_claim, coalesce((SELECT max(claim) + 1 FROM millpond_live), 0)),
-       joined = max(joined, coalesce((SELECT max(number) FROM millpond_worker), 0));
+-- name: mend_9_claims
+UPDATE millpond_meta SET next_claim = (SELECT max(claim) + 1 FROM millpond_live)
+ WHERE next_claim <= (SELECT max(claim) FROM millpond_live);
+
+-- name: mend_9_groups
+UPDATE millpond_meta SET next_group = (SELECT max(id) + 1 FROM millpond_group)
+ WHERE next_group <= (SELECT max(id) FROM millpond_group);
+
+-- name: mend_9_workers
+UPDATE millpond_meta SET joined = (SELECT max(number) FROM millpond_worker)
+ WHERE joined < (SELECT max(number) FROM millpond_worker);
 
 -- What needs more than a statement.
 

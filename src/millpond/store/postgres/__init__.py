@@ -1,0 +1,1 @@
+"""The PostgreSQL store: one server, many processes on many machines."""

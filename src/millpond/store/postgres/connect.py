@@ -1,0 +1,213 @@
+"""Connecting: every connection of ours has the same settings, and fails in clear words.
+
+Behind a pooler a session is lent for one transaction only: no setting of it may be changed, as it
+would be the next one's. There each transaction begins with its settings instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable
+from millpond.store.postgres.errors import aborted, commit_failed, not_connected, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from millpond.store.postgres.url import Address
+
+Connection: TypeAlias = psycopg.Connection[TupleRow]
+Durability: TypeAlias = Literal["full", "normal"]
+
+SYNCHRONOUS: Mapping[str, str] = {"full": "on", "normal": "off"}
+"""full: a commit is on the disk of the server when it is answered (and on that of a synchronous
+replica, where there is one). normal: the latest commits, of some tenths of a second, may be missing
+after a crash of the server, never after a crash of a client; the database stays whole in both."""
+
+OLDEST_POSTGRES = 14
+
+_STATEMENTS_KEPT = 1000
+_PREPARED_AFTER = 2
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds to wait for what may never come; 0 = for ever."""
+
+    connect: float = 10.0
+    """For a host to take a connection."""
+    lock: float = 30.0
+    """For somebody else's transaction."""
+    statement: float = 60.0
+    """For one statement, its locks included."""
+    idle: float = 10.0
+    """For us, within a transaction: a process that is frozen must not keep what it has locked."""
+    network: float = 30.0
+    """For the network to take what was sent, and for a sign of life from the other side."""
+
+
+PATIENCE = Patience()
+
+
+def connect(
+    address: Address,
+    *,
+    durability: Durability = "full",
+    name: str = "millpond",
+    patience: Patience = PATIENCE,
+    writable: bool = True,
+) -> Connection:
+    """Open a connection, on which transactions are begun and ended by hand; see `begin`.
+
+    `name` is what the server's lists of sessions say, unless the URL names the application.
+    """
+    if durability not in SYNCHRONOUS:
+        raise ConfigError("durability", durability, "must be 'full' or 'normal'")
+    connection = _connected(address, name, patience)
+    try:
+        check_version(connection.info.server_version)
+        _set_up(connection, address, settings(durability, patience), writable=writable)
+    except psycopg.Error as error:
+        connection.close()
+        raise translated(error, address) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connected(address: Address, name: str, patience: Patience) -> Connection:
+    try:
+        given = conninfo_to_dict(address.conninfo)
+        # What the URL says goes before what we would say.
+        options = _libpq(address, name, patience) | given
+        return psycopg.connect(
+            make_conninfo("", **options),
+            autocommit=True,
+            prepare_threshold=None if address.pooler else _PREPARED_AFTER,
+        )
+    except psycopg.Error as error:
+        raise not_connected(error, address) from error
+
+
+def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | int | None]:
+    silence = max(1, round(patience.network))
+    options: dict[str, str | int | None] = {
+        "application_name": name,
+        "client_encoding": "UTF8",
+        "connect_timeout": max(0, round(patience.connect)),
+        "keepalives": 1,
+        "keepalives_idle": max(1, silence // 3),
+        "keepalives_interval": max(1, silence // 6),
+        "keepalives_count": 4,
+        "tcp_user_timeout": round(patience.network * 1000),
+    }
+    if address.several_hosts:
+        # The one that may be written, whichever it is by now.
+        options["target_session_attrs"] = "read-write"
+    return options
+
+
+def settings(durability: Durability, patience: Patience = PATIENCE) -> dict[str, str]:
+    """Return what holds in each transaction of ours, whatever the server's own settings are."""
+    return {
+        "synchronous_commit": SYNCHRONOUS[durability],
+        "lock_timeout": _milliseconds(patience.lock),
+        "statement_timeout": _milliseconds(patience.statement),
+        "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
+        # A table that was empty when it was last looked at is read whole for a moment too long.
+        "enable_seqscan": "off",
+        # Before PostgreSQL 18 a plan that may not do so looks dear, and is compiled for 60 ms.
+        "jit": "off",
+        # Planning a statement costs as much as running it, and what it is given changes no plan.
+        "plan_cache_mode": "force_generic_plan",
+        "search_path": "pg_catalog",  # see names.py
+        "TimeZone": "UTC",
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(0, round(seconds * 1000)))
+
+
+def _set_up(
+    connection: Connection, address: Address, values: Mapping[str, str], *, writable: bool
+) -> None:
+    if not address.pooler:
+        _set(connection, values)
+    asked = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+    ((read_only,),) = connection.execute(asked).fetchall()
+    if writable and read_only:
+        raise StoreNotWritable(
+            f"{address} may only be read: the server is a replica, or its "
+            "default_transaction_read_only is on; give the primary's address, or all hosts as "
+            "host1,host2",
+            path=str(address),
+        )
+    connection.prepared_max = _STATEMENTS_KEPT
+
+
+def _set(connection: Connection, values: Mapping[str, str]) -> None:
+    calls = ", ".join("set_config(%s, %s, false)" for _ in values)
+    connection.execute(
+        f"SELECT {calls}".encode(), [text for pair in values.items() for text in pair]
+    )
+
+
+def begin(address: Address, durability: Durability, patience: Patience = PATIENCE) -> bytes:
+    """Return what begins a transaction, in one round trip: it sees each commit as it happens.
+
+    What another transaction committed while we waited for its lock must be seen, so the level is
+    READ COMMITTED, whatever the server's default.
+    """
+    statement = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+    if address.pooler:
+        values = settings(durability, patience)
+        statement += "".join(f"; SET LOCAL {name} = '{value}'" for name, value in values.items())
+    return statement.encode()
+
+
+def commit(connection: Connection, address: Address) -> None:
+    """Commit; where it cannot be known whether that happened, OutcomeUnknown.
+
+    A transaction that failed before is rolled back by COMMIT without an error: here it is one.
+    """
+    try:
+        answer = connection.execute("COMMIT").statusmessage
+    except psycopg.Error as error:
+        raise commit_failed(error, address) from error
+    if answer != "COMMIT":
+        raise aborted(address)
+
+
+def rollback(connection: Connection) -> None:
+    """Undo what a transaction did; a connection that cannot even do that is closed."""
+    if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        return
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        connection.close()
+
+
+def server_time(connection: Connection) -> float:
+    """Return the server's clock in seconds since 1970: it rules over those of all its clients."""
+    asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+    ((now,),) = connection.execute(asked).fetchall()
+    return cast("float", now)
+
+
+def check_version(found: int) -> None:
+    """Refuse a server that is too old; versions are numbers such as 150004."""
+    if found < OLDEST_POSTGRES * 10_000:
+        had = f"{found // 10_000}.{found % 10_000}"
+        raise PostgresTooOld(
+            f"the server is PostgreSQL {had}; the store needs {OLDEST_POSTGRES} or later: "
+            "upgrade it, or give another server",
+            found=had,
+            needed=str(OLDEST_POSTGRES),
+        )

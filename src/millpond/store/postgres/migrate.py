@@ -1,0 +1,128 @@
+"""Migrations: numbered SQL files, each applied once, whole, and under a lock of the database."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millpond.store.migration import migrations_of, pending, refused
+from millpond.store.postgres.connect import PATIENCE, commit, rollback
+from millpond.store.postgres.errors import translated
+from millpond.store.postgres.names import qualified, quoted
+from millpond.store.postgres.rights import check_migration, check_tables, check_use, rights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from millpond.store.migration import Migration
+    from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.url import Address
+
+_LEDGER = """\
+CREATE TABLE IF NOT EXISTS millpond_schema (
+    version integer PRIMARY KEY,
+    name text NOT NULL,
+    digest text NOT NULL,
+    applied_at double precision NOT NULL
+)"""
+
+# Not to_regclass(), which answers from a cache: what was not there when this transaction began is
+# not there for it, though whoever had the lock has made it since.
+_LEDGER_THERE = """\
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = 'millpond_schema'"""
+
+_NOTE = """\
+INSERT INTO millpond_schema
+VALUES (%s, %s, %s, extract(epoch FROM clock_timestamp())::double precision)"""
+
+
+def known_migrations() -> tuple[Migration, ...]:
+    """Return the migrations of this release, in order."""
+    return migrations_of("millpond.store.postgres")
+
+
+def migrate(
+    connection: Connection,
+    address: Address,
+    *,
+    allowed: bool = True,
+    migrations: Sequence[Migration] | None = None,
+    patience: float = PATIENCE.lock,
+) -> int:
+    """Bring the tables up to this release, and see that they may be used; return the version.
+
+    Of processes that open the store at once one migrates, and the others wait and find it done.
+    Where `allowed` is False, or the tables are not ours to change, nothing is changed.
+    """
+    known = known_migrations() if migrations is None else tuple(migrations)
+    try:
+        found = rights(connection, address)
+        check_use(found, address)
+        check_tables(connection, found, address)
+        lacking = pending(known, _applied(connection, address), str(address))
+        if lacking and not allowed:
+            raise refused(known, lacking, str(address))
+        if lacking:
+            check_migration(found, address)
+        for migration in lacking:
+            _apply(connection, address, migration, known, patience)
+    except psycopg.Error as error:
+        raise translated(error, address, waited=patience) from error
+    return known[-1].version if known else 0
+
+
+def _applied(connection: Connection, address: Address) -> Mapping[int, str]:
+    """Return the digests of the migrations the store has seen, by version."""
+    if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is None:
+        return {}
+    asked = qualified("SELECT version, digest FROM millpond_schema", address.schema)
+    return dict(connection.execute(asked.encode()).fetchall())
+
+
+def _apply(
+    connection: Connection,
+    address: Address,
+    migration: Migration,
+    known: Sequence[Migration],
+    patience: float,
+) -> None:
+    try:
+        _begin(connection, address, patience)
+        # Another process may have done it while this one waited for its turn.
+        if migration in pending(known, _applied(connection, address), str(address)):
+            _make_schema(connection, address)
+            connection.execute(migration.text.encode())
+            connection.execute(_LEDGER)
+            note = (migration.version, migration.name, migration.digest)
+            connection.execute(_NOTE, note)
+        commit(connection, address)
+    except BaseException:
+        rollback(connection)
+        raise
+
+
+def _begin(connection: Connection, address: Address, patience: float) -> None:
+    """Begin a transaction that is the only one to migrate this store."""
+    connection.execute(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
+        f"SET LOCAL lock_timeout = {round(patience * 1000)}; SET LOCAL statement_timeout = 0; "
+        "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL search_path = "
+        f"{quoted(address.schema)}, pg_catalog; "
+        f"SELECT pg_advisory_xact_lock({_lock_of(address)})".encode()
+    )
+
+
+def _lock_of(address: Address) -> int:
+    """Return the number of the lock that migrations of a schema take in its database."""
+    digest = hashlib.blake2b(f"millpond migrates {address.schema}".encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def _make_schema(connection: Connection, address: Address) -> None:
+    # IF NOT EXISTS would ask for the right to create it even where it is there.
+    asked = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+    if connection.execute(asked, [address.schema]).fetchone() is None:
+        connection.execute(f"CREATE SCHEMA {quoted(address.schema)}".encode())

@@ -1,0 +1,317 @@
+-- schema-1
+--
+-- The same tables as on SQLite, column for column, so that the same verbs work on both.
+--
+-- A task is one immutable row (its body) and one narrow row that says where it is: `live` while it
+-- waits or runs, `ended` afterwards. Moving it rewrites a few tens of bytes, whatever it carries.
+-- Both have the same key, its place: the pool's number << 40 | its seq. So the tasks of a pool
+-- stand together, in order, and no index is needed to page through them.
+--
+-- In these tables '' stands for "none" where a name is part of a key: no key, share or owner is
+-- empty. Flags are 0 and 1. Texts are ordered by their code points, whatever the database's locale.
+
+CREATE TABLE millpond_meta (
+    one         integer PRIMARY KEY CHECK (one = 1),
+    latest      double precision NOT NULL,  -- time does not go back behind it
+    joined      bigint NOT NULL,            -- workers, ever
+    next_group  bigint NOT NULL,
+    next_claim  bigint NOT NULL,
+    records     bigint NOT NULL,            -- of the audit, ever
+    leader      text COLLATE "C" NOT NULL,
+    leader_until double precision NOT NULL,
+    generation  bigint NOT NULL
+);
+
+-- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
+INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0);
+
+CREATE TABLE millpond_pool (
+    id             bigint PRIMARY KEY,
+    name           text COLLATE "C" NOT NULL UNIQUE,
+    spec           text COLLATE "C" NOT NULL, -- what is in force
+    declared       text COLLATE "C" NOT NULL,
+    revision       bigint NOT NULL,
+    created_at     double precision NOT NULL,
+    operator_limit bigint,
+    paused         smallint NOT NULL CHECK (paused IN (0, 1)),
+    closed         smallint NOT NULL CHECK (closed IN (0, 1)),
+    not_before     double precision NOT NULL,
+    next_seq       bigint NOT NULL,
+    next_lane      bigint NOT NULL,
+    live           bigint NOT NULL CHECK (live >= running + claimed),
+    running        bigint NOT NULL CHECK (running >= 0),
+    claimed        bigint NOT NULL CHECK (claimed >= 0),
+    fresh          bigint NOT NULL CHECK (fresh >= 0),
+    ready          bigint NOT NULL CHECK (ready >= 0),
+    later          bigint NOT NULL CHECK (later >= 0),
+    parked         bigint NOT NULL CHECK (parked >= 0),
+    parked_apart   bigint NOT NULL CHECK (parked_apart >= 0),
+    kept           bigint NOT NULL CHECK (kept >= 0),
+    stale_settles  bigint NOT NULL,
+    measured       bigint NOT NULL,
+    totals         text COLLATE "C" NOT NULL,
+    grouped        smallint NOT NULL CHECK (grouped IN (0, 1)),
+    joins          bigint NOT NULL,
+    passed_turn    bigint NOT NULL,
+    passed_join    bigint NOT NULL,
+    resting        bigint NOT NULL CHECK (resting >= 0),
+    unit_timers    bigint NOT NULL CHECK (unit_timers >= 0),
+    fading         bigint NOT NULL CHECK (fading >= 0),
+    tats           text COLLATE "C" NOT NULL,
+    holding        text COLLATE "C" NOT NULL, -- how many each worker runs
+    starved        text COLLATE "C" NOT NULL,
+    hungry         text COLLATE "C" NOT NULL
+);
+
+CREATE TABLE millpond_revision (            -- every configuration a pool ever had
+    pool     bigint NOT NULL,
+    revision bigint NOT NULL,
+    spec     text COLLATE "C" NOT NULL,
+    PRIMARY KEY (pool, revision)
+);
+
+CREATE TABLE millpond_task (
+    place bigint PRIMARY KEY,
+    id    bigint NOT NULL UNIQUE,
+    body  bytea NOT NULL
+);
+
+CREATE TABLE millpond_live (
+    -- What never changes.
+    place            bigint PRIMARY KEY,
+    id               bigint NOT NULL,
+    pool             bigint NOT NULL,
+    rank             bigint NOT NULL,
+    key              text COLLATE "C",
+    lane             text COLLATE "C",
+    sequence         bigint NOT NULL,
+    submitted_at     double precision NOT NULL,
+    expires_at       double precision,
+    owner            text COLLATE "C",
+    run              bigint,
+    -- What changes now and then.
+    due              double precision NOT NULL,
+    claim            bigint,                -- held ahead: in the order of claims
+    claim_revision   bigint,
+    cancel_requested smallint NOT NULL CHECK (cancel_requested IN (0, 1, 2)),  -- 2 = interrupt
+    parked_at        double precision,
+    function         text COLLATE "C",      -- while it is parked
+    error            bytea,
+    progress         text COLLATE "C",
+    steps            bytea,
+    -- What a start changes.
+    running          smallint NOT NULL CHECK (running IN (0, 1)),
+    attempt          integer NOT NULL CHECK (attempt >= 0),
+    runs             integer NOT NULL CHECK (runs >= attempt),
+    fresh            smallint NOT NULL CHECK (fresh IN (0, 1)),
+    listed           smallint NOT NULL CHECK (listed IN (0, 1)),
+    token            bigint NOT NULL,
+    worker           text COLLATE "C",
+    started_at       double precision,
+    first_started_at double precision,
+    reason           text COLLATE "C",
+    grp              bigint,                -- of a group: ready; 0 = not due; NULL = not queued
+    -- The lifecycle, once more: what runs has a holder and a fence and is out of the queue.
+    CHECK (running = 0 OR (worker IS NOT NULL AND grp IS NULL AND claim IS NULL AND attempt > 0)),
+    CHECK (running = 1 OR (worker IS NULL) = (claim IS NULL)),
+    CHECK (claim IS NULL OR grp IS NULL),
+    CHECK (fresh = 0 OR (running = 0 AND claim IS NULL AND runs = 0)),
+    CHECK (parked_at IS NULL OR running = 0)
+);
+
+CREATE INDEX millpond_ready ON millpond_live (grp, rank, place) WHERE grp > 0;
+CREATE INDEX millpond_later ON millpond_live (pool, due, place) WHERE grp = 0;
+CREATE INDEX millpond_held ON millpond_live (worker, place) WHERE worker IS NOT NULL;
+CREATE INDEX millpond_expiring ON millpond_live (expires_at, id)
+    WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL;
+CREATE INDEX millpond_parked ON millpond_live (pool, function, rank, place)
+    WHERE function IS NOT NULL;
+CREATE INDEX millpond_parked_since ON millpond_live (parked_at, id) WHERE parked_at IS NOT NULL;
+CREATE INDEX millpond_closure ON millpond_live (owner, place) WHERE owner IS NOT NULL;
+CREATE INDEX millpond_of_run ON millpond_live (run, place) WHERE run IS NOT NULL;
+CREATE INDEX millpond_listed ON millpond_live (pool, place) WHERE listed = 1;
+CREATE INDEX millpond_listed_key ON millpond_live (pool, key, place) WHERE listed = 1;
+
+CREATE TABLE millpond_ended (
+    place       bigint PRIMARY KEY,
+    pool        bigint NOT NULL,
+    status      text COLLATE "C" NOT NULL
+        CHECK (status IN ('completed', 'failed', 'cancelled', 'rejected')),
+    completed   smallint NOT NULL CHECK (completed = (status = 'completed')::integer),
+    finished_at double precision NOT NULL,
+    reason      text COLLATE "C",
+    attempt     integer NOT NULL,
+    runs        integer NOT NULL,
+    result      bytea,
+    error       bytea,
+    -- The rest of what is told of it, as it was while it lived.
+    rank             bigint NOT NULL,
+    lane             text COLLATE "C",
+    sequence         bigint NOT NULL,
+    submitted_at     double precision NOT NULL,
+    due              double precision NOT NULL,
+    token            bigint NOT NULL,
+    started_at       double precision,
+    first_started_at double precision,
+    expires_at       double precision,
+    cancel_requested smallint NOT NULL,
+    fresh            smallint NOT NULL,
+    progress         text COLLATE "C",
+    steps            bytea
+);
+
+CREATE INDEX millpond_ended_at ON millpond_ended (pool, completed, finished_at, place);
+
+CREATE TABLE millpond_removed (             -- ids of tasks that retention took, the latest of them
+    n  bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    id bigint NOT NULL UNIQUE
+);
+
+CREATE TABLE millpond_key (                 -- idempotency keys; they outlive their tasks
+    pool        bigint NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    run         bigint NOT NULL,            -- 0 = whatever the run
+    task        bigint NOT NULL,
+    status      text COLLATE "C" NOT NULL,
+    function    text COLLATE "C" NOT NULL,
+    fingerprint bigint NOT NULL,
+    ended_at    double precision,           -- of a task that is forgotten
+    PRIMARY KEY (pool, key, run)
+);
+
+CREATE INDEX millpond_old_key ON millpond_key (pool, ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE millpond_unit (                -- lanes and keys, while there is something to know
+    pool       bigint NOT NULL,
+    unit       text COLLATE "C" NOT NULL,
+    running    bigint NOT NULL CHECK (running >= 0),
+    paused     smallint NOT NULL CHECK (paused IN (0, 1)),
+    blocked    smallint NOT NULL CHECK (blocked IN (0, 1)),
+    held_until double precision NOT NULL,
+    tat        bigint NOT NULL,
+    groups     bigint NOT NULL CHECK (groups >= 0),
+    timer_at   double precision,
+    timer_rank bigint,
+    timer_seq  bigint,
+    fades_at   double precision,
+    PRIMARY KEY (pool, unit)
+);
+
+CREATE INDEX millpond_unit_timer ON millpond_unit (pool, timer_at, timer_rank, timer_seq)
+    WHERE timer_at IS NOT NULL;
+CREATE INDEX millpond_unit_fading ON millpond_unit (pool, fades_at) WHERE fades_at IS NOT NULL;
+CREATE INDEX millpond_unit_paused ON millpond_unit (pool) WHERE paused = 1;
+
+CREATE TABLE millpond_group (               -- queued tasks of one unit, one share and one owner
+    id    bigint PRIMARY KEY,
+    pool  bigint NOT NULL,
+    unit  text COLLATE "C" NOT NULL,
+    share text COLLATE "C" NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    tasks bigint NOT NULL CHECK (tasks >= 0),
+    rank  bigint NOT NULL,                  -- where it stands: its first task's place
+    seq   bigint NOT NULL,
+    due   double precision NOT NULL,
+    ready smallint NOT NULL CHECK (ready IN (0, 1)),
+    UNIQUE (pool, unit, share, owner)
+);
+
+CREATE INDEX millpond_shelf ON millpond_group (pool, share, owner, rank, seq) WHERE ready = 1;
+
+CREATE TABLE millpond_seat (                -- the fair ring
+    pool    bigint NOT NULL,
+    share   text COLLATE "C" NOT NULL,
+    owner   text COLLATE "C" NOT NULL,
+    turn    bigint NOT NULL,
+    joined  bigint NOT NULL,
+    resting smallint NOT NULL CHECK (resting IN (0, 1)),
+    PRIMARY KEY (pool, share, owner)
+);
+
+CREATE INDEX millpond_turn ON millpond_seat (pool, owner, turn, joined) WHERE resting = 0;
+CREATE INDEX millpond_resting ON millpond_seat (pool, turn, joined) WHERE resting = 1;
+
+CREATE TABLE millpond_lane (
+    pool      bigint NOT NULL,
+    lane      text COLLATE "C" NOT NULL,
+    sequence  bigint NOT NULL,              -- the last that was given: gap-free, never used again
+    processed bigint NOT NULL,
+    PRIMARY KEY (pool, lane)
+);
+
+CREATE TABLE millpond_worker (
+    id         text COLLATE "C" PRIMARY KEY,
+    owner      text COLLATE "C",
+    expires_at double precision NOT NULL,   -- the one thing a renewal writes
+    lease      double precision NOT NULL,
+    number     bigint NOT NULL,
+    functions  text COLLATE "C",
+    unknown    text COLLATE "C" NOT NULL,
+    ahead      bigint NOT NULL CHECK (ahead >= 0)
+);
+
+CREATE TABLE millpond_run (
+    id          bigint PRIMARY KEY,
+    pool        text COLLATE "C" NOT NULL,
+    name        text COLLATE "C",
+    finished_at double precision,
+    state       bytea NOT NULL
+);
+
+CREATE UNIQUE INDEX millpond_run_name ON millpond_run (pool, name) WHERE name IS NOT NULL;
+CREATE INDEX millpond_run_open ON millpond_run (id) WHERE finished_at IS NULL;
+CREATE INDEX millpond_run_over ON millpond_run (pool, finished_at) WHERE finished_at IS NOT NULL;
+
+CREATE TABLE millpond_audit (               -- one row per transaction that had something to tell
+    position bigint PRIMARY KEY,            -- of its last record
+    records  bigint NOT NULL,
+    at       double precision NOT NULL,     -- of its last record
+    told     bytea NOT NULL
+);
+
+CREATE TABLE millpond_measured (            -- how long the latest attempts waited and ran
+    pool  bigint NOT NULL,
+    upto  bigint NOT NULL,
+    times bytea NOT NULL,
+    PRIMARY KEY (pool, upto)
+);
+
+-- Rows that are rewritten all the time are vacuumed after so many dead ones, not after a share of
+-- what the table holds, which may be a million that wait. Giving pages back to the system would lock
+-- out everybody for a moment, and they are needed again.
+ALTER TABLE millpond_live SET (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_unit SET (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_group SET (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_seat SET (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_pool SET (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_meta SET (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);

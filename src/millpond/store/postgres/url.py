@@ -1,0 +1,170 @@
+"""URLs of PostgreSQL stores: `postgresql://user:password@host/database`, as libpq has them.
+
+Whatever libpq takes after the `?` (sslmode, target_session_attrs, ...) is passed on to it. These
+are ours: `schema` (or `millpond_schema`) is where the tables are, and `pooler=1` says that a pooler
+such as PgBouncer stands between, which may give every transaction another session.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from millpond.core.errors import BadStoreURL, DriverMissing
+from millpond.store.postgres.names import why_no_schema
+from millpond.store.shown import shown
+
+SCHEMES = frozenset({"postgresql", "postgres"})
+DEFAULT_SCHEMA = "millpond"
+
+_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]*)(:\d{0,5})?")
+_SCHEMA_OPTIONS = ("schema", "millpond_schema")
+_SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_ADVICE = (
+    "write postgresql://user:password@host/database; in user, password and database "
+    "write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 and % as %25"
+)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a store is. It can be shown: what is secret is in `conninfo` alone."""
+
+    conninfo: str
+    """For libpq, with the password."""
+    shown: str
+    """For people, without it."""
+    schema: str = DEFAULT_SCHEMA
+    pooler: bool = False
+    several_hosts: bool = False
+
+    def __str__(self) -> str:
+        if self.schema == DEFAULT_SCHEMA:
+            return self.shown
+        return f"{self.shown} (schema {self.schema})"
+
+    def __repr__(self) -> str:
+        return f"<address {self}>"
+
+
+def is_postgres(url: object) -> bool:
+    """Return whether a URL asks for a PostgreSQL store, well or badly written."""
+    if not isinstance(url, str):
+        return False
+    return url.partition(":")[0].partition("+")[0].lower() in SCHEMES
+
+
+def address_of(url: str) -> Address:
+    """Return the address a URL names. Nothing is connected."""
+    if any(ord(character) <= 32 or ord(character) == 127 for character in url):
+        _refuse(url, "has a space or a control character; write a space as %20")
+    scheme, strokes, rest = url.partition("://")
+    if "+" in scheme:
+        _refuse(url, "names a driver; there is one only, so none is named")
+    if not strokes:
+        _refuse(url, "lacks the slashes after its scheme")
+    if "#" in rest:
+        _refuse(url, "has a fragment; write a # as %23")
+    if _PERCENT.search(rest):
+        _refuse(url, "has a % that begins no code; write a % as %25")
+    place, mark, query = rest.partition("?")
+    hosts = _checked_place(url, place)
+    ours, theirs = _options(url, query if mark else "")
+    return Address(
+        conninfo=f"postgresql://{place}" + (f"?{'&'.join(theirs)}" if theirs else ""),
+        shown=shown(url),
+        schema=_schema(url, ours),
+        pooler=_switch(url, "pooler", ours.get("pooler", "0")),
+        several_hosts=hosts > 1,
+    )
+
+
+def _checked_place(url: str, place: str) -> int:
+    """Look at user, hosts and database; return how many hosts there are."""
+    authority, _, database = place.partition("/")
+    who, _, where = authority.rpartition("@")
+    if "@" in who or "@" in database:
+        _refuse(url, "has an @ too many; write one in a user or password as %40")
+    hosts = where.split(",")
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        # It may be the rest of a password: it is not repeated.
+        _refuse(url, "has a host or a port that cannot be one; write a : or / elsewhere in %")
+    if "/" in database:
+        _refuse(url, "names more than a database; write a / in its name as %2F")
+    for part in (who, database):
+        _decoded(url, part)
+    return len(hosts)
+
+
+def _options(url: str, query: str) -> tuple[dict[str, str], list[str]]:
+    """Return our options by name, decoded, and those of libpq as they were written."""
+    ours: dict[str, str] = {}
+    theirs: list[str] = []
+    for part in query.split("&") if query else ():
+        name, equals, value = part.partition("=")
+        if not equals or not name:
+            _refuse(url, "has an option without a value; write name=value")
+        if name not in (*_SCHEMA_OPTIONS, "pooler"):
+            _decoded(url, value)
+            theirs.append(part)
+            continue
+        name = "schema" if name in _SCHEMA_OPTIONS else name
+        if name in ours:
+            _refuse(url, f"has the option {name} twice")
+        ours[name] = _decoded(url, value)
+    return ours, theirs
+
+
+def _schema(url: str, ours: dict[str, str]) -> str:
+    name = ours.get("schema", DEFAULT_SCHEMA)
+    why_not = why_no_schema(name)
+    if why_not is not None:
+        text = ascii(name)
+        text = text if len(text) < 80 else f"{text[:77]}..."
+        _refuse(url, f"asks for the schema {text}, which {why_not}")
+    return name
+
+
+def _switch(url: str, name: str, value: str) -> bool:
+    if value.lower() not in _SWITCH:
+        _refuse(url, f"has the option {name} with a value that is neither 0 nor 1")
+    return _SWITCH[value.lower()]
+
+
+def _decoded(url: str, text: str) -> str:
+    try:
+        decoded = unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        _refuse(url, "does not decode to UTF-8")
+    if "\0" in decoded:
+        _refuse(url, "has a zero byte in it")
+    return decoded
+
+
+def _refuse(url: str, reason: str) -> NoReturn:
+    raise bad_url(shown(url), reason)
+
+
+def bad_url(shown_url: str, reason: str) -> BadStoreURL:
+    """Return the error for a URL, given as it may be shown."""
+    text = ascii(shown_url)
+    return BadStoreURL(
+        f"the store URL {text if len(text) < 200 else text[:197] + '...'} {reason}; {_ADVICE}",
+        url=shown_url,
+        reason=reason,
+    )
+
+
+def check_driver() -> None:
+    """Refuse to go on where the driver is not installed, or does not work."""
+    try:
+        import psycopg  # noqa: F401, PLC0415 - memory and SQLite need nothing of it
+    except ImportError as error:
+        raise DriverMissing(
+            f"a PostgreSQL store needs the driver psycopg ({error}): "
+            "run `pip install 'millpond[postgres]'`",
+            extra="postgres",
+        ) from error

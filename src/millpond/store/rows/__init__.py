@@ -1,0 +1,1 @@
+"""Tables kept in rows of a database: what every database store has in common."""

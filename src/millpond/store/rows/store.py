@@ -1,0 +1,567 @@
+"""A store whose tables are rows: each verb is a job of the writer's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+from millpond.core.control import Declare
+from millpond.core.errors import StoreClosed
+from millpond.store.protocol import ControlAnswer, Hint
+from millpond.store.rows.held import SAVEPOINT, HeldTransaction
+from millpond.store.rows.lent import Lent
+from millpond.store.rows.mend import damage, mend
+from millpond.store.rows.pool import SqlPool
+from millpond.store.rows.tables import SqlTables
+from millpond.store.rows.transact import C
+from millpond.store.rows.view import RowsView
+from millpond.store.rows.writer import Writer, must_not_be_forked
+from millpond.store.verbs import steps
+from millpond.store.verbs.settle import holds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from millpond.core.control import Order
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.plan import Wake
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import NewTask
+    from millpond.store.protocol import (
+        Batch,
+        LeaseAnswer,
+        RecoverAnswer,
+        RenewAnswer,
+        SettleAnswer,
+        SubmitAnswer,
+        View,
+    )
+    from millpond.store.rows.database import Connection, Dialect
+    from millpond.store.rows.transact import Transactor
+
+log = logging.getLogger("millpond.store")
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Lent)
+C_co = TypeVar("C_co", bound="Connection", covariant=True)
+
+_BODIES_KEPT = 100_000
+_ROWS_KEPT = 5_000
+"""How many rows are kept in memory between two transactions, at most."""
+
+
+class Reader(Protocol[C_co]):
+    """Asks the database, and changes nothing in it; for one thread at a time."""
+
+    def ask(self, question: Callable[[C_co], T]) -> T:
+        """Return the answer; an error is one of ours."""
+        ...
+
+    def close(self) -> None:
+        """Let its connection go; safe twice."""
+        ...
+
+
+class Wakes(Protocol):
+    """Carries hints to other processes and from them."""
+
+    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Call `tell` on this loop with the hints of others."""
+        ...
+
+    def send(self, hint: Hint | None) -> float | None:
+        """Tell the others, after how many seconds to be called again if there is more to tell."""
+        ...
+
+    def close(self) -> None:
+        """Tell and hear no more."""
+        ...
+
+
+class RowsStore(ABC, Generic[C, L]):
+    """What the stores of all databases have in common.
+
+    `inline=True` does every verb on the caller's thread: for tests whose time stands still while
+    they wait.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        where: str,
+        dialect: Dialect,
+        reader: Reader[C],
+        *,
+        clock: Callable[[], float],
+        wakes: Wakes | None = None,
+        inline: bool = False,
+    ) -> None:
+        self._where = where
+        self._dialect = dialect
+        self._reader = reader
+        self._clock = clock
+        self._wakes = wakes
+        self._dice = random.SystemRandom()
+        self._bodies: dict[int, NewTask] = {}
+        self._kept: SqlTables | None = None
+        self._closed = False
+        self._process = os.getpid()
+        self._seen_version = 0
+        self._inline = self._transactor(self._unit) if inline else None
+        self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
+        self._writer = (
+            None if inline else Writer(self._transactor(self._unit), committed=self._committed)
+        )
+        self._view = RowsView(self._read, clock)
+
+    # What each database does its own way
+
+    @abstractmethod
+    def _transactor(self, make_unit: Callable[[C], SqlTables]) -> Transactor[SqlTables, C]:
+        """Return what writes, over a connection of its own."""
+
+    @abstractmethod
+    def _connected(self) -> AbstractContextManager[C]:
+        """Open a connection for whatever takes long, and close it afterwards."""
+
+    @abstractmethod
+    def _version_of(self, connection: C) -> int:
+        """Return a number that is another one after anybody else has written."""
+
+    @abstractmethod
+    def _lend(self, connection: C) -> L:
+        """Return what a handler is given in place of a connection."""
+
+    @property
+    def view(self) -> View:
+        """The reading side."""
+        return self._view
+
+    def _unit(self, connection: C) -> SqlTables:
+        """Return what jobs work on: the last unit of work, while nobody else has written.
+
+        Asked inside the transaction, so nobody can write any more; a connection that was opened
+        anew counts from another number.
+        """
+        kept, self._kept = self._kept, None
+        version = self._version_of(connection)
+        if kept is not None and kept.connection is connection and kept.version == version:
+            return kept
+        unit = self._new_unit(connection, self._bodies)
+        unit.version = version
+        unit.on_commit = self._keep
+        return unit
+
+    def _new_unit(
+        self, connection: Connection, bodies: dict[int, NewTask] | None = None
+    ) -> SqlTables:
+        unit = SqlTables(connection, self._dialect, self._dice.getrandbits(64), bodies)
+        reached = getattr(self._clock, "reached", None)
+        if reached is not None:
+            # Another process may have acted at a moment that this one's clock has yet to come to.
+            reached(unit.latest)
+        return unit
+
+    def _keep(self, unit: SqlTables) -> None:
+        """Keep a unit of work that was committed, unless it has grown."""
+        self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
+
+    # Others
+
+    def listen(self, tell: Callable[[Hint], None]) -> None:
+        """Call `tell` on this loop with the hints of other processes, from now on."""
+        if self._wakes is not None:
+            self._wakes.listen(tell, asyncio.get_running_loop())
+
+    def renewer(self) -> Renewer:
+        """Return what renews from a thread of its own."""
+        return Renewer(self._transactor(self._new_unit), self._clock)
+
+    async def changed(self) -> bool:
+        """Return whether anybody wrote since it was last asked."""
+        version = await self._on_reader(self._version_of)
+        before, self._seen_version = self._seen_version, version
+        return version != before
+
+    async def mend(self) -> tuple[str, ...]:
+        """Look whether all rows fit together, and put right what does not; return what was wrong.
+
+        It looks without keeping anybody from writing, and has a connection of its own for it.
+        """
+        self._must_be_open()
+        if self._inline is not None:
+            return self._mended()
+        return await _aside(self._mended)
+
+    def _mended(self) -> tuple[str, ...]:
+        transactor = self._transactor(self._new_unit)
+        try:
+            with self._connected() as connection:
+                wrong = damage(connection, self._dialect)
+            if wrong:
+                log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
+                transactor.run(self._mend)
+        except transactor.errors as error:
+            raise transactor.translated(error) from error
+        finally:
+            transactor.close()
+        return tuple(wrong)
+
+    def _mend(self, tables: SqlTables) -> None:
+        """Put things right: a job for a unit of work in which nothing else was done yet."""
+        mend(tables.connection, self._dialect, self._clock())
+        tables.read_meta()
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        """Tell the others, in the writer's thread, what was just stored."""
+        if self._wakes is None:
+            return None
+        return self._wakes.send(hint_of(answers) if answers else None)
+
+    # How a verb is carried out
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            message = f"the store {self._where} is closed; open a new one"
+            raise StoreClosed(message)
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        self._must_be_open()
+        if self._writer is not None:
+            return await self._writer.do(job)
+        return self._do_inline(job)
+
+    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
+        assert self._inline is not None  # noqa: S101 - there is one where there is no writer
+        return self._inline.once(job)
+
+    async def _read(self, question: Callable[[SqlTables], object]) -> object:
+        return await self._on_reader(partial(self._answer, question))
+
+    def _answer(self, question: Callable[[SqlTables], T], connection: C) -> T:
+        """Answer a question of one moment; whatever it made of the tables is forgotten."""
+        connection.execute(self._dialect.begin_reading)
+        try:
+            return question(SqlTables(connection, self._dialect, 0, readonly=True))
+        finally:
+            if connection.in_transaction:  # some errors end a transaction by themselves
+                connection.execute("ROLLBACK")
+
+    async def _on_reader(self, question: Callable[[C], T]) -> T:
+        """Ask something of the reading connection, in the thread that has it."""
+        self._must_be_open()
+        if self._threads is None:
+            return self._reader.ask(question)
+        must_not_be_forked(self._process, self._where)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._reader.ask, question)
+
+    def _moment(self, now: float | None) -> float:
+        return self._clock() if now is None else now
+
+    # The verbs
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        """Take in batches, each whole or not at all where its pool's policy says so."""
+
+        def job(tables: SqlTables) -> SubmitAnswer:
+            tables.expect([new for batch in batches for new in batch.tasks])
+            return steps.submit(tables, batches, self._moment(now), entropy)
+
+        return await self._do(job)
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        """Give a worker the next tasks of a pool, within every limit in force."""
+
+        def job(tables: SqlTables) -> LeaseAnswer:
+            _expect(tables, ask)
+            answer = steps.lease(tables, ask, self._moment(now), entropy)
+            self._remember(tables, answer)
+            return answer
+
+        return await self._do(job)
+
+    async def renew(
+        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
+    ) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return await self._do(
+            lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
+        )
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        """End attempts, each only with its current fence, and lease the next if asked."""
+
+        def job(tables: SqlTables) -> SettleAnswer:
+            named = [one.fence.task for one in settlements]
+            named += [one.successor.task for one in settlements if one.successor is not None]
+            tables.expect_ends(named)
+            if then is not None:
+                _expect(tables, then, leaving=len(settlements))
+            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
+            if answer.lease is not None:
+                self._remember(tables, answer.lease)
+            self._forget(answer.ended)
+            return answer
+
+        return await self._do(job)
+
+    # Together with what users keep in the same database
+
+    def _submit_over(
+        self,
+        connection: Connection,
+        batches: Sequence[Batch],
+        declare: Sequence[PoolSpec],
+        now: float | None,
+        entropy: int | None,
+    ) -> SubmitAnswer:
+        """Take in batches inside the transaction that is open on a connection of somebody's."""
+        unit = self._new_unit(connection)
+        for spec in declare:
+            steps.control(unit, Declare(spec), self._moment(now), entropy)
+        answer = steps.submit(unit, batches, self._moment(now), entropy)
+        unit.write()
+        return answer
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[L], T],
+        *,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+
+        Without the current fence it is not called. It may be called again where a transaction
+        failed, and nothing of the call before is left then.
+        """
+
+        def job(tables: SqlTables) -> _WrittenWith[T]:
+            written = _WrittenWith[T]()
+            if holds(tables, settlement.fence):
+                written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
+            if written.error is None:
+                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                self._forget(written.ended)
+            return written
+
+        written = await self._do(job)
+        if written.error is not None:
+            raise written.error
+        assert written.answer is not None  # noqa: S101 - nothing was raised
+        return written.answer, written.value
+
+    def hold(self, limit: float) -> HeldTransaction[L]:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = self._transactor(self._new_unit)
+        return HeldTransaction(transactor, self._lend, self._clock, limit)
+
+    async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
+        """Tell other processes what was stored over another connection than the writer's."""
+
+        def job(_: SqlTables) -> object:
+            self._forget(answer.ended)
+            return answer
+
+        await self._do(job)
+
+    async def recover(
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> RecoverAnswer:
+        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        return await self._do(
+            lambda tables: steps.recover(
+                tables, limit, self._moment(now), entropy, generation=generation
+            )
+        )
+
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order."""
+        return await self._do(
+            lambda tables: steps.control(tables, order, self._moment(now), entropy)
+        )
+
+    async def close(self) -> None:
+        """Let go of the database; safe twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._inline is not None:
+            self._inline.close()
+        if self._writer is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        if self._wakes is not None:
+            self._wakes.close()
+        if self._threads is not None:
+            # What is being read ends first; then nobody uses the connection any more.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._reader.close)
+            self._threads.shutdown(wait=False)
+        else:
+            self._reader.close()
+
+    def _forget(self, ended: Sequence[int]) -> None:
+        """Let go of the bodies of tasks that have ended."""
+        for identifier in ended:
+            self._bodies.pop(identifier, None)
+
+    def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
+        """Keep the bodies of what is leased: its settle will want them again."""
+        if len(self._bodies) > _BODIES_KEPT:
+            self._bodies.clear()
+        for one in (*answer.leased, *answer.claimed):
+            task = tables.glance(one.fence.task)
+            if task is not None:
+                self._bodies[task.new.id] = task.new
+
+
+class _WrittenWith(Generic[T]):
+    """What became of a handler's writes in the transaction that settles its attempt."""
+
+    value: T | None = None
+    error: BaseException | None = None
+    answer: SettleAnswer | None = None
+
+    @property
+    def wakes(self) -> Sequence[Wake]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.wakes
+
+    @property
+    def ended(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.ended
+
+    @property
+    def finished_runs(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.finished_runs
+
+    def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
+        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            self.value = write(lent)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # An error that ended the transaction ends everybody's who is in it.
+                raise
+            self.error = error
+        lent.end()
+        lent.close_cursors()
+        if self.error is not None:
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        connection.execute(f"RELEASE {SAVEPOINT}")
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Do something in a thread that nobody waits for when the loop or the process ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(answer: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(cast("T", answer))
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        answer: T | None = None
+        error: BaseException | None = None
+        try:
+            answer = work()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits is told
+            error = raised
+        # The loop may be closed by now: then nobody is there to be told.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, answer, error)
+
+    threading.Thread(target=run, name="millpond-aside", daemon=True).start()
+    return await done
+
+
+def hint_of(answers: Sequence[Any]) -> Hint:
+    """Return what other processes should hear of these answers."""
+    wakes: dict[str, Wake] = {}
+    ended: list[int] = []
+    finished: list[int] = []
+    cancelled: list[int] = []
+    interrupted: list[int] = []
+    for answer in answers:
+        for wake in getattr(answer, "wakes", ()):
+            before = wakes.get(wake.pool)
+            if before is None or wake.at < before.at:
+                wakes[wake.pool] = wake
+        ended += getattr(answer, "ended", ())
+        finished += getattr(answer, "finished_runs", ())
+        if isinstance(answer, ControlAnswer):
+            cancelled += answer.cancelled
+            interrupted += answer.interrupted
+    return Hint(
+        wakes=tuple(wakes.values()),
+        ended=tuple(ended),
+        finished_runs=tuple(finished),
+        cancelled=tuple(cancelled),
+        interrupted=tuple(interrupted),
+    )
+
+
+class Renewer:
+    """Renews from a thread, and waits there: it has a connection of its own."""
+
+    def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:
+        self._transactor = transactor
+        self._clock = clock
+
+    def renew(self, worker: str, lease: float) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return self._transactor.run(
+            lambda tables: steps.renew(tables, worker, lease, self._clock())
+        )
+
+    def close(self) -> None:
+        """Let its connection go."""
+        self._transactor.close()
+
+
+def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:
+    """Let as many tasks be read at once as this claim can take."""
+    pool = tables.pools.get(ask.pool)
+    if isinstance(pool, SqlPool):
+        spec = pool.spec
+        slots = max(spec.max_concurrent - pool.running + leaving, 0)
+        pool.sql_backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))

@@ -1,0 +1,24 @@
+"""URLs of stores as they may stand in a log."""
+
+from __future__ import annotations
+
+import re
+
+_QUERY = re.compile("[?#]")
+
+
+def shown(url: str | None) -> str:
+    """Return a URL as it may stand in a log: without a password, and without what follows a `?`."""
+    if url is None:
+        return "memory"
+    scheme, strokes, rest = url.partition("://")
+    if not strokes and "@" in url:
+        return f"{url.partition(':')[0]}:***"
+    if any("@" in part for part in _QUERY.split(rest)[1:]):
+        # Either the password has a ? in it, or the query an @: better too little than some of it.
+        return f"{scheme}{strokes}***"
+    # The last @ ends the password, whatever else is in it.
+    who, at, place = rest.rpartition("@")
+    user, colon, _ = who.partition(":")
+    path = _QUERY.split(place)[0]
+    return f"{scheme}{strokes}{user}{':***' if colon else ''}{at}{path}"

@@ -1,0 +1,39 @@
+-- What SQLite says in its own words: because it must, or because that is faster.
+
+-- A task to which nothing has happened yet; '' stands for none.
+-- name: add_queued
+INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at,
+                           owner, run, due, cancel_requested, running, attempt, runs, fresh, listed,
+                           token, grp)
+VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''),
+        ?, 0, 0, 0, 0, ?, ?, 0, ?);
+
+-- A queue entry without a task: it gets a body that says nothing, and fails when its turn comes.
+-- name: mend_1_bodies
+INSERT INTO millpond_task
+SELECT place, id, x'' FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
+    ON CONFLICT DO NOTHING;
+
+-- The counts of a pool's row are JSON, by worker.
+-- name: check_holding
+SELECT printf('pool %s says worker %s runs %d, and it runs %d',
+              p.name, h.worker, total(h.said), total(h.counted))
+  FROM millpond_pool AS p
+  JOIN (SELECT o.id AS pool, j.key AS worker, j.value AS said, 0 AS counted
+          FROM millpond_pool AS o, json_each(o.holding) AS j
+         UNION ALL
+        SELECT pool, worker, 0, count(*) FROM millpond_live WHERE running = 1
+         GROUP BY pool, worker) AS h ON h.pool = p.id
+ GROUP BY p.id, h.worker HAVING total(h.said) <> total(h.counted);
+
+-- Fair pools write one or two of these with every task, and to replace costs a fifth less.
+
+-- name: save_unit
+INSERT OR REPLACE INTO millpond_unit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_untimed_unit
+INSERT OR REPLACE INTO millpond_unit
+       (pool, unit, running, paused, blocked, held_until, tat, groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_seat
+INSERT OR REPLACE INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?);

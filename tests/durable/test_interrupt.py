@@ -1,0 +1,88 @@
+"""An interrupt reaches a handler in another process: at once, or by its renewal."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.durable import endless
+
+from millpond.store.protocol import Hint
+from millpond.store.sqlite.wake import Wakes
+
+pytestmark = pytest.mark.real_loop
+
+PATIENCE = 30.0
+LONG, SHORT = 60.0, 1.5
+"""Leases: one whose renewals are too far apart to tell in time, and one that renews often."""
+
+
+class Runner:
+    """The other process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def says(self, word: str) -> None:
+        """Wait until it says something, which must be this."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            said = await self._process.stdout.readline()
+        assert word == said.decode().strip()
+
+    async def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def running(path: Path, lease: float) -> AsyncIterator[Runner]:
+    """Start a process that works on a file."""
+    runner = Runner(
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.durable.endless", str(path), str(lease)),
+            stdout=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
+        )
+    )
+    try:
+        yield runner
+    finally:
+        await runner.kill()
+
+
+@pytest.mark.rows("CX-03")
+async def test_it_stops_a_handler_that_listens_to_nothing(tmp_path: Path) -> None:
+    """Long before the other process renews."""
+    path = tmp_path / "work.db"
+    async with running(path, LONG) as runner, endless.make(path, LONG, work=False) as mp:
+        handle = await mp.tasks["endless"].submit()
+        await runner.says("begun")
+        began = time.monotonic()
+        assert await mp.cancel(handle.id, mode="interrupt")
+        assert "cancelled" == (await handle.wait(timeout=PATIENCE)).status
+        assert time.monotonic() - began < LONG / 6
+        await runner.says("stopped")
+
+
+@pytest.mark.rows("CX-03")
+async def test_a_renewal_tells_what_no_hint_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The datagrams of the one who cancels are lost, all of them."""
+    path = tmp_path / "work.db"
+    async with running(path, SHORT) as runner, endless.make(path, SHORT, work=False) as mp:
+        handle = await mp.tasks["endless"].submit()
+        await runner.says("begun")
+        lost: list[Hint | None] = []
+        monkeypatch.setattr(Wakes, "send", lambda _, hint=None: lost.append(hint))
+        assert await mp.cancel(handle.id, mode="interrupt")
+        assert "cancelled" == (await handle.wait(timeout=PATIENCE)).status
+        await runner.says("stopped")
+        assert [(handle.id,)] == [hint.interrupted for hint in lost if hint and hint.cancelled]
