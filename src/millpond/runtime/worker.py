@@ -703,7 +703,7 @@ class Worker:
         if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
             decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
-        if runtime.shared:
+        if runtime.shared and (type(job.body) is Closure or isinstance(value, BaseException)):
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
