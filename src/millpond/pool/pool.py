@@ -652,6 +652,8 @@ class Pool:
 
     async def redrive(self, tasks: Iterable[int | Handle[Any]], /) -> int:
         """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
+        if isinstance(tasks, (int, str, Handle)):
+            raise TypeError(f"redrive() takes a list of ids or handles: [{tasks!r}]")
         chosen = tuple(one.id if isinstance(one, Handle) else one for one in tasks)
         return (await self._order(control.Redrive(chosen))).count
 
@@ -678,7 +680,7 @@ class Pool:
                 "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
             )
         if lane is None:
-            return key
+            return None if key is None else check.text("key", key)
         if not self.spec.strict:
             raise ConfigError("lane", lane, f"is unknown: pool {self.name!r} has no lanes")
         name = str(lane)

@@ -131,7 +131,11 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     changed = changed_fixed_field(pool.declared, spec)
     if changed is not None and (pool.queued or pool.running):
         field, stored, declared = changed
-        message = f"{field} of pool {spec.name!r} cannot change while tasks wait or run"
+        message = (
+            f"{field} of pool {spec.name!r} cannot change from {stored} to {declared} while "
+            f"{pool.queued + pool.running} of its tasks wait or run: let them end first, or give "
+            "the new pool another name"
+        )
         raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
     in_force = _with_limit(spec, pool.operator_limit)
     pool.declared = spec
