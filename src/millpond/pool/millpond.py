@@ -64,7 +64,7 @@ from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, steady_clock, wall_clock
-from millpond.store.clock import ForwardClock
+from millpond.store.clock import ForwardClock, ServerClock
 from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.core.audit import Record
-    from millpond.pool.address import Place
     from millpond.pool.sync import SyncMillpond
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
+    from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
 
 log = logging.getLogger("millpond")
@@ -98,7 +98,8 @@ class Millpond:
     """Pools and tasks over one store. Making it does no I/O; `async with mp:` opens the store.
 
     `None` keeps everything in this process, for as long as it is open; `sqlite:///work.db` in a
-    file that outlives it and that other processes of this machine use as well.
+    file that outlives it and that other processes of this machine use as well;
+    `postgresql://user:password@host/database` on a server, for processes of many machines.
     """
 
     def __init__(
@@ -185,9 +186,12 @@ class Millpond:
             shared = getattr(store, "shared", True) if self.shared is None else self.shared
         elif self._place is None:
             store, shared = MemoryStore(clock=clock), False
-        else:
+        elif isinstance(self._place, Path):
             clock = ForwardClock(clock, steady_clock(loop))
-            store, shared = await self._opened_place(self._place, identity.owner, clock), True
+            store, shared = await self._opened_file(self._place, identity.owner, clock), True
+        else:
+            clock = ServerClock(steady_clock(loop))
+            store, shared = await self._opened_server(self._place, clock), True
         return Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -200,20 +204,18 @@ class Millpond:
             lease=self.lease,
         )
 
-    async def _opened_place(self, place: Place, owner: str, clock: Callable[[], float]) -> Store:
-        if isinstance(place, Path):
-            return await self._opened_file(place, owner, clock)
-        raise NotSupported(
-            f"there is no PostgreSQL store yet, so {place} cannot be opened: use "
-            "sqlite:///work.db, or memory (url=None)",
-            feature="store",
-        )
-
     async def _opened_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
         from millpond.store.sqlite import SqliteStore  # noqa: PLC0415 - memory needs nothing of it
 
         return await SqliteStore.open(
             file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
+        )
+
+    async def _opened_server(self, address: Address, clock: Callable[[], float]) -> Store:
+        from millpond.store.postgres.store import PostgresStore  # noqa: PLC0415 - nor of this one
+
+        return await PostgresStore.open(
+            address, durability=self.durability, migrate=self.migrate, clock=clock
         )
 
     @property

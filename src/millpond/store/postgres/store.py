@@ -11,10 +11,10 @@ from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.transact import PostgresTransactor
-from millpond.store.rows.lent import Lent
 from millpond.store.rows.store import RowsStore
 from millpond.store.rows.tables import SqlTables
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millpond.store.rows.store import Wakes
 
 
-class PostgresStore(RowsStore[PostgresConnection, Lent]):
+class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
     """One schema of a database that many processes of many machines share.
 
     The server's clock is the time of all of them, unless another `clock` is given.
@@ -148,6 +148,5 @@ class PostgresStore(RowsStore[PostgresConnection, Lent]):
             unit.version += 1
         super()._keep(unit)
 
-    def _lend(self, connection: PostgresConnection) -> Lent:
-        connection.sync()
-        return Lent()
+    def _lend(self, connection: PostgresConnection) -> LentConnection:
+        return LentConnection(connection.driver)

@@ -1,0 +1,72 @@
+"""A connection of psycopg, lent to a handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from millpond.store.rows.lent import Lent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from psycopg.abc import Params, Query
+
+    from millpond.store.postgres.connect import Connection
+
+
+class LentCursor(psycopg.Cursor[TupleRow]):
+    """A cursor that refuses to begin, commit or roll back."""
+
+    lent: LentConnection
+
+    def execute(self, query: Query, params: Params | None = None, **options: Any) -> Self:  # noqa: ANN401 - as psycopg
+        """Execute a statement."""
+        with self.lent.use(_text(query, self)):
+            return super().execute(query, params, **options)
+
+    def executemany(self, query: Query, params_seq: Iterable[Params], **options: Any) -> None:  # noqa: ANN401 - as psycopg
+        """Execute a statement for each row."""
+        with self.lent.use(_text(query, self)):
+            super().executemany(query, params_seq, **options)
+
+
+def _text(query: Query, cursor: psycopg.Cursor[Any]) -> str:
+    if isinstance(query, str):
+        return query
+    if isinstance(query, bytes):
+        return query.decode(errors="replace")
+    as_string = getattr(query, "as_string", None)
+    return str(query) if as_string is None else str(as_string(cursor))
+
+
+class LentConnection(Lent):
+    """What a handler is given in place of the connection itself.
+
+    It knows `execute`, `executemany` and `cursor`, as psycopg does. When the handler's part is over
+    it is of no use any more.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def cursor(self) -> LentCursor:
+        """Return a new cursor."""
+        cursor = LentCursor(self._connection)
+        cursor.lent = self
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, query: Query, params: Params | None = None) -> LentCursor:
+        """Execute a statement; return its cursor."""
+        return self.cursor().execute(query, params)
+
+    def executemany(self, query: Query, params_seq: Iterable[Params]) -> LentCursor:
+        """Execute a statement for each row."""
+        cursor = self.cursor()
+        cursor.executemany(query, params_seq)
+        return cursor
