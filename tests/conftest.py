@@ -47,8 +47,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, where every store is a file, what is about the store in memory."""
-    if not stores.ON_FILES:
+    """Leave out, where every store is durable, what is about the store in memory."""
+    if not stores.DURABLE:
         return
     apart = [item for item in items if item.get_closest_marker("memory") is not None]
     items[:] = [item for item in items if item not in apart]
@@ -69,12 +69,25 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 def files_instead_of_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With MILLPOND_STORE=sqlite every Millpond that would be in memory is on a file of its own."""
     with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
-        files = stores.Files(Path(folder))
-        stores.files.append(files)
-        monkeypatch.setattr("millpond.pool.millpond.MemoryStore", stores.fresh_store)
-        yield
-        stores.files.remove(files)
-        files.close()
+        yield from _instead_of_memory(stores.Files(Path(folder)), monkeypatch)
+
+
+@pytest.fixture(autouse=stores.ON_SERVER)
+def tables_instead_of_memory(
+    postgres_schemas: Schemas, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """With MILLPOND_STORE=postgres each has tables of its own."""
+    yield from _instead_of_memory(stores.Servers(postgres_schemas), monkeypatch)
+
+
+def _instead_of_memory(
+    places: stores.Places, monkeypatch: pytest.MonkeyPatch
+) -> Generator[None, None, None]:
+    stores.places.append(places)
+    monkeypatch.setattr("millpond.pool.millpond.MemoryStore", stores.fresh_store)
+    yield
+    stores.places.remove(places)
+    places.close()
 
 
 def fast_folder() -> Path | None:

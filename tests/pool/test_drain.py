@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.pool.moments import clock
-from tests.stores import ON_FILES
+from tests.stores import DURABLE
 
 from millpond import (
     Context,
@@ -283,7 +283,7 @@ async def test_a_run_ends_whatever_else_the_pool_does() -> None:
 @pytest.mark.rows("DP-02")
 async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -> None:
     """A thousand drains under way together each return at the very moment of their last task."""
-    runs = 100 if ON_FILES else 1000
+    runs = 100 if DURABLE else 1000
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=50)
     last: dict[int, float] = {}

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.pool.stores import Watched, memory
-from tests.stores import ON_FILES
+from tests.stores import DURABLE
 
 from millpond import Millpond, Pool, Retry, bounded, fail_fast, fifo, priority, ring_buffer
 from millpond.core.errors import MillpondError
@@ -346,5 +346,5 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(
-    max_examples=10 if ON_FILES else 60, stateful_step_count=40, deadline=None
+    max_examples=10 if DURABLE else 60, stateful_step_count=40, deadline=None
 )
