@@ -32,7 +32,7 @@ _TABLES = (
 )
 _EMPTY = "; ".join(
     (
-        *(f"DELETE FROM millpond_{table}" for table in _TABLES),
+        *(f"DELETE FROM millpond_{table}" for table in _TABLES),  # noqa: S608 - names of ours
         "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0)",
     )
 )

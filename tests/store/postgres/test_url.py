@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from millpond import Millpond
-from millpond.core.errors import BadStoreURL, DriverMissing, NotSupported
+from millpond.core.errors import BadStoreURL, DriverMissing
 from millpond.store.postgres.names import LONGEST, qualified, quoted
 from millpond.store.postgres.url import address_of, is_postgres
 
@@ -153,13 +153,6 @@ def test_what_asks_for_postgresql() -> None:
     assert not is_postgres("sqlite:///work.db")
     assert not is_postgres("postgresqlx://x")
     assert not is_postgres(7)
-
-
-async def test_the_store_itself_is_to_come() -> None:
-    """A good URL is taken; opening it says that there is nothing yet."""
-    with pytest.raises(NotSupported, match="PostgreSQL"):
-        async with Millpond("postgresql://localhost/work"):
-            pass
 
 
 def test_names_are_quoted() -> None:

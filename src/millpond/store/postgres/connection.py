@@ -87,7 +87,7 @@ class Cursor:
             raise psycopg.InterfaceError("a statement was not executed: one before it had failed")
         return self._rows
 
-    def answer(self, rows: list[Row]) -> None:
+    def take_in(self, rows: list[Row]) -> None:
         """Take in what the server found."""
         self._rows = rows
 
@@ -277,16 +277,12 @@ class PostgresConnection:
             self._library.pipeline_sync()
             self._flush()
             for one in line:
-                result = self._result()
-                if result is None:
-                    raise psycopg.OperationalError("the server did not answer a statement")
+                result = self._answer()
                 if failed is None and result.status not in _SUCCEEDED:
-                    failed = self._error(result)
+                    failed = _error(result)
                     self._know_doubt(failed, last=one is line[-1])
                 status = self._take_in(one, result)
-                if self._result() is not None:
-                    raise psycopg.OperationalError("the server answered a statement twice")
-            self._result()  # it has come to the end of the line
+            self._result()  # the end of the line
             self._library.exit_pipeline_mode()
         except BaseException as broken:
             # The answers that are left would be taken for those of others.
@@ -309,9 +305,9 @@ class PostgresConnection:
             return ""
         if result.status == ExecStatus.TUPLES_OK:
             self._rows.set_pgresult(result)
-            one.cursor.answer(self._rows.load_rows(0, result.ntuples, tuple))
+            one.cursor.take_in(self._rows.load_rows(0, result.ntuples, tuple))
             return ""
-        one.cursor.answer([])
+        one.cursor.take_in([])
         self._changes += result.command_tuples or 0
         return (result.command_status or b"").decode()
 
@@ -320,12 +316,12 @@ class PostgresConnection:
         if error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
             self.in_doubt = False
 
-    def _error(self, result: PGresult) -> psycopg.Error:
-        error = error_from_result(result)
-        if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-            # The library says so itself: the connection is over.
-            return psycopg.OperationalError(str(error))
-        return error
+    def _answer(self) -> PGresult:
+        """Return the answer to one statement: each is followed by nothing."""
+        result = self._result()
+        if result is None or self._result() is not None:
+            raise psycopg.OperationalError("the server's answers do not match what it was sent")
+        return result
 
     def _result(self) -> PGresult | None:
         while self._library.is_busy():
@@ -342,7 +338,7 @@ class PostgresConnection:
     def _wait(self, *, write: bool = False) -> None:
         if not self._wait_for(write, self._silence):
             raise psycopg.OperationalError(
-                f"the server has said nothing for {self._silence:g} s: it hangs, or the network does"
+                f"the server has been silent for {self._silence:g} s: it hangs, or the network does"
             )
 
     # The driver
@@ -367,3 +363,11 @@ class PostgresConnection:
         self._line = []
         self.begun = None
         self._driver.close()
+
+
+def _error(result: PGresult) -> psycopg.Error:
+    error = error_from_result(result)
+    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+        # The library says so itself: the connection is over.
+        return psycopg.OperationalError(str(error))
+    return error

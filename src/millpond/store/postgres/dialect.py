@@ -39,10 +39,7 @@ class PostgresDialect(Dialect, frozen=True):
 @cache
 def dialect_of(schema: str) -> PostgresDialect:
     """Return how a store in this schema is asked."""
-    said = {
-        name: _in(schema, text)
-        for name, text in spoken(_say, _PACKAGE, "own.sql").items()
-    }
+    said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, "own.sql").items()}
     for_many = statements(_PACKAGE, "many.sql")
     return PostgresDialect(
         sql=said,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -10,12 +11,12 @@ from psycopg.rows import TupleRow
 from millpond.store.rows.lent import Lent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Self
 
     from psycopg.abc import Params, Query
 
-    from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.connection import PostgresConnection
 
 
 class LentCursor(psycopg.Cursor[TupleRow]):
@@ -23,12 +24,12 @@ class LentCursor(psycopg.Cursor[TupleRow]):
 
     lent: LentConnection
 
-    def execute(self, query: Query, params: Params | None = None, **options: Any) -> Self:  # noqa: ANN401 - as psycopg
+    def execute(self, query: Any, params: Params | None = None, **options: Any) -> Self:  # noqa: ANN401
         """Execute a statement."""
         with self.lent.use(_text(query, self)):
             return super().execute(query, params, **options)
 
-    def executemany(self, query: Query, params_seq: Iterable[Params], **options: Any) -> None:  # noqa: ANN401 - as psycopg
+    def executemany(self, query: Query, params_seq: Iterable[Params], **options: Any) -> None:  # noqa: ANN401
         """Execute a statement for each row."""
         with self.lent.use(_text(query, self)):
             super().executemany(query, params_seq, **options)
@@ -50,13 +51,20 @@ class LentConnection(Lent):
     it is of no use any more.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PostgresConnection) -> None:
         super().__init__()
         self._connection = connection
 
+    @contextmanager
+    def use(self, statement: str) -> Iterator[None]:
+        """Have the connection for one statement, once nothing of ours stands in line before it."""
+        with super().use(statement):
+            self._connection.sync()
+            yield
+
     def cursor(self) -> LentCursor:
         """Return a new cursor."""
-        cursor = LentCursor(self._connection)
+        cursor = LentCursor(self._connection.driver)
         cursor.lent = self
         self._cursors.add(cursor)
         return cursor

@@ -19,4 +19,6 @@ def to_write(schema: str) -> int:
 
 
 def _number(what: str) -> int:
-    return int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(what.encode(), digest_size=8).digest(), "big", signed=True
+    )

@@ -149,4 +149,4 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         super()._keep(unit)
 
     def _lend(self, connection: PostgresConnection) -> LentConnection:
-        return LentConnection(connection.driver)
+        return LentConnection(connection)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millpond.core.errors import MillpondError, StoreError, StoreLocked
+from millpond.core.errors import StoreError, StoreLocked
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
 from millpond.store.postgres.lock import to_write

@@ -231,7 +231,7 @@ SELECT sentence('task %s was submitted at %s, and the latest moment is %s',
                 l.id, l.submitted_at, m.latest)
   FROM millpond_meta AS m JOIN millpond_live AS l ON l.submitted_at > m.latest
  UNION ALL
-SELECT sentence('%s rows are in millpond_meta', count(*)) FROM millpond_meta HAVING count(*) <> 1;
+SELECT sentence('of the row that there must be one of there are %s', count(*)) FROM millpond_meta HAVING count(*) <> 1;
 
 -- name: check_audit
 SELECT sentence('the audit says %s records, and its last position is %s', m.records, max(a.position))

@@ -1,0 +1,390 @@
+"""The PostgreSQL store: its writer, its clock, who else writes, and servers that come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from millpond.core.control import Cancel, Declare, Join, Pause
+from millpond.core.errors import (
+    OutcomeUnknown,
+    StoreClosed,
+    StoreLocked,
+    StoreUnreachable,
+    UnknownPool,
+    UnstorableText,
+)
+from millpond.core.lease import LeaseAsk
+from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled, Settlement
+from millpond.core.spec import PoolSpec
+from millpond.core.task import Call, NewTask
+from millpond.store.postgres.connect import Patience, connect
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.lock import to_write
+from millpond.store.postgres.names import qualified
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.url import Address, address_of
+from millpond.store.protocol import Batch
+from millpond.store.rows.recount import check_rows
+from millpond.testing.files import TakingTurns
+from millpond.testing.postgres import OwnServer
+from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+from millpond.testing.simulation import memory_store, same_story, simulate_on
+
+pytestmark = pytest.mark.real_loop
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
+    """Give empty tables; in the end what they say of each other must fit."""
+    taken = postgres_schemas.take()
+    yield taken
+    wrong = taken.wrong()
+    postgres_schemas.give_back(taken)
+    assert [] == wrong
+
+
+@pytest.fixture
+def address(schema: Schema) -> Address:
+    """Give their address."""
+    return schema.address
+
+
+@asynccontextmanager
+async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStore]:
+    """Open a store with its threads, and a pool and a worker in it."""
+    store = PostgresStore(address, **options)
+    try:
+        await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
+        await store.control(Join("w", 60.0, owner="me"))
+        yield store
+    finally:
+        await store.close()
+
+
+def task(identifier: int, **options: Any) -> Batch:
+    """A batch of one task."""
+    return Batch(tasks=(NewTask(id=identifier, pool="p", call=Call("work"), **options),))
+
+
+ASK = LeaseAsk(pool="p", worker="w", want=5)
+
+
+async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) -> None:
+    """Through the writer's thread and the reader's."""
+    async with opened(address) as store:
+        await asyncio.gather(*(store.submit([task(n)]) for n in range(1, 41)))
+        leased = (await store.lease(ASK)).leased
+        assert [1, 2, 3, 4, 5] == sorted(one.fence.task for one in leased)
+        ended = [Settlement(fence=one.fence, event=Event.COMPLETE, result=b"1") for one in leased]
+        answer = await store.settle(ended, then=ASK)
+        assert (Settled.APPLIED,) * 5 == answer.settled
+        assert answer.lease is not None
+        assert 5 == len(answer.lease.leased)
+        assert ("completed", "running", "queued", "unknown") == await store.view.status(
+            [1, 6, 11, 99]
+        )
+        view = await store.view.pool("p")
+        assert view is not None
+        assert (30, 5, 5) == (view.queued, view.running, view.kept)
+
+
+async def test_it_is_all_there_when_it_is_opened_again(address: Address) -> None:
+    """By a store that may not migrate, too: there is nothing to migrate."""
+    async with opened(address) as store:
+        await store.submit([task(1)])
+    async with opened(address, may_migrate=False) as store:
+        assert ("queued",) == await store.view.status([1])
+
+
+async def test_an_error_of_one_is_not_that_of_the_others(address: Address) -> None:
+    """Though they were in one transaction: a NUL cannot be stored, and the rest can."""
+    async with opened(address) as store:
+        answers = await asyncio.gather(
+            store.submit([task(1)]),
+            store.control(Join("a\0b", 60.0)),
+            store.control(Pause("nowhere")),
+            store.submit([task(2)]),
+            return_exceptions=True,
+        )
+        kinds = [type(one) for one in answers if isinstance(one, Exception)]
+        assert [UnstorableText, UnknownPool] == kinds
+        assert ("queued", "queued") == await store.view.status([1, 2])
+        assert {"w"} == await store.view.workers()
+
+
+async def test_a_closed_store_says_so(address: Address) -> None:
+    """To those who write and to those who read."""
+    async with opened(address) as store:
+        pass
+    with pytest.raises(StoreClosed):
+        await store.submit([task(1)])
+    with pytest.raises(StoreClosed):
+        await store.view.status([1])
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("verbs_each", [1, 3])
+async def test_two_stores_in_turns_tell_the_story_of_one(
+    schema: Schema, seed: int, verbs_each: int
+) -> None:
+    """Whoever wrote last, the other sees it: the story is the memory store's."""
+    lived = await simulate_on(seed, memory_store(), steps=60)
+    both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=verbs_each)
+    try:
+        await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
+async def test_what_is_known_is_kept_while_nobody_else_writes(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own writes are no news; those of another are, also where they undid what it knew."""
+    mine, other = InlinePostgresStore(schema), InlinePostgresStore(schema)
+    made: list[object] = []
+    new_unit = PostgresStore._new_unit
+
+    def noted(store: PostgresStore, *asked: Any) -> Any:
+        made.append(store)
+        return new_unit(store, *asked)
+
+    monkeypatch.setattr(PostgresStore, "_new_unit", noted)
+    await mine.control(Declare(PoolSpec(name="p", max_concurrent=5)))
+    await mine.submit([task(1)])
+    await mine.submit([task(2)])
+    await mine.view.status([1])
+    await mine.recover()
+    assert [mine] == made
+    await other.control(Cancel((1,)))
+    await mine.control(Join("w", 60.0))
+    assert [mine, other, mine] == made
+    assert [2] == [one.fence.task for one in (await mine.lease(ASK)).leased]
+    assert [mine, other, mine] == made
+    await mine.close()
+    await other.close()
+
+
+async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> None:
+    """Once for all of it; who did nothing wrote nothing."""
+    async with opened(address) as store:
+        other = InlinePostgresStore(schema)
+        await store.changed()
+        assert not await store.changed()
+        await other.submit([task(1)])
+        await other.submit([task(2)])
+        assert await store.changed()
+        assert not await store.changed()
+        await other.recover()
+        assert not await store.changed()
+        await other.close()
+
+
+async def test_it_goes_by_the_servers_clock(address: Address) -> None:
+    """Whatever the clock of this machine says."""
+    async with opened(address) as store:
+        with connect(address) as connection:
+            asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+            ((before,),) = connection.execute(asked).fetchall()
+            await store.submit([task(1)])
+            ((after,),) = connection.execute(asked).fetchall()
+        found = await store.view.task(1)
+        assert found is not None
+        assert before - 0.001 <= found.submitted_at <= after + 0.001
+
+
+async def test_who_cannot_have_his_turn_is_told(address: Address) -> None:
+    """And what he wanted is not done."""
+    async with opened(address, patience=Patience(lock=0.2)) as store:
+        with connect(address) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [to_write(address.schema)])
+            with pytest.raises(StoreLocked, match="pg_stat_activity") as caught:
+                await store.submit([task(1)])
+            assert 0.2 == caught.value.waited
+            assert ("unknown",) == await store.view.status([1])
+        await store.submit([task(1)])
+
+
+def end_all(address: Address) -> None:
+    """End every session of a database but the one that asks."""
+    with connect(address) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+@pytest.fixture
+def alone(postgres_url: str) -> Address:
+    """Give the address of a database whose sessions are all ours to end."""
+    return address_of(postgres_url)
+
+
+async def test_connections_that_were_ended_while_idle_are_not_missed(alone: Address) -> None:
+    """Those who write and those who read have new ones, and nobody is told."""
+    async with opened(alone) as store:
+        await store.submit([task(1)])
+        await store.view.status([1])
+        renewer = store.renewer()
+        assert (await asyncio.to_thread(renewer.renew, "w", 60.0)).alive
+        end_all(alone)
+        await store.submit([task(2)])
+        assert ("queued", "queued") == await store.view.status([1, 2])
+        assert (await asyncio.to_thread(renewer.renew, "w", 60.0)).alive
+        renewer.close()
+
+
+async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
+    """Who asks meanwhile is told so; afterwards it goes on."""
+    with OwnServer(own.programs) as spare:
+        async with opened(address_of(spare.url)) as store:
+            await store.submit([task(1)])
+            spare.crash()
+            with pytest.raises(StoreUnreachable):
+                await store.submit([task(2)])
+            with pytest.raises(StoreUnreachable):
+                await store.view.status([1])
+            spare.start()
+            await store.submit([task(2)])
+            assert ("queued", "queued") == await store.view.status([1, 2])
+
+
+async def test_a_commit_whose_answer_is_lost_is_told_as_unknown(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next verb begins anew, with what is there."""
+    store = InlinePostgresStore(schema)
+    await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
+    commit = PostgresConnection.commit
+
+    def lost(connection: PostgresConnection) -> str:
+        commit(connection)
+        connection.in_doubt = True
+        connection.driver.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresConnection, "commit", lost)
+        with pytest.raises(OutcomeUnknown, match="idempotency key"):
+            await store.submit([task(1)])
+    assert ("queued",) == await store.view.status([1])
+    await store.submit([task(2)])
+    assert ("queued", "queued") == await store.view.status([1, 2])
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", [psycopg.errors.DeadlockDetected, psycopg.errors.AdminShutdown])
+def test_what_may_pass_is_tried_once_more(
+    address: Address, schema: Schema, kind: type[psycopg.Error]
+) -> None:
+    """A transaction that was in another's way, and a connection that was lost."""
+
+    class Unit:
+        def write(self) -> None: ...
+
+        def committed(self) -> None: ...
+
+    transactor: PostgresTransactor[Unit] = PostgresTransactor(
+        address, dialect_of(address.schema), schema.connection, lambda _: Unit(), patience=1.0
+    )
+    calls: list[int] = []
+
+    def job(_: Unit) -> str:
+        calls.append(1)
+        if len(calls) < 2:
+            code = {"DeadlockDetected": "40P01", "AdminShutdown": "57P01"}[kind.__name__]
+            transactor.connection.execute(
+                f"DO $$ BEGIN RAISE EXCEPTION 'told' USING ERRCODE = '{code}'; END $$"
+            ).fetchall()
+        return "done"
+
+    assert "done" == transactor.run(job)
+    assert [1, 1] == calls
+    transactor.close()
+
+
+async def test_it_mends_what_does_not_fit_together(address: Address) -> None:
+    """While it is open."""
+    async with opened(address) as store:
+        await store.submit([task(1)])
+        with connect(address) as connection:
+            wrong = "UPDATE millpond_pool SET live = 7, ready = 3"
+            connection.execute(qualified(wrong, address.schema).encode())
+        found = await store.mend()
+        assert any("7 live" in said for said in found)
+        assert () == await store.mend()
+        assert 1 == len((await store.lease(ASK)).leased)
+
+
+async def test_what_a_handler_writes_is_committed_with_its_completion(address: Address) -> None:
+    """Or not at all, where it raises."""
+    add = "INSERT INTO public.own VALUES (%s)"
+    with connect(address) as connection:
+        connection.execute("CREATE TABLE public.own (value bigint)")
+    async with opened(address) as store:
+        await store.submit([task(1), task(2)])
+        first, second = (await store.lease(ASK)).leased
+
+        def failing(lent: Any) -> None:
+            lent.execute(add, [1])
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            await store.settle_with(Settlement(fence=first.fence, event=Event.COMPLETE), failing)
+        answer, value = await store.settle_with(
+            Settlement(fence=second.fence, event=Event.COMPLETE),
+            lambda lent: lent.execute(add + " RETURNING value", [2]).fetchone(),
+        )
+        assert ((Status.COMPLETED,), (2,)) == (answer.after, value)
+        assert ("running", "completed") == await store.view.status([1, 2])
+    with connect(address) as connection:
+        found = connection.execute("SELECT value FROM public.own").fetchall()
+        connection.execute("DROP TABLE public.own")
+    assert [(2,)] == found
+
+
+async def test_names_with_quotes_and_of_63_bytes_are_names(own_url: str) -> None:
+    """Of the schema."""
+    for name in ('it\'s "mine"; --', "ü" * 31 + "x"):
+        address = msgspec.structs.replace(address_of(own_url), schema=name)
+        async with opened(address) as store:
+            await store.submit([task(1)])
+            assert 1 == len((await store.lease(ASK)).leased)
+            assert () == await store.mend()
+            connection = store._open()
+            assert [] == check_rows(connection, dialect_of(name))
+            connection.close()
+
+
+async def test_writers_in_threads_of_many_stores_take_turns(address: Address) -> None:
+    """Every task is leased once, whoever asks."""
+    async with opened(address) as store:
+        await store.submit(
+            [Batch(tasks=tuple(NewTask(id=n, pool="p", call=Call("w")) for n in range(1, 101)))]
+        )
+        got: list[int] = []
+
+        async def work(name: str) -> None:
+            mine = PostgresStore(address)
+            await mine.control(Join(name, 60.0))
+            ask = LeaseAsk(pool="p", worker=name, want=2)
+            leased = (await mine.lease(ask)).leased
+            while leased or len(got) < 100:
+                got.extend(one.fence.task for one in leased)
+                ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+                answer = await mine.settle(ended, then=ask)
+                assert answer.lease is not None
+                leased = answer.lease.leased
+            await mine.close()
+
+        await asyncio.gather(*(work(f"w{n}") for n in range(3)))
+        assert list(range(1, 101)) == sorted(got)
