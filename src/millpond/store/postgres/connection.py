@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from millpond.store.postgres.values import Sent
 
 Row = tuple[Any, ...]
+_Question = tuple[str, tuple[Any, ...]]
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
 _NO_ARGUMENTS: tuple[()] = ()
+
+_MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
+"""How many questions a transaction begins with at most, of how many rows and bytes of a body."""
 
 
 def _waiting(socket: int) -> Callable[[bool, float | None], object]:
@@ -86,6 +90,14 @@ class Cursor:
         if self._rows is None:
             raise psycopg.InterfaceError("a statement was not executed: one before it had failed")
         return self._rows
+
+    def is_small(self) -> bool:
+        """Return whether its rows are here, and to read them again would cost little."""
+        rows = self._rows
+        if not rows:
+            return rows is not None
+        last = rows[0][-1]
+        return len(rows) <= _FEW and not (isinstance(last, bytes) and len(last) > _SMALL)
 
     def take_in(self, rows: list[Row]) -> None:
         """Take in what the server found."""
@@ -150,6 +162,15 @@ class PostgresConnection:
         self._rows = Transformer(driver)
         self._plans: dict[str, _Plan] = {}
         self._line: list[_InLine] = []
+        self._owed: list[_InLine] = []
+        """What was sent to its end, and whose answers nobody has waited for."""
+        self._reads_only = False
+        self._read: dict[_Question, Cursor] | None = None
+        """What was asked in this transaction before it wrote, while that is noted."""
+        self._read_before: set[_Question] = set()
+        self._expected: list[_Question] = []
+        self._foreseen: dict[_Question, Cursor] = {}
+        """Answers to questions of which we think that they will be asked in this transaction."""
         self._changes = 0
         self._certainly_changed = False
         self.begun: Begun | None = None
@@ -162,8 +183,8 @@ class PostgresConnection:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open: what stands in line is part of one."""
-        if self._line:
-            return True
+        if self._line or self._owed:
+            return bool(self._line)
         status = self._library.transaction_status
         return status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
@@ -177,15 +198,21 @@ class PostgresConnection:
 
     def execute(self, statement: str, parameters: Sequence[Any] = _NO_ARGUMENTS, /) -> Cursor:
         """Put a statement in line; what ends a transaction is waited for."""
+        if statement.startswith("SELECT "):
+            return self._ask(statement, parameters)
         if statement == "ROLLBACK":
             return self._roll_back()
         cursor = self._send(statement, [sent(value) for value in parameters])
-        if statement.startswith("BEGIN") and self._settings:
+        if statement.startswith("BEGIN "):
+            self._reads_only = statement.endswith(" READ ONLY")
             self._set()
+        else:
+            self._foresee_nothing()
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
         """Put a statement in line for each row, or one for all rows where there is such a one."""
+        self._foresee_nothing()
         for_all = self._many.get(statement)
         if for_all is not None:
             if arguments := columns(rows):
@@ -202,38 +229,90 @@ class PostgresConnection:
         All in one go. `lock` waits, so that `look`, which comes after it, sees whatever was
         committed by those before. What another one commits meanwhile must be seen: hence the level.
         """
+        expected, self._expected, self._read = self._expected, [], None
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         self.execute(lock)
-        now, version, *meta = self.execute(look).fetchone() or (0.0, None)
+        looked = self._send(look, [])
+        self._foreseen = {
+            question: self._send(question[0], [sent(value) for value in question[1]])
+            for question in expected
+        }
+        now, version, *meta = looked.fetchone() or (0.0, None)
         self.begun = Begun(now, version, None if version is None else tuple(meta))
         return self.begun
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""
         self.in_doubt, self.begun = True, None
+        self._foresee_nothing()
         self._send("COMMIT", [])
         return self.sync()
 
     def _roll_back(self) -> Cursor:
         self.begun = None
+        self._foresee_nothing()
         with contextlib.suppress(psycopg.Error):
             # What stands in line was sent already; if it fails, so much the better.
             self.sync()
         cursor = self._send("ROLLBACK", [])
-        self.sync()
+        if self._reads_only and not self.closed:
+            # There is nothing to know about it.
+            self._owed, self._line = self._line, []
+            self._dispatch()
+        else:
+            self.sync()
         return cursor
 
     def _set(self) -> None:
-        assert self._settings is not None  # noqa: S101 - the caller has looked
+        if not self._settings:
+            return
         last = 2 * len(self._settings)
         calls = ", ".join(f"set_config(${n}, ${n + 1}, true)" for n in range(1, last, 2))
         values = [sent(text) for pair in self._settings.items() for text in pair]
         self._send(f"SELECT {calls}", values)
 
+    # Foresight
+
+    def note_reads(self) -> None:
+        """Note what this transaction reads: the next one may well begin with the same questions.
+
+        Who shares a store with others reads the same few rows at the beginning of every
+        transaction, as those may have changed them. Asked for at once they cost one way to the
+        server, and not one each.
+        """
+        self._read = {}
+
+    def _ask(self, statement: str, parameters: Sequence[Any]) -> Cursor:
+        if self._read is None and not self._foreseen:
+            return self._send(statement, [sent(value) for value in parameters])
+        question = (statement, tuple(parameters))
+        cursor = self._foreseen.pop(question, None)
+        if cursor is None:
+            cursor = self._send(statement, [sent(value) for value in parameters])
+        if self._read is not None and len(self._read) < _MOST_EXPECTED:
+            self._read[question] = cursor
+        return cursor
+
+    def _foresee_nothing(self) -> None:
+        """Forget what was read ahead: from now on it may be otherwise."""
+        if self._foreseen:
+            self._foreseen = {}
+        if self._read is not None:
+            # What is asked twice in a row will be asked again.
+            before, self._read_before = self._read_before, set(self._read)
+            self._expected = [
+                question
+                for question, cursor in self._read.items()
+                if question in before and cursor.is_small()
+            ]
+            self._read = None
+
     # The line
 
     def _send(self, statement: str, arguments: list[Sent]) -> Cursor:
         library = self._library
+        if self._owed:
+            self._collect_owed()
         if not self._line:
             if self.closed:
                 raise psycopg.OperationalError("the connection is closed")
@@ -267,15 +346,33 @@ class PostgresConnection:
 
         The first error is raised when all answers are there.
         """
-        line, self._line = self._line, []
-        if not line:
+        if self._owed:
+            self._collect_owed()
+        if not self._line:
             return ""
         self._certainly_changed = False
-        failed: psycopg.Error | None = None
-        status = ""
+        self._dispatch()
+        line, self._line = self._line, []
+        return self._collect(line)
+
+    def _dispatch(self) -> None:
+        """Send what stands in line."""
         try:
             self._library.pipeline_sync()
             self._flush()
+        except BaseException:
+            self.close()
+            raise
+
+    def _collect_owed(self) -> None:
+        owed, self._owed = self._owed, []
+        self._collect(owed)
+
+    def _collect(self, line: list[_InLine]) -> str:
+        """Take in the answers to what was sent; return the status of the last."""
+        failed: psycopg.Error | None = None
+        status = ""
+        try:
             for one in line:
                 result = self._answer()
                 if failed is None and result.status not in _SUCCEEDED:
@@ -360,7 +457,7 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Let it go; safe twice."""
-        self._line = []
+        self._line, self._owed = [], []
         self.begun = None
         self._driver.close()
 

@@ -133,7 +133,10 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
     def _new_unit(
         self, connection: Connection, bodies: dict[int, NewTask] | None = None
     ) -> SqlTables:
-        begun = connection.begun if isinstance(connection, PostgresConnection) else None
+        begun = None
+        if isinstance(connection, PostgresConnection):
+            begun = connection.begun
+            connection.note_reads()
         return SqlTables(
             connection,
             self._schema,

@@ -59,6 +59,10 @@ _LIVE = (_QUEUED, _RUNNING)
 _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
+_OF_NO_POOL = frozenset(
+    {"latest", "workers_joined", "_next_group", "_next_claim", "_told", "leader"}
+)
+
 _PAGE = 1000
 
 REMOVED_KEPT = 20_000
@@ -692,7 +696,8 @@ class SqlTables(Tables):
         """Bodies of tasks that this process leased: they never change, so they need no reading."""
         self.written = False
         """Whether it has sent something to the file since it was last committed."""
-        self._take_in_meta(meta or self._stored_meta())
+        if not readonly:
+            self._take_in_meta(meta or self._stored_meta())
         self.pools = SqlPools(self)
         self.tasks = SqlTasks(self)
         self.removed = SqlRemoved(self)
@@ -717,6 +722,13 @@ class SqlTables(Tables):
         self.endings = Endings()
         self.begun = set()
         self._asked = {}
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever that is
+        """Read what belongs to no pool when it is first asked for: who only reads seldom does."""
+        if name not in _OF_NO_POOL or "_meta" in self.__dict__:
+            raise AttributeError(name)
+        self.read_meta()
+        return self.__dict__[name]
 
     def read_meta(self) -> None:
         """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
