@@ -23,11 +23,15 @@ demo: venv      ## see it work; ARGS="..." is passed on
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
 	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(QUICK:%=tests/pool/test_%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(QUICKEST:%=tests/pool/test_%.py))
 
-QUICK := control dead_letters lanes limits retry runs submit cancel idempotency
+# Tests in which days pass ask a server a hundred thousand times.
+QUICKEST := control lanes limits submit cancel idempotency
+QUICK    := $(QUICKEST) dead_letters retry runs
 
-test-stores: venv  ## tests of pools on SQLite instead of memory; `make test` runs a quick part of it
-	@MILLPOND_STORE=sqlite $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS)
+test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
+	@for store in sqlite postgres; do \
+	    MILLPOND_STORE=$$store $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS) || exit 1; done
 
 lint: venv      ## ruff, mypy --strict, import arrows
 	@$(PY) -m ruff check $(CODE)
