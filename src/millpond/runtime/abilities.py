@@ -8,6 +8,7 @@ is done without: more slowly, never less correctly.
     changed()     whether others wrote since it was last asked; the one thing an idle process asks
     mend()        put right what does not fit together; what that was
     listen(tell)  hints of other processes, told on the loop
+    hears()       whether no hint is lost as things stand, so that silence tells something
     elects        whether one of the processes leads maintenance; those that renew apart do
     submit_within(connection, batches)  a submit inside a transaction of the caller's, in his thread
     settle_with(settlement, write)      a settle in one transaction with what a handler writes
@@ -96,6 +97,7 @@ class Abilities:
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
+        self.hears: Callable[[], bool] | None = getattr(store, "hears", None)
         self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
         self.submit_within: Callable[..., tuple[SubmitAnswer, Any]] | None
         self.submit_within = getattr(store, "submit_within", None)

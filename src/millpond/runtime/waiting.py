@@ -107,6 +107,11 @@ class Waiting:
         """Return whether somebody in this process waits for a task."""
         return task in self._tasks
 
+    @property
+    def anybody(self) -> bool:
+        """Whether anybody in this process waits for anything."""
+        return bool(self._tasks or self._runs or self._everything)
+
     def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
         """Hear of every end from now on, under a key; None = no longer."""
         if listener is None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psycopg
 
+from millpond.core.errors import MillpondError
 from millpond.store.hints import Pending, sound
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.names import LONGEST
@@ -131,9 +132,8 @@ class Wakes:
         self._tell = tell
         self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
 
-    @property
     def hears(self) -> bool:
-        """Whether it would hear the others: silence then means that they have nothing to say."""
+        """Return whether it would hear the others, so that silence means that nothing happens."""
         if self._listener is None or not self._listener.connected:
             return False
         since = self._awaited_since
@@ -173,18 +173,20 @@ class Wakes:
 
     def _flushed(self) -> bool:
         """Send what is to be said; False if that must be tried again."""
-        connection = self._connection()
-        if connection is None or connection.closed:
-            return False
-        pending, self._pending = self._pending, Pending()
-        if self._awaited_since is None and self._listener is not None and self._listener.connected:
+        told = messages(self._pending.hint(), self._name)
+        listener = self._listener
+        if self._awaited_since is None and listener is not None and listener.connected:
+            # Before it is sent: by then it may be heard.
             self._awaited_since = time.monotonic()
         try:
-            connection.execute(NOTIFY, [self._channel, messages(pending.hint(), self._name)])
-        except psycopg.Error as error:
+            connection = self._connection()
+            if connection is None:
+                return False
+            connection.execute(NOTIFY, [self._channel, told])
+        except (psycopg.Error, MillpondError) as error:
             log.debug("a hint for %s was not sent: %s", self._address, error)
-            self._pending.add(Hint(more=True))
             return False
+        self._pending = Pending()
         return True
 
     # --- hearing ----------------------------------------------------------------------------------

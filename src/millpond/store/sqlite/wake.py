@@ -87,6 +87,10 @@ class Wakes:
             self._do_without(error)
         _OPEN.add(self)
 
+    def hears(self) -> bool:
+        """Never for certain: whose queue is full is told nothing."""
+        return False
+
     @property
     def open(self) -> bool:
         """Whether hints can be sent."""
