@@ -9,6 +9,10 @@ from tests.runtime.test_fleet_hints import AT_ONCE, FLOOR, declared, now, ship_o
 
 from millpond import Millpond
 from millpond.runtime.poll import IDLE_FLOOR
+from millpond.store.protocol import Hint
+
+RESTED = 96.0
+"""Seconds after which who rests has just looked, and does so next some nine seconds later."""
 
 
 def asked_of(*mps: Millpond) -> Counter[str]:
@@ -65,7 +69,7 @@ async def test_who_rests_hears_of_work_at_once() -> None:
     declared(client)
     declared(worker)
     async with client, worker:
-        await asyncio.sleep(95)
+        await asyncio.sleep(RESTED)
         began = now()
         handle = await client.tasks["job"].submit()
         assert worker.runtime.owner == (await handle.wait(timeout=60)).result
@@ -97,11 +101,24 @@ async def test_one_who_is_told_nothing_any_more_stops_resting() -> None:
     mp = harbour.millpond(work=False)
     declared(mp)
     async with mp:
-        await asyncio.sleep(95)
+        await asyncio.sleep(RESTED)
         harbour.hears = False
         before = asked_of(mp)
         await asyncio.sleep(10.5)
         assert 10 <= (asked_of(mp) - before)["changed"] <= 12
+
+
+async def test_who_hears_something_looks_soon() -> None:
+    """It may be the first of many things, of which not all can be told."""
+    harbour = harbour_that_is_heard()
+    mp, other = harbour.millpond(work=False), harbour.millpond(work=False)
+    declared(mp)
+    async with mp, other:
+        await asyncio.sleep(RESTED)
+        before = asked_of(mp)
+        harbour.sent(ship_of(other), Hint(ended=(1,)))
+        await asyncio.sleep(FLOOR)
+        assert 1 == (asked_of(mp) - before)["changed"]
 
 
 async def test_a_lost_hint_costs_one_who_rests_no_more_than_its_floor() -> None:
@@ -114,7 +131,7 @@ async def test_a_lost_hint_costs_one_who_rests_no_more_than_its_floor() -> None:
     async with AsyncExitStack() as stack:
         for mp in (client, *fleet):
             await stack.enter_async_context(mp)
-        await asyncio.sleep(95)
+        await asyncio.sleep(RESTED)
         harbour.hints = False
         began = now()
         handle = await client.tasks["job"].submit()
@@ -130,7 +147,7 @@ async def test_what_expires_of_others_is_seen_to_in_time() -> None:
     declared(worker)
     async with client, worker:
         await client.get_pool("work").pause()
-        await asyncio.sleep(95)
+        await asyncio.sleep(RESTED)
         handle = await client.tasks["job"].options(expires_in=3.0).submit()
         began = now()
         await handle.wait(timeout=60)

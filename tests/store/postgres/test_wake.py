@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import IO, Any
@@ -330,10 +331,13 @@ async def test_an_ear_that_was_ended_comes_back_by_itself(
     caplog.set_level(logging.INFO, "millpond.postgres")
     ear, speaker = await opened("a").listening(), opened("b")
     for _ in range(2):
+        ear.wakes.send(Hint())
+        await until(ear.wakes.hears)
         with connect(ear.address) as other:
             other.execute("SELECT pg_terminate_backend(%s)", [ear.session()])
         speaker.wakes.send(ENDED)
         await ear.heard(LOOK)
+        assert not ear.wakes.hears()  # not before something came back
         speaker.wakes.send(Hint(ended=(2,)))
         assert Hint(ended=(2,)) == await ear.next()
     assert 2 == caplog.text.count("tells nothing of other processes")
@@ -448,6 +452,7 @@ async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
     process, early = await opened("a").listening(), opened("b")
     early.wakes.listen(early.hints.put_nowait, asyncio.get_running_loop())
     early.wakes.close()
+    await until(lambda: "millpond-listener" not in {t.name for t in threading.enumerate()})
     process.wakes.close()
     process.wakes.close()
     assert process.wakes.send(ENDED) is None

@@ -41,7 +41,7 @@ log = logging.getLogger("millpond.postgres")
 PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two messages; what happens in between goes together into the second."""
 
-SHARE = 0.05
+SHARE = 0.2
 """The part of its time that a writer may spend on messages: over a slow network there are fewer."""
 
 TRY_AGAIN = 1.0
