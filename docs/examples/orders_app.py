@@ -21,7 +21,7 @@ def in_stock(number: int) -> bool:
 
 @orders.task(key="number")
 async def pack(ctx: Context, number: int) -> str:
-    await asyncio.sleep(3)  # the slow part
+    await asyncio.sleep(8)  # the slow part
     if not in_stock(number):
         raise LookupError("nothing left to pack")
     return f"order {number} packed in attempt {ctx.attempt}"

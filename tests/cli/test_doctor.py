@@ -45,6 +45,29 @@ def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[s
     assert "wrong: " in capsys.readouterr().out
 
 
+def test_a_damaged_file_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether that is seen at once or only when its rows are read; no traceback."""
+    whole = file.read_bytes()
+    for keep in (10_000, 3 * 4096):
+        file.write_bytes(whole[:keep] + b"\xaa" * (len(whole) - keep if keep % 4096 == 0 else 0))
+        assert Exit.BROKE == main([f"sqlite:///{file}"])
+        assert f"wrong: MILL-047 {file} is damaged" in capsys.readouterr().out
+
+
+def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    """Also how its journal is kept; and it is not called outdated."""
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE letters (text)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(Refusal, match="without tables of Millpond") as refused:
+        main([f"sqlite:///{path}"])
+    assert Exit.STORE is refused.value.code
+    assert before == path.read_bytes()
+    assert [path] == list(tmp_path.iterdir())
+
+
 def test_an_old_library_and_a_large_wal_are_risks(tmp_path: Path) -> None:
     """Each is told with what to do; a new library and no WAL are none."""
     path = tmp_path / "work.db"

@@ -88,11 +88,13 @@ def test_the_application_of_the_documentation_is_served(tmp_path: Path) -> None:
         "mail_app", "--once", "--store", "sqlite:///other.db", cwd=tmp_path, PYTHONPATH=path
     ) as worker:
         assert Exit.CLEAN == worker.ended()
-        assert "serving mail of mail_app from sqlite:///other.db, each pool up to" in worker.told
+        where = f"sqlite:///{tmp_path}/other.db"
+        assert f"serving mail of mail_app from {where}, each pool up to" in worker.told
         assert "stopped: 0 completed" in worker.told
     with running("mail_app:mp", "--once", cwd=tmp_path, PYTHONPATH=path) as worker:
         assert Exit.CLEAN == worker.ended()
-        assert "serving mail of mail_app:mp from sqlite:///mail.db, each pool up to" in worker.told
+        where = f"sqlite:///{tmp_path}/mail.db"
+        assert f"serving mail of mail_app:mp from {where}, each pool up to" in worker.told
         assert "stopped: 1 completed" in worker.told
 
 

@@ -20,7 +20,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         program = (ROOT / "docs/examples/orders_app.py").read_text("utf-8")
-        hurried = program.replace("sleep(3)", "sleep(2)").replace("initial=1.0", "initial=0.1")
+        hurried = program.replace("sleep(8)", "sleep(2)").replace("initial=1.0", "initial=0.1")
         assert program != hurried
         (folder / "orders_app.py").write_text(hurried, "utf-8")
         self._environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}

@@ -13,7 +13,13 @@ import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, adaptive, fifo
-from millpond.core.errors import BadPayload, DuplicateName, NotSupported, PayloadTooLarge
+from millpond.core.errors import (
+    BadPayload,
+    DuplicateName,
+    NotSupported,
+    PayloadTooLarge,
+    UnknownPool,
+)
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -368,3 +374,24 @@ async def test_a_run_is_seeded_with_a_list() -> None:
             await shop.pool.drain(shop.order.bind(1))
         with pytest.raises(TypeError, match="a list of calls"):
             shop.pool.stream(shop.order.bind(1))
+
+
+async def test_orders_about_one_thing_say_what_they_want() -> None:
+    """A key is text; ids come in a list, or a text would be taken for a list of letters."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(ConfigError, match="key=5 must be a string"):
+            await shop.pool.pause(key=5)  # type: ignore[arg-type]
+        handle = await shop.order.submit(1)
+        for given in (handle, handle.id, str(handle.id)):
+            with pytest.raises(TypeError, match=re.escape("a list of ids or handles: [")):
+                await shop.pool.redrive(given)  # type: ignore[arg-type]
+
+
+async def test_the_audit_of_a_pool_nobody_knows_is_no_empty_list() -> None:
+    """A name that was mistyped is told; an id is a name."""
+    shop = Shop()
+    async with shop.mp:
+        with pytest.raises(UnknownPool, match="'shpo'"):
+            [record async for record in shop.mp.audit("shpo")]
+        assert [record async for record in shop.mp.audit(shop.pool.id)]

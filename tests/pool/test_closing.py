@@ -10,7 +10,7 @@ from tests.pool.stores import Watched, memory, rounds
 
 from millpond import Millpond, Retry, bounded
 from millpond.core.errors import ConfigError, NotOpen, TaskFailed
-from millpond.runtime.runtime import Runtime
+from millpond.runtime.runtime import ON_ITS_WAY, Runtime
 
 T = TypeVar("T")
 
@@ -378,6 +378,7 @@ async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> No
         stores[-1].thaw()
         await soon(asyncio.gather(first, third))
         assert 2 == await pool.size()
+        await asyncio.sleep(sum(ON_ITS_WAY) + 1)  # until then it might have been on its way
         assert 2 == len(mp.runtime.closures)
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import contextvars
 import threading
+from typing import Any
 
 import pytest
+from tests.pool.fleet import Fleet
 
 from millpond import Millpond, Retry, TaskFailed
 from millpond.core.errors import ConfigError
@@ -160,3 +162,51 @@ async def test_closures_leave_nothing_behind() -> None:
         assert 1 == len(mp.runtime.closures)
         await pool.purge()
         assert {} == mp.runtime.closures
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_the_code_of_a_cancelled_submit_is_kept_until_it_is_known(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submit may reach a shared store after its caller has gone: then it runs, as any other."""
+    mp = Fleet().millpond(work=True)
+    pool = mp.pool("work")
+    ran: list[str] = []
+
+    async def closure() -> None:
+        ran.append("closure")
+
+    async with mp:
+        await pool.ready()
+        submit = mp.runtime.store.submit
+
+        async def later(*args: Any) -> Any:
+            await asyncio.sleep(0.5)
+            return await submit(*args) if stored else None
+
+        sent: list[asyncio.Task[Any]] = []
+
+        async def on_its_way(*args: Any) -> Any:
+            sent.append(asyncio.create_task(later(*args)))
+            return await asyncio.shield(sent[-1])
+
+        monkeypatch.setattr(mp.runtime, "store", Over(mp.runtime.store, submit=on_its_way))
+        submitting = asyncio.create_task(pool.submit(closure))
+        await asyncio.sleep(0.1)
+        submitting.cancel()
+        await asyncio.sleep(5)
+        assert (["closure"] if stored else []) == ran
+        await asyncio.sleep(100)
+        assert {} == mp.runtime.closures
+    assert len(ran) == stored
+
+
+class Over:
+    """A store with some of its verbs replaced."""
+
+    def __init__(self, store: Any, **verbs: Any) -> None:
+        self._store = store
+        vars(self).update(verbs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -665,14 +666,14 @@ async def test_a_registered_function_given_as_work_is_a_call() -> None:
 
 
 async def test_a_coroutine_is_not_work() -> None:
-    """A coroutine cannot be tried again: the message names the way out."""
+    """A coroutine cannot be tried again: the message names the way out, and nothing is left."""
     mp = Millpond()
     pool = mp.pool("work")
     coroutine = rounds(1)
     async with mp:
-        with pytest.raises(TypeError, match="not a coroutine"):
+        with pytest.raises(TypeError, match=r"not a coroutine: give it fn\.bind"):
             await pool.submit(coroutine)  # type: ignore[call-overload]
-    coroutine.close()
+    assert inspect.CORO_CLOSED == inspect.getcoroutinestate(coroutine)
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from millpond import Millpond, Outcome, Pool, Retry, TaskFailed
+from millpond import Context, Millpond, Outcome, Pool, Retry, RetryLater, TaskFailed
 
 
 class Shop:
@@ -50,6 +50,30 @@ async def test_a_failure_is_logged_with_all_that_tells_it_apart(
     assert ("mail", handle.id) == (vars(record)["pool"], vars(record)["task"])
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ConnectionError)
+
+
+async def test_an_attempt_that_is_tried_again_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Each in one line that tells what failed and when it goes on; coming back later is none."""
+    caplog.set_level(logging.INFO, logger="millpond")
+    mp = Millpond()
+    pool = mp.pool("mail", retry=Retry.constant(2, attempts=3, jitter=0.0))
+
+    wishes = [RetryLater(1, spend=False)]
+
+    @pool.task
+    async def send(ctx: Context) -> None:
+        if wishes:
+            raise wishes.pop()
+        raise ConnectionError(f"no answer in {ctx.attempt}")
+
+    async with mp:
+        handle = await send.submit()
+        await asyncio.sleep(60)
+    lines = [one.getMessage() for one in caplog.records]
+    told = [line for line in lines if line.startswith("attempt ")]
+    rest = f"of task {handle.id} (send) of pool mail failed, the next is in 2 s: ConnectionError"
+    assert [f"attempt {n} {rest}: no answer in {n}" for n in (1, 2)] == told
+    assert 1 == len(failures(caplog))
 
 
 async def test_a_failure_that_somebody_hears_of_is_one_line(

@@ -5,6 +5,7 @@ import logging
 
 import msgspec
 import pytest
+from tests.pool.fleet import Fleet
 from tests.pool.moments import result_of
 from tests.pool.stores import Opened, Watched, any_pace, memory, opened, rounds  # noqa: F401
 
@@ -395,6 +396,35 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
             handle = await new.handle(43, of=fresh)
             assert "here" == await asyncio.wait_for(result_of(handle), 10)
             assert 1 == handle.attempt
+
+
+@pytest.mark.rows("TRAP-17")
+async def test_a_process_that_does_not_know_a_function_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every one that serves the pool, however many tasks call it, and after a restart again."""
+    fleet = Fleet()
+    submitter, other = fleet.millpond(work=False), fleet.millpond(work=True)
+    pool = submitter.pool("work")
+    other.pool("work")
+
+    @pool.task
+    async def renamed_away(number: int) -> None: ...
+
+    @other.task
+    async def known() -> None: ...
+
+    def told() -> list[str]:
+        return [one.message for one in caplog.records if "renamed_away" in one.message]
+
+    async with submitter:
+        await pool.submit_many(renamed_away.each(range(3)))
+        for times in (1, 2):
+            async with other:
+                await asyncio.sleep(5)
+                assert times == len(told())
+                assert 1 == other.counts.unknown_functions
+    assert "its tasks in pool work wait" in told()[0]
 
 
 async def test_an_alias_keeps_stored_tasks_running_after_a_rename(opened: Opened) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.pool.moments import rounds
@@ -19,6 +20,7 @@ from millpond import (
     fair_round_robin,
 )
 from millpond.core.errors import ConfigError
+from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 
 
@@ -257,6 +259,38 @@ async def test_unsettled_lists_what_would_keep_a_clean_shutdown_waiting() -> Non
         await one.drain()
         await two.drain()
         assert [] == await mp.unsettled()
+
+
+async def test_unsettled_does_not_miss_what_starts_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that leaves the queue while it is looked through is told of, and told of once."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=3)
+
+    @pool.task
+    async def job() -> None:
+        await asyncio.sleep(1000)
+
+    async with mp:
+        first = await job.submit()
+        await asyncio.sleep(1)
+        await pool.pause()
+        second = await job.submit()
+        view = mp.runtime.view
+        tasks = view.tasks
+
+        async def read(name: str, *, status: Status, after: int) -> Any:
+            page = await tasks(name, status=status, after=after)
+            await pool.resume()
+            await asyncio.sleep(1)
+            return page
+
+        monkeypatch.setattr(view, "tasks", read)
+        assert [first.id, second.id] == [task.id for task in await mp.unsettled()]
+        monkeypatch.undo()
+        await pool.cancel_all(mode="interrupt")
+        await pool.drain()
 
 
 async def test_unsettled_lists_all_however_many() -> None:

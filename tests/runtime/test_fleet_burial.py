@@ -5,10 +5,11 @@ import time
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, kill, revive, until
+from tests.runtime.durable import Harbour, Locks, kill, revive, until
 
 from millpond import Millpond, TaskFailed
 from millpond.core.control import Bury, Join
+from millpond.runtime.bury import AGAIN_AFTER
 
 pytestmark = pytest.mark.real_loop
 
@@ -88,8 +89,8 @@ async def test_a_closure_of_a_dead_process_is_found_failed_and_never_run_again()
         revive(dead)
 
 
-async def test_who_could_not_be_buried_is_tried_again() -> None:
-    """The store was away: the lock file stays until its workers are buried."""
+async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The store was away: the lock file stays until its workers are buried. It is said once."""
     harbour = Harbour()
     dead, alive = process(harbour), process(harbour)
     failures: list[Any] = []
@@ -97,16 +98,39 @@ async def test_who_could_not_be_buried_is_tried_again() -> None:
         ship: Any = alive.runtime.store
         owner = dead.runtime.owner
 
-        def fail_once(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Bury) and not failures:
-                failures.append(asked)
+        def fail_twice(_verb: str, asked: Any) -> None:
+            if isinstance(asked, Bury) and len(failures) < 2:
+                failures.append(time.monotonic())
                 raise ConnectionError("away")
 
-        ship.before = fail_once
+        ship.before = fail_twice
         kill(harbour, dead)
         await until(lambda: f"forget {owner}" in harbour.log)
-        assert 1 == len(failures)
+        assert failures[1] - failures[0] >= AGAIN_AFTER
+        told = [one.message for one in caplog.records if "away" in one.message]
+        assert ["what dead processes held cannot be given to others (away)"] == told
         revive(dead)
+
+
+async def test_whoever_cannot_look_goes_on_renewing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that nobody thought of must not end the thread that leases depend on."""
+    harbour = Harbour()
+    mp = harbour.millpond(work=True, lease=0.9)
+    mp.pool("work")
+    looks: list[float] = []
+
+    def broken(_: Locks) -> tuple[str, ...]:
+        looks.append(time.monotonic())
+        raise ValueError("no such lock")
+
+    monkeypatch.setattr(Locks, "gone", broken)
+    async with mp:
+        ship: Any = mp.runtime.store
+        await until(lambda: ship.asked["renew"] > 3)
+        assert len(looks) > 2
+    assert 1 == sum("no such lock" in one.message for one in caplog.records)
 
 
 async def test_with_nobody_gone_the_store_is_asked_nothing() -> None:

@@ -9,8 +9,9 @@ from tests.pool.fleet import Fleet
 from tests.pool.moments import clock, result_of, rounds, timers
 from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a fixture
 
-from millpond import Context, Millpond, Retry, TaskFailed, bounded, ring_buffer
+from millpond import Context, Keep, Millpond, Retry, TaskFailed, bounded, ring_buffer
 from millpond.core.control import Bury, Join, Leave
+from millpond.core.errors import UnknownTask
 from millpond.runtime.submit import OFFER_AGAIN
 
 # Losses and moments
@@ -465,3 +466,54 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
         before = clock()
         assert 3 > await (await job.submit()) - before
         assert 0 == fails
+
+
+async def test_a_submit_whose_answer_was_lost_for_a_day_is_not_taken_twice(
+    opened: Opened,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task ran and was removed meanwhile: it is not run again, and its handle says so."""
+    mp = Millpond(keep=Keep(completed=0.5))
+    pool = mp.pool("work", backpressure=bounded(1))
+    runs = []
+
+    @pool.task
+    async def job(number: int) -> int:
+        runs.append(number)
+        return number
+
+    async with mp:
+        await pool.pause()
+        await job.submit(1)
+        parked = asyncio.create_task(job.submit(2))
+        await rounds()
+        store = opened.last.inner
+        submit, lost = store.submit, list[Any]()
+
+        async def deaf(*args: Any, **kwargs: Any) -> Any:
+            answer = await submit(*args, **kwargs)
+            if answer.batches[0].refusal is None and not lost:
+                lost.append(answer)
+                monkeypatch.setattr(store, "submit", away)
+                raise ConnectionError("the answer is lost")
+            return answer
+
+        async def away(*args: Any, **kwargs: Any) -> Any:
+            raise ConnectionError("away")
+
+        monkeypatch.setattr(store, "submit", deaf)
+        await pool.resume()
+        await asyncio.sleep(100)
+        assert [1, 2] == runs
+        assert ["expired"] == await mp.status([lost_id(lost)])
+        monkeypatch.setattr(store, "submit", submit)
+        handle = await parked
+        assert lost_id(lost) == handle.id
+        with pytest.raises(UnknownTask):
+            await handle
+        assert [1, 2] == runs
+
+
+def lost_id(answers: list[Any]) -> int:
+    """Return the task of the answer that nobody heard."""
+    return int(answers[0].batches[0].admissions[0].task)

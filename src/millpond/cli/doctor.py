@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.plain import plain
-from millpond.core.errors import MillpondError
-from millpond.store.sqlite.connect import connect
+from millpond.core.errors import MigrationNeeded, MillpondError, StoreCorrupt
+from millpond.store.sqlite.connect import connect_to_look
+from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.recount import check_tables
 from millpond.store.sqlite.url import path_of
@@ -34,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         "every row and changes nothing. Exit code 0: nothing is wrong; 1: something is.",
         allow_abbrev=False,
     )
-    options.add_argument("store", help="where the pools are kept, such as sqlite:///work.db")
+    options.add_argument(
+        "store", metavar="STORE", help="where the pools are kept, such as sqlite:///work.db"
+    )
     return options
 
 
@@ -42,18 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     """Look, tell, and return 1 if something is wrong."""
     asked = parser().parse_args(arguments)
     try:
-        path = path_of(asked.store)
-        connection = connect(path, create=False)
+        path = path_of(asked.store).absolute()
+        wrong = examined(path)
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from error
-    try:
-        migrate(connection, path, allowed=False)
-        connection.execute("BEGIN")
-        wrong = check_tables(connection)
-    except MillpondError as error:
-        raise Refusal(Exit.STORE, str(error)) from error
-    finally:
-        connection.close()
     for line in wrong:
         _say(f"wrong: {line}")
     for line in risks(path, sqlite3.sqlite_version_info):
@@ -61,6 +56,33 @@ def main(arguments: Sequence[str]) -> int:
     if not wrong:
         _say(f"{path}: every row fits together")
     return Exit.BROKE if wrong else Exit.CLEAN
+
+
+def examined(path: Path) -> list[str]:
+    """Return what is wrong with a store; refuse what is none of ours."""
+    try:
+        connection = connect_to_look(path)
+        try:
+            return _examined(connection, path)
+        finally:
+            connection.close()
+    except StoreCorrupt as damage:
+        return [str(damage)]
+
+
+def _examined(connection: sqlite3.Connection, path: Path) -> list[str]:
+    try:
+        migrate(connection, path, allowed=False)
+    except MigrationNeeded as error:
+        if error.found:
+            raise
+        message = f"{path} is a database without tables of Millpond; no Millpond has opened it yet"
+        raise Refusal(Exit.STORE, message) from error
+    try:
+        connection.execute("BEGIN")
+        return check_tables(connection)
+    except DATABASE_ERRORS as error:
+        raise translated(error, path) from error
 
 
 def risks(path: Path, version: tuple[int, ...]) -> Iterator[str]:

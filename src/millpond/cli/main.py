@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "worker": "run the tasks of an application, until told to stop",
     "doctor": "look at a store, and say what is wrong or risky",
-    "demo": "see pools and a bulkhead at work, in half a minute",
+    "demo": "see pools and a bulkhead at work, in a quarter of a minute",
 }
 """Every command, which is also its module, and what it does."""
 

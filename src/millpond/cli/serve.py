@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -117,13 +118,24 @@ def first_line(mp: Millpond, wanted: Wanted) -> str:
     """Return what is served, from where, and how much at once."""
     names = list(wanted.pools or (pool.name for pool in mp.pools()))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    store = "a store of its own" if mp.url is None else plain(shown(mp.url))
+    store = "a store of its own" if mp.url is None else plain(where(mp.url))
     limit = wanted.concurrency
     most = "each pool up to its limit" if limit is None else f"at most {limit} at a time"
     return (
         f"serving {', '.join(names[:NAMED])}{more} of {plain(wanted.app)} from {store}, "
         f"{most}{', until idle' if wanted.once else ''} (pid {os.getpid()})"
     )
+
+
+def where(url: str) -> str:
+    """Return the URL of a store, of a file with its whole path.
+
+    The commonest way to find a queue empty is to have started from another folder.
+    """
+    told = shown(url)
+    if told.startswith("sqlite:///") and not told.startswith("sqlite:////"):
+        return f"sqlite:///{Path.cwd()}/{told.removeprefix('sqlite:///')}"
+    return told
 
 
 async def _until_over(worker: Worker, stop: Stop, *, once: bool) -> None:

@@ -210,10 +210,11 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def changed_fixed_field(old: PoolSpec, new: PoolSpec) -> tuple[str, object, object] | None:
     """Return what differs that cannot change while tasks wait: their place came from it."""
+    # Lanes first: with them the order is another one by default.
     pairs = (
-        ("queue", str(old.order.kind), str(new.order.kind)),
-        ("aging", old.order.aging, new.order.aging),
         ("lanes", old.lanes, new.lanes),
         ("ordered", old.ordered, new.ordered),
+        ("queue", str(old.order.kind), str(new.order.kind)),
+        ("aging", old.order.aging, new.order.aging),
     )
     return next((pair for pair in pairs if pair[1] != pair[2]), None)

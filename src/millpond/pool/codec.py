@@ -96,7 +96,7 @@ class Codec:
         except Exception as error:  # a user's own class may raise anything
             raise Refused(self._objection(value, error)) from error
         if lost is not None:
-            raise Refused(lost)
+            raise Refused(self._loss(value, back, lost))
         return stored
 
     def pack(self, value: object) -> bytes:
@@ -107,19 +107,34 @@ class Codec:
         """Return the stored value, or raise Unreadable: whatever the bytes are, nothing else."""
         return read(self.decoder.decode, stored)
 
+    def _loss(self, value: object, back: object, lost: str) -> str:
+        """Say what a value would lose, and how it would not."""
+        if _is_no_number(value):
+            return f"is {value}, which JSON cannot hold"
+        if self.annotation is Any and type(value) is not type(back):
+            return f"{lost}; to keep it, say its type in an annotation"
+        return lost
+
     def _objection(self, value: object, error: Exception) -> str:
         """Say in the caller's words why a value was not taken."""
         if isinstance(error, UnicodeEncodeError):
             return "holds a lone surrogate, which is not text"
         if isinstance(error, RecursionError):
             return "is nested too deeply"
-        if isinstance(value, float) and not math.isfinite(value):
+        if _is_no_number(value):
             return f"is {value}, which JSON cannot hold"
+        if self.annotation is Any:
+            return f"cannot be stored: {error}"
         wanted = f"must be {shown(self.annotation)}"
         if isinstance(error, msgspec.ValidationError) and _MISMATCH.fullmatch(str(error)):
             # msgspec speaks of the JSON it saw; the caller knows what was given.
             return f"{wanted}, not {type(value).__name__}"
         return f"{wanted}: {error}"
+
+
+def _is_no_number(value: object) -> bool:
+    """Whether a value is an infinity or nan."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _in_order(value: object) -> bytes:

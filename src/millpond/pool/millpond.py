@@ -639,20 +639,22 @@ class Millpond:
 
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""
-        found: list[TaskInfo] = []
+        found: dict[int, TaskInfo] = {}
         for pool in list(self.runtime.declared):
             for name in (pool, pool + CALLBACKS):
-                for status in (Status.RUNNING, Status.QUEUED):
+                # What starts while the queue is read is in neither list: so who runs is read twice.
+                for status in (Status.RUNNING, Status.QUEUED, Status.RUNNING):
                     after: int | None = 0
                     while after is not None:
                         page = await self.runtime.view.tasks(name, status=status, after=after)
-                        found += [TaskInfo.of(task) for task in page.tasks]
+                        for task in page.tasks:
+                            found[task.new.id] = TaskInfo.of(task)
                         after = page.next
-        return found
+        return list(found.values())
 
     async def audit(self, pool: str | Pool | None = None) -> AsyncIterator[Record]:
         """Yield the audit records that are kept, oldest first, of one pool or of all."""
-        name = pool.spec.name if isinstance(pool, Pool) else pool
+        name = await self._stored_name(pool) if isinstance(pool, str) else pool and pool.spec.name
         after = 0
         while True:
             page = await self.runtime.view.audit(after=after)
@@ -662,6 +664,15 @@ class Millpond:
             if not page.records:
                 return
             after = page.next
+
+    async def _stored_name(self, pool: str) -> str:
+        """Return what the store calls a pool, of ours or of another process."""
+        try:
+            return self.get_pool(pool).spec.name
+        except UnknownPool:
+            if pool in await self.runtime.view.names(pool):
+                return pool
+            raise
 
     def observe(self, observer: Callable[[Observed], object]) -> Callable[[], None]:
         """Be told of what happens in this process; return a function that ends it.

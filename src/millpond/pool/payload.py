@@ -275,7 +275,7 @@ class Signature:
 
     def _bad(self, parameter: str | None, reason: str) -> BadPayload:
         where = self.name if parameter is None else f"{self.name}({parameter})"
-        return BadPayload(f"{where} {reason}", task=self.name, parameter=parameter, reason=reason)
+        return BadPayload(f"{where}: {reason}", task=self.name, parameter=parameter, reason=reason)
 
     def _too_large(self, size: int) -> PayloadTooLarge:
         return PayloadTooLarge(

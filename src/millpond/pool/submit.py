@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextvars import copy_context
 from functools import partial
 from types import FunctionType
@@ -217,9 +218,12 @@ def as_work(
             )
         return work
     if hasattr(work, "__await__"):
+        if inspect.iscoroutine(work):
+            # It was made for this, and nobody else will ever await it.
+            work.close()
         raise TypeError(
-            "submit() takes a call or a function, not a coroutine: give it the function, or "
-            "functools.partial(fn, ...)"
+            "submit() takes a call or a function, not a coroutine: give it fn.bind(...) of a task, "
+            "or functools.partial(fn, ...)"
         )
     raise TypeError(f"submit() takes a call or a function of no arguments, not {work!r}")
 

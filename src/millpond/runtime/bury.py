@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.maintenance")
 
+AGAIN_AFTER = 1.0
+"""Seconds until dead processes are looked at again that could not be buried."""
+
 
 class Burials:
     """Has the workers of dead processes buried: whoever sees it first does it.
@@ -25,6 +28,7 @@ class Burials:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._at_it: set[str] = set()
+        self._failing = False
 
     def found(self, owners: Sequence[str]) -> None:
         """These processes are gone; see to what they left."""
@@ -37,14 +41,22 @@ class Burials:
 
     async def _bury(self, owners: set[str], presence: Presence) -> None:
         try:
-            for worker in sorted(await self._runtime.view.workers()):
-                owner = worker.rpartition("/")[0]
-                if owner in owners:
-                    self._runtime.heed(await self._runtime.store.control(Bury(worker)))
-                    log.warning("worker %s is gone; what it held is given to others", worker)
-            for owner in sorted(owners):
-                presence.forget(owner)
-        finally:
-            # Whoever could not be buried is found again at the next look.
-            self._at_it -= owners
+            await self._give_up(owners, presence)
+        except Exception as error:  # noqa: BLE001 - a store that is away comes back
+            # Who could not be buried is found at every look: tried now and then, and said once.
+            if not self._failing:
+                log.warning("what dead processes held cannot be given to others (%s)", error)
+            self._failing = True
+            self._runtime.loop.call_later(AGAIN_AFTER, self._at_it.difference_update, owners)
+            return
+        self._failing = False
+        self._at_it -= owners
         self._runtime.maintenance.somebody_died()
+
+    async def _give_up(self, owners: set[str], presence: Presence) -> None:
+        for worker in sorted(await self._runtime.view.workers()):
+            if worker.rpartition("/")[0] in owners:
+                self._runtime.heed(await self._runtime.store.control(Bury(worker)))
+                log.warning("worker %s is gone; what it held is given to others", worker)
+        for owner in sorted(owners):
+            presence.forget(owner)

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 class End:
     """The last word on a task; `cause` is the exception itself where it was raised here."""
 
-    result: bytes | None = None
-    value: Any = None
-    error: bytes | None = None
-    cause: BaseException | None = None
-    reason: str | None = None
+    __slots__ = ("attempt", "cause", "error", "reason", "result", "status", "value")
 
     def __init__(self, status: Status, attempt: int = 0) -> None:
         self.status = status
         self.attempt = attempt
+        self.result: bytes | None = None
+        self.value: Any = None
+        self.error: bytes | None = None
+        self.cause: BaseException | None = None
+        self.reason: str | None = None
 
     @classmethod
     def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> End:  # noqa: ANN401

@@ -38,7 +38,7 @@ class Counts:
         self.leases_lost = 0
         """Attempts whose lease was gone before they were settled."""
         self.unknown_functions = 0
-        """Tasks given back because their function is not known here."""
+        """Functions that tasks wait for and that are not known here."""
         self.corrupt = 0
         """Tasks whose arguments could not be read."""
         self.mended = 0

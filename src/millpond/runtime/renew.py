@@ -155,6 +155,7 @@ class RenewalThread:
         self._stir = threading.Condition()
         self._over = False
         self._look_at = 0.0
+        self._blind = False
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -263,9 +264,12 @@ class RenewalThread:
         self._look_at = time.monotonic() + LOOK_EVERY
         try:
             gone = self._presence.gone()
-        except OSError as error:
-            log.warning("the lock files cannot be looked at (%s)", error)
+        except Exception as error:  # noqa: BLE001 - who dies of it renews no more
+            if not self._blind:
+                log.warning("the lock files cannot be looked at (%s); it is tried again", error)
+            self._blind = True
             return
+        self._blind = False
         if gone:
             self._post(self._runtime.burials.found, gone)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.abilities import Abilities
 from millpond.runtime.bury import Burials
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.runtime")
 
+
+ON_ITS_WAY = (0.0, 1.0, 60.0)
+"""Seconds between looks at whether a submit that nobody waits for was stored; then it was not."""
 
 NO_FUNCTION = ""
 """No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
@@ -362,7 +365,23 @@ class Runtime:
         self.maintenance.nudge()
         if self.report.timer is None:
             self.report.begin()
+        if decided.event is Event.RETRY and decided.spend and log.isEnabledFor(logging.INFO):
+            self._tried_again(leased, decided)
         self.hooks.retried(self, leased, decided)
+
+    def _tried_again(self, leased: Leased, decided: Settlement) -> None:
+        """Log an attempt that failed; a wish to come back later that costs nothing is none."""
+        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
+        log.info(
+            "attempt %d of task %d (%s) of pool %s failed, the next is in %.3g s: %s",
+            leased.fence.attempt,
+            task,
+            leased.call.function,
+            pool,
+            decided.delay,
+            read(decided.error),
+            extra={"pool": pool, "task": task},
+        )
 
     def stalled(self, worker: str) -> None:
         """A worker's loop makes no progress."""
@@ -407,9 +426,18 @@ class Runtime:
             self.closures.pop(task, None)
 
     async def forget_unknown(self, tasks: Sequence[int]) -> None:
-        """Let go of the code of those tasks that the store does not know."""
-        known = zip(tasks, await self.view.status(tasks), strict=True)
-        self.forget_closures(task for task, status in known if status == "unknown")
+        """Let go of the code of those tasks that the store does not know, and will not know.
+
+        A submit whose caller was cancelled may be on its way to a shared store, and be stored after
+        all: then its code is needed.
+        """
+        for pause in ON_ITS_WAY if self.shared else (0.0,):
+            await asyncio.sleep(pause)
+            known = zip(tasks, await self.view.status(tasks), strict=True)
+            tasks = [task for task, status in known if status == "unknown"]
+            if not tasks:
+                return
+        self.forget_closures(tasks)
 
     # What workers ask
 
@@ -490,14 +518,16 @@ class Runtime:
 
     # Orders
 
-    async def cancel(self, tasks: tuple[int, ...], *, interrupt: bool) -> int:
-        """Cancel tasks; a running one here is told at once."""
-        answer = await self.store.control(Cancel(tasks, interrupt))
+    async def cancel(
+        self, tasks: tuple[int, ...], *, interrupt: bool, of: str | None = None
+    ) -> int:
+        """Cancel tasks (of one pool); a running one here is told at once."""
+        answer = await self.store.control(Cancel(tasks, interrupt, of))
         self.heed(answer)
         self.give_back_ahead()
         for task in tasks:
             job = self.job_of(task)
-            if job is not None:
+            if job is not None and of in (None, job.leased.pool.removesuffix(CALLBACKS)):
                 job.worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
         return answer.count
 
@@ -509,9 +539,9 @@ class Runtime:
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):
                     worker.stop_job(job, Why.CANCEL, interrupt=False)
 
-    async def cancel_one(self, task: int, *, interrupt: bool) -> bool:
+    async def cancel_one(self, task: int, *, interrupt: bool, of: str | None = None) -> bool:
         """Cancel a task and return whether that changed anything; UnknownTask if it never was."""
-        changed = bool(await self.cancel((task,), interrupt=interrupt))
+        changed = bool(await self.cancel((task,), interrupt=interrupt, of=of))
         if not changed and await self.view.status((task,)) == ("unknown",):
             raise self.gone(task)
         return changed

@@ -12,6 +12,8 @@ import logging
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.task import key_of
 from millpond.runtime.portion import portion, weight_of_tasks
@@ -214,8 +216,15 @@ class Submitter:
         """Let the first in line ask one last time; whoever stands behind others is refused."""
         standing = self._lines.get(pool, {}).get(parked.lane)
         if standing and next(iter(standing)) is parked:
-            return await self.send(parked.batch)
+            return await self._send_parked(parked)
         return BatchAnswer(refusal=parked.refusal)
+
+    async def _send_parked(self, parked: Parked) -> BatchAnswer:
+        """Send the batch of somebody in line; what is sent once may be stored, answered or not."""
+        batch = parked.batch
+        if not batch.again:
+            parked.batch = msgspec.structs.replace(batch, again=True)
+        return await self.send(batch)
 
     def _line(self, pool: str, lane: str | None) -> OrderedDict[Parked, None]:
         return self._lines.setdefault(pool, {}).setdefault(lane, OrderedDict())
@@ -249,7 +258,8 @@ class Submitter:
     async def _offer(self, pool: str) -> None:
         """Offer room until there is none; whom the store's failure keeps waiting asks again soon.
 
-        A batch that was stored though its answer was lost is known by its ids the next time.
+        A batch that was stored though its answer was lost is known by its ids the next time, also
+        when its tasks have ended and been removed meanwhile.
         """
         try:
             again = True
@@ -271,7 +281,7 @@ class Submitter:
             if parked.answer.done():
                 self._leave(pool, parked)
                 continue
-            answer = await self.send(parked.batch)
+            answer = await self._send_parked(parked)
             refusal = answer.refusal
             if refusal is not None and refusal.may_wait:
                 parked.refusal = refusal
@@ -303,7 +313,7 @@ class Submitter:
                     all(new.idempotency_key and key_of(new) in keys for new in parked.batch.tasks)
                     and not parked.answer.done()
                 ):
-                    answer = await self.send(parked.batch)
+                    answer = await self._send_parked(parked)
                     self._leave(pool, parked)
                     if not parked.answer.done():
                         parked.answer.set_result(answer)

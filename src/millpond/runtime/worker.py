@@ -43,6 +43,8 @@ from millpond.runtime.tally import Tally
 from millpond.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import LeaseAnswer, SettleAnswer
 
@@ -112,6 +114,7 @@ class Worker:
         self.tally = Tally()
         self._watches: dict[str, Watch] = {}
         self._dry: set[str] = set()
+        self._unknown: set[tuple[str, str]] = set()
         """Pools whose last answer said that nothing waits in them."""
         self._due: dict[str, None] = {}
         self._moments: LazyHeap[str] = LazyHeap()
@@ -508,6 +511,8 @@ class Worker:
             if ask.worker == self.name:
                 runtime.fenced(self)
             return
+        if answer.unknown:
+            self._report_unknown(pool, answer.unknown)
         if answer.claimed or self.ahead.held:
             self.ahead.take_in(pool, answer)
         if self.may_lease:
@@ -613,15 +618,24 @@ class Worker:
     def _unfit(self, leased: Leased) -> None:
         """Give back a task whose code is not here: parked, not charged."""
         job = Job(leased, self, NOBODY, self.runtime.clock())
-        self.runtime.counts.unknown_functions += 1
-        log.warning(
-            "no function named %r is known here: task %d of pool %s waits for a worker that has it",
-            leased.call.function,
-            job.id,
-            leased.pool,
-            extra={"pool": leased.pool, "task": job.id},
-        )
+        self._report_unknown(leased.pool, (leased.call.function,))
         self._settle(job, None, Unfit(corrupt=False))
+
+    def _report_unknown(self, pool: str, functions: Sequence[str]) -> None:
+        """Say once of each function that its tasks cannot be run here."""
+        pool = pool.removesuffix(CALLBACKS)
+        for function in functions:
+            if (pool, function) in self._unknown:
+                continue
+            self._unknown.add((pool, function))
+            self.runtime.counts.unknown_functions += 1
+            log.warning(
+                "no function named %r is known here: its tasks in pool %s wait for a worker that "
+                "has it, for a day at most",
+                function,
+                pool,
+                extra={"pool": pool},
+            )
 
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead of a pool, or of all: not charged, to its own place."""
@@ -689,7 +703,7 @@ class Worker:
         if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
             decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
-        if runtime.shared:
+        if runtime.shared and (type(job.body) is Closure or isinstance(value, BaseException)):
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool

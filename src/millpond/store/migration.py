@@ -71,8 +71,9 @@ def refused(
     """Return the error for a store that lacks migrations where none may be made."""
     found, needed = lacking[0].version - 1, known[-1].version
     return MigrationNeeded(
-        f"{place} has schema {found} and this release needs {needed}; migrate=False forbids to "
-        "change it: run `millpond migrate`, or open it once with migrate=True",
+        f"{place} has {f'schema {found}' if found else 'no tables of Millpond'} and this release "
+        f"needs schema {needed}; migrate=False forbids to change it: open it once with "
+        "Millpond(..., migrate=True), which is the default",
         path=place,
         found=found,
         needed=needed,

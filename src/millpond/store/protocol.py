@@ -48,6 +48,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     tasks: tuple[NewTask, ...]
     run: NewRun | None = None
+    again: bool = False
+    """It was sent before, and whether that was stored is not known: some of its tasks may have
+    ended and been removed since, and are not taken a second time."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) < 2:
@@ -119,6 +122,9 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nothing is left that waits, ready or not: only a new task will change that."""
     fenced: bool = False
     """The store does not know the worker (any more): it must join under a new name."""
+    unknown: tuple[str, ...] = ()
+    """Functions that the worker does not know and for which tasks of the pool are parked, by name;
+    some of them, where they are many."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.core.admit import Reason
 from millpond.core.run import NewRun, OnError
 from millpond.store.protocol import Batch, BatchAnswer
@@ -31,7 +33,7 @@ class Producer:
             return
         if world.chance(0.04):
             world.fault("lost answer")
-            self.pending = batch
+            self.pending = msgspec.structs.replace(batch, again=True)
         self.take_in(batch, answer.batches[0])
 
     def take_in(self, batch: Batch, answer: BatchAnswer) -> None:

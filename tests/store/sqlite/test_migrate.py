@@ -96,12 +96,12 @@ def test_a_half_created_file_opens_fine(tmp_path: Path, crash: Callable[[Path], 
 def test_migrating_can_be_forbidden(tmp_path: Path) -> None:
     """The error names both versions, and nothing is changed."""
     path = tmp_path / "work.db"
-    with pytest.raises(MigrationNeeded, match="schema 0 and this release needs 2") as caught:
+    with pytest.raises(MigrationNeeded, match="has no tables of Millpond and this") as caught:
         migrated(path, FIRST, SECOND, allowed=False)
     assert (0, 2) == (caught.value.found, caught.value.needed)
     assert [] == tables(path)
     migrated(path, FIRST)
-    with pytest.raises(MigrationNeeded, match="schema 1 and this release needs 2"):
+    with pytest.raises(MigrationNeeded, match="has schema 1 and this release needs schema 2"):
         migrated(path, FIRST, SECOND, allowed=False)
     assert ["millpond_schema", "one"] == tables(path)
 

@@ -48,6 +48,8 @@ OLDEST_SQLITE = (3, 35, 0)
 PATIENCE = 30.0
 """Seconds to wait for somebody else's transaction before giving up."""
 
+READ_A_PAGE = "SELECT count(*) FROM sqlite_schema"
+
 _STATEMENTS_KEPT = 512
 _CACHE_KIB = 8_192
 _WAL_KEPT = 16 * 1024 * 1024
@@ -72,10 +74,34 @@ def connect(
     """
     if durability not in SYNCHRONOUS:
         raise ConfigError("durability", durability, "must be 'full' or 'normal'")
+    connection = _opened(path, patience, factory, create=create)
+    try:
+        _set_up(connection, path, durability, patience)
+    except BaseException:
+        connection.close()
+        raise
+    _OPEN.add(connection)
+    return connection
+
+
+def connect_to_look(path: Path, *, patience: float = PATIENCE) -> Connection:
+    """Open a database that is there, whoever made it, to read it and to leave it as it is."""
+    connection = _opened(path, patience, Connection, create=False)
+    try:
+        _insist(connection, path, "PRAGMA query_only=1", patience)
+        _insist(connection, path, READ_A_PAGE, patience)
+    except BaseException:
+        connection.close()
+        raise
+    _OPEN.add(connection)
+    return connection
+
+
+def _opened(path: Path, patience: float, factory: type[Connection], *, create: bool) -> Connection:
     check_version(sqlite3.sqlite_version_info)
     _look(path, create=create)
     try:
-        connection = sqlite3.connect(
+        return sqlite3.connect(
             f"file:{quote(os.fspath(path.absolute()))}?mode={'rwc' if create else 'rw'}",
             uri=True,
             timeout=patience,
@@ -86,13 +112,6 @@ def connect(
         )
     except DATABASE_ERRORS as error:
         raise translated(error, path) from error
-    try:
-        _set_up(connection, path, durability, patience)
-    except BaseException:
-        connection.close()
-        raise
-    _OPEN.add(connection)
-    return connection
 
 
 def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE) -> None:
@@ -221,7 +240,7 @@ def _set_up(
     ):
         _insist(connection, path, f"PRAGMA {setting}", patience)
     # Nothing above must read a page of the file: this does, so that a damaged one is found here.
-    _insist(connection, path, "SELECT count(*) FROM sqlite_schema", patience)
+    _insist(connection, path, READ_A_PAGE, patience)
 
 
 def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience: float) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from millpond.core.errors import BadStoreURL, NotSupported
 
@@ -16,8 +16,8 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PASSWORD = re.compile(r"(:)[^:@/]*@")
 """Also a URL that is refused ends in logs, so a password is not repeated."""
 _ADVICE = (
-    "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db, "
-    "postgresql://user:password@host/database, or nothing at all for memory"
+    "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db or "
+    "postgresql://user:password@host/database; Millpond() without a URL keeps its pools in memory"
 )
 
 
@@ -33,7 +33,9 @@ def path_of(url: str) -> Path:
             "there is no PostgreSQL store yet: use sqlite:///work.db, or memory (url=None)",
             feature="store",
         )
-    if not colon or scheme.lower() != SCHEME:
+    if url and not colon:
+        _refuse(url, f"lacks a scheme; a file is written sqlite:///{quote(url)}")
+    if scheme.lower() != SCHEME:
         _refuse(url, "names no kind of store this release has")
     if not rest.startswith("//"):
         _refuse(url, "lacks the slashes after its scheme")
@@ -73,8 +75,9 @@ def _file(url: str, name: str) -> Path:
 def _refuse(url: object, reason: str) -> NoReturn:
     shown = _PASSWORD.sub(r"\1***@", url) if isinstance(url, str) else url
     text = ascii(shown)
+    advice = "" if "sqlite:///" in reason else f"; {_ADVICE}"
     raise BadStoreURL(
-        f"the store URL {text if len(text) < 200 else text[:197] + '...'} {reason}; {_ADVICE}",
+        f"the store URL {text if len(text) < 200 else text[:197] + '...'} {reason}{advice}",
         url=shown,
         reason=reason,
     )

@@ -25,6 +25,9 @@ from millpond.store.verbs import ahead, plain
 if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
 
+UNKNOWN_TOLD = 10
+"""How many functions that a worker does not know it is told of at once."""
+
 
 def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     """Give a worker up to `ask.want` tasks."""
@@ -74,7 +77,14 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         give_back=bool(worker.ahead) and ahead.wanted_back(pool, worker, now),
         next_at=next_moment(tables, pool, worker, now),
         drained=pool.live == pool.running,
+        unknown=_unknown(pool, worker) if pool.parked and not worker.alone else (),
     )
+
+
+def _unknown(pool: PoolTable, worker: Worker) -> tuple[str, ...]:
+    """Return functions that parked tasks wait for and this worker does not know."""
+    names = sorted(function for function in pool.parked if not knows(worker, function))
+    return tuple(names[:UNKNOWN_TOLD])
 
 
 def _start_claims(

@@ -46,9 +46,10 @@ WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
 def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     """Take in one batch, or refuse it whole with nothing changed."""
     pool = tables.pools.get(batch.tasks[0].pool) if batch.tasks else None
-    if pool is not None and batch.run is None and _nothing_to_decide(tables, pool, batch.tasks):
+    plain = batch.run is None and not batch.again
+    if pool is not None and plain and _nothing_to_decide(tables, pool, batch.tasks):
         return BatchAnswer(admissions=_take_plainly(tables, pool, batch.tasks, now))
-    known = {new.id: _known(tables, new) for new in batch.tasks}
+    known = {new.id: _known(tables, new, again=batch.again) for new in batch.tasks}
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
     if run is not None and batch.run is not None:
@@ -61,7 +62,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
     opened = _open_run(tables, batch.run, now) if batch.run else None
-    taken = [_take(tables, new, now) for new in batch.tasks]
+    taken = [_take(tables, new, now, again=batch.again) for new in batch.tasks]
     if opened is not None:
         tables.touch_run(opened)
     # Told at the end: a later task of the batch may have evicted an earlier one.
@@ -115,15 +116,19 @@ def _take_plainly(
 # Known keys
 
 
-def _known(tables: Tables, new: NewTask) -> Known | None:
+def _known(tables: Tables, new: NewTask, *, again: bool = False) -> Known | None:
     """Return the task that answers for `new`: itself, sent again, or the holder of its key."""
-    again = tables.tasks.get(new.id)
-    if again is not None:
-        return known_by(again.new, again.status)
+    itself = tables.tasks.get(new.id)
+    if itself is not None:
+        return known_by(itself.new, itself.status)
     pool = tables.pools.get(new.pool)
-    if pool is None or new.idempotency_key is None:
-        return None
-    return holder_of_key(pool, new)
+    holder = None
+    if pool is not None and new.idempotency_key is not None:
+        holder = holder_of_key(pool, new)
+    if holder is None and again and new.id in tables.removed:
+        # How it ended nobody remembers; that it was taken is what its sender does not know yet.
+        return known_by(new, _QUEUED)
+    return holder
 
 
 def holder_of_key(pool: PoolTable, new: NewTask) -> Known | None:
@@ -327,10 +332,10 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
-def _take(tables: Tables, new: NewTask, now: float) -> Taken:
+def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> Taken:
     """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
-    if new.idempotency_key is not None or new.id in tables.tasks:
-        known = _known(tables, new)
+    if again or new.idempotency_key is not None or new.id in tables.tasks:
+        known = _known(tables, new, again=again)
         if known is not None:
             return Taken(known.task, known.task != new.id, known=known.status)
     pool = tables.pools[new.pool]

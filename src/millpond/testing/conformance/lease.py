@@ -161,6 +161,22 @@ class LeaseConformance(StoreSuite):
         assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
 
     @scenario
+    async def test_a_worker_is_told_what_it_does_not_know(self, lab: Lab) -> None:
+        """Functions that parked tasks wait for, by name, also if another worker parked them."""
+        await lab.declare()
+        for name in ("w2", "w3"):
+            await lab.join(name, functions=("other",))
+        await lab.join("alone", functions=())
+        for name in ("rare", "rare", "older", "other"):
+            await lab.put(call=Call(name))
+        first, second, alone = [await lab.ask(5, worker=name) for name in ("w2", "w3", "alone")]
+        assert [1, 0, 0] == [len(answer.leased) for answer in (first, second, alone)]
+        assert [("older", "rare")] * 2 == [first.unknown, second.unknown]
+        # One that runs closures only knows no function, and nobody expects it to.
+        assert () == alone.unknown
+        assert () == (await lab.ask(5)).unknown
+
+    @scenario
     async def test_a_parked_task_starts_where_it_is_known(self, lab: Lab) -> None:
         """A worker that knows the function finds the task at its old place."""
         await lab.declare()

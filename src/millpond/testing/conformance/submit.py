@@ -16,7 +16,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, fail_fast, ring_buffer
-from millpond.core.task import Call
+from millpond.core.task import Call, Dedupe
 from millpond.store.protocol import Batch
 from millpond.testing.conformance.lab import (
     POOL,
@@ -146,6 +146,27 @@ class SubmitConformance(StoreSuite):
         await lab.control(orders.Close(POOL))
         closed = await lab.submit(new)
         assert [new.id, new.id] == [full.admissions[0].task, closed.admissions[0].task]
+
+    @pytest.mark.parametrize("dedupe", [None, Dedupe.INFLIGHT, Dedupe.FOREVER])
+    @scenario
+    async def test_an_id_sent_again_is_not_taken_twice_when_its_task_was_removed(
+        self, lab: Lab, dedupe: Dedupe | None
+    ) -> None:
+        """A submitter that was away for longer than ended tasks are kept submits nothing new."""
+        await lab.declare(backpressure=bounded(1, "fail_submitter"))
+        new = lab.new()
+        if dedupe is not None:
+            new = lab.new(idempotency_key="k", dedupe=dedupe)
+        await lab.submit(new)
+        await lab.run_one()
+        lab.later(10.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        fresh = lab.new()
+        answer = await lab.submit_all(Batch(tasks=(new, fresh), again=True))
+        told = answer.batches[0].admissions
+        assert [(new.id, False), (fresh.id, False)] == [(a.task, a.duplicate) for a in told]
+        assert await lab.view.task(new.id) is None
+        assert 1 == (await lab.pool()).queued
 
     # Refusals
 
