@@ -145,6 +145,7 @@ class Ship:
         """Tell of hints from now on."""
         self.tell = tell
 
+    @property
     def hears(self) -> bool:
         """Whether no hint is lost, as far as it knows."""
         return self.harbour.hears

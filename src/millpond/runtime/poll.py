@@ -93,14 +93,9 @@ class Polling:
         Not to those who wait for an end or for news: they are to see it soon, whatever was lost.
         Not to whoever leads: what will expire of what others submit is told to nobody.
         """
-        runtime = self._runtime
-        hears = runtime.abilities.hears
-        return (
-            hears is not None
-            and not runtime.waiting.anybody
-            and not (runtime.abilities.elects and runtime.maintenance.leadership.leads)
-            and hears()
-        )
+        runtime, can = self._runtime, self._runtime.abilities
+        leads = can.elects and runtime.maintenance.leadership.leads
+        return not leads and not runtime.waiting.anybody and can.hears
 
     def _look_less_often(self) -> None:
         longer = 2 * self._idle_floor if self._rests else POLL_FLOOR

@@ -188,8 +188,9 @@ class RowsStore(ABC, Generic[C, L]):
         if self._wakes is not None:
             self._wakes.listen(tell, asyncio.get_running_loop())
 
+    @property
     def hears(self) -> bool:
-        """Return whether no hint of other processes is lost as things stand."""
+        """Whether no hint of other processes is lost as things stand."""
         return self._wakes is not None and self._wakes.hears()
 
     def renewer(self) -> Renewer:
