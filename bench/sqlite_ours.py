@@ -12,6 +12,7 @@ from typing import Any
 from sqlite_acts import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
 
 from millpond import BoundCall, Millpond, Pool, TaskFunction, fair_round_robin, fifo, priority
+from millpond.cli.collector import let_it_rest
 from millpond.core.spec import Order
 
 ORDERS: dict[str, Callable[[], Order]] = {
@@ -161,6 +162,7 @@ async def beat(stage: Stage) -> Answer:
 async def work(stage: Stage) -> Answer:
     """Be a worker; with `slice`, only until `count` have started, whatever is left."""
     bench = Bench(stage)
+    let_it_rest()  # as `millpond worker` does
     async with bench.mp:
         await bench.pool.ready()
         await beginning()

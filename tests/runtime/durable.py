@@ -37,6 +37,8 @@ class Harbour:
         self.store = MemoryStore(clock=wall_clock(asyncio.get_running_loop()))
         self.lock = threading.RLock()
         self.hints = hints
+        self.hears = False
+        """Whether every process is sure to be told."""
         self.threads = threads
         self.ships: list[Ship] = []
         self.held: set[str] = set()
@@ -142,6 +144,11 @@ class Ship:
     def listen(self, tell: Callable[[Hint], None]) -> None:
         """Tell of hints from now on."""
         self.tell = tell
+
+    @property
+    def hears(self) -> bool:
+        """Whether no hint is lost, as far as it knows."""
+        return self.harbour.hears
 
     def renewer(self) -> "Rower":
         """A connection of its own, for a thread."""

@@ -8,7 +8,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from millpond.cli import logs
+from millpond.cli import collector, logs
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.load import load
 from millpond.cli.serve import Wanted, serve
@@ -134,6 +134,7 @@ def main(arguments: Sequence[str]) -> int:
         once=asked.once,
         grace=asked.grace,
     )
+    collector.let_it_rest()
     return asyncio.run(serve(mp, wanted))
 
 

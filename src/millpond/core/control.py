@@ -105,12 +105,16 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     tasks: tuple[int, ...]
     interrupt: bool = False
     """Whether the handlers of those that run are to be interrupted, and not only told."""
+    of: str | None = None
+    """Only those of this pool; None = of any."""
 
 
 class Redrive(msgspec.Struct, frozen=True, tag=True):
     """Queue failed or cancelled tasks again: a new budget of attempts, at the tail."""
 
     tasks: tuple[int, ...]
+    of: str | None = None
+    """Only those of this pool; None = of any."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

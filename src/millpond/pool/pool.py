@@ -627,10 +627,11 @@ class Pool:
         return (await self._order(control.Purge(self.spec.name, self._unit(lane, key)))).count
 
     async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
-        """Cancel one task; return whether that changed anything."""
+        """Cancel one task of this pool; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         await self._mp.ready(self)
-        return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")
+        interrupt, of = mode == "interrupt", self.spec.name
+        return await self.runtime.cancel_one(task, interrupt=interrupt, of=of)
 
     async def cancel_all(
         self,
@@ -651,11 +652,14 @@ class Pool:
         return answer.count
 
     async def redrive(self, tasks: Iterable[int | Handle[Any]], /) -> int:
-        """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
+        """Queue failed or cancelled tasks of this pool again; return how many.
+
+        Each has a new budget of attempts.
+        """
         if isinstance(tasks, (int, str, Handle)):
             raise TypeError(f"redrive() takes a list of ids or handles: [{tasks!r}]")
         chosen = tuple(one.id if isinstance(one, Handle) else one for one in tasks)
-        return (await self._order(control.Redrive(chosen))).count
+        return (await self._order(control.Redrive(chosen, self.spec.name))).count
 
     async def close(self) -> None:
         """Take no more work from outside, for good; what is queued still runs."""

@@ -8,6 +8,7 @@ is done without: more slowly, never less correctly.
     changed()     whether others wrote since it was last asked; the one thing an idle process asks
     mend()        put right what does not fit together; what that was
     listen(tell)  hints of other processes, told on the loop
+    hears         whether no hint is lost as things stand, so that silence tells something
     elects        whether one of the processes leads maintenance; those that renew apart do
     submit_within(connection, batches)  a submit inside a transaction of the caller's, in his thread
     settle_with(settlement, write)      a settle in one transaction with what a handler writes
@@ -91,6 +92,7 @@ class Abilities:
     """What the store at hand can do."""
 
     def __init__(self, store: Store, *, shared: bool) -> None:
+        self._store = store
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
@@ -104,3 +106,8 @@ class Abilities:
         self.hold: Callable[[float], Held] | None = getattr(store, "hold", None)
         self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
         self.elects: bool = shared and getattr(store, "elects", self.renewer is not None)
+
+    @property
+    def hears(self) -> bool:
+        """Whether no hint is lost as things stand."""
+        return bool(getattr(self._store, "hears", False))

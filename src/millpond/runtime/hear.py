@@ -43,5 +43,6 @@ class Hearing:
             runtime.submitter.room_anywhere()
         if hint.ended or hint.finished_runs:
             runtime.waiting.stir()
+        runtime.polling.stirred()
         if hint.more:
             runtime.polling.look_now()

@@ -2,7 +2,8 @@
 
 Hints tell a process of its own doings, and of most that others do, at once. One may be lost, so a
 poll alone must be enough to find work, room and ends. Where the store can tell whether others
-wrote at all, an idle process asks nothing else.
+wrote at all, an idle process asks nothing else. One that is sure to be told, and for which nobody
+waits, asks less and less often: then it looks only for what nobody could tell any more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ log = logging.getLogger("millpond.poll")
 
 POLL_FLOOR = 1.0
 """The floor: seconds between two looks at a shared store, per process."""
+
+IDLE_FLOOR = 10.0
+"""What the floor grows to, doubling, while a process rests."""
 
 ROOM_FLOOR = 0.02
 """The same while somebody stands in line for room, which is made without a word."""
@@ -42,6 +46,8 @@ class Polling:
         """Whether something was written that nobody here has looked at."""
         self._told = False
         """Whether somebody said so, and it should not wait."""
+        self._idle_floor = POLL_FLOOR
+        """The floor while it rests."""
 
     def start(self) -> None:
         """Begin, if others may use the store."""
@@ -61,6 +67,10 @@ class Polling:
         self._behind = self._told = True
         self._stirred.set()
 
+    def stirred(self) -> None:
+        """Something is going on: do not rest for now."""
+        self._idle_floor = POLL_FLOOR
+
     def hurry(self) -> None:
         """Somebody waits for what nobody tells of: look more often."""
         if self._can_tell:
@@ -72,16 +82,33 @@ class Polling:
 
     def _next(self) -> float:
         """Return when to look next."""
-        waits = self._can_tell and self._runtime.submitter.has_lines
-        return self._looked_at + (ROOM_FLOOR if waits else POLL_FLOOR)
+        if self._can_tell and self._runtime.submitter.has_lines:
+            return self._looked_at + ROOM_FLOOR
+        return self._looked_at + (self._idle_floor if self._rests else POLL_FLOOR)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether all that matters here would be told.
+
+        Not to those who wait for an end or for news: they are to see it soon, whatever was lost.
+        Not to whoever leads: what will expire of what others submit is told to nobody.
+        """
+        runtime, can = self._runtime, self._runtime.abilities
+        leads = can.elects and runtime.maintenance.leadership.leads
+        return not leads and not runtime.waiting.anybody and can.hears
+
+    def _look_less_often(self) -> None:
+        longer = 2 * self._idle_floor if self._rests else POLL_FLOOR
+        self._idle_floor = min(longer, max(IDLE_FLOOR, POLL_FLOOR))
 
     async def _main(self) -> None:
         steady, away = self._runtime.steady, False
         while True:
             delay = self._next() - steady()
             if delay > 0 and not self._told:
+                # Nobody says when the rest is over: see for oneself, which costs the store nothing.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
+                    async with asyncio.timeout(min(delay, POLL_FLOOR)):
                         await self._stirred.wait()
                 self._stirred.clear()
                 continue
@@ -95,6 +122,7 @@ class Polling:
                 await asyncio.sleep(POLL_FLOOR)
             else:
                 away = False
+                self._look_less_often()
 
     async def _round(self) -> None:
         runtime = self._runtime

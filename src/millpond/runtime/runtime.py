@@ -518,14 +518,16 @@ class Runtime:
 
     # Orders
 
-    async def cancel(self, tasks: tuple[int, ...], *, interrupt: bool) -> int:
-        """Cancel tasks; a running one here is told at once."""
-        answer = await self.store.control(Cancel(tasks, interrupt))
+    async def cancel(
+        self, tasks: tuple[int, ...], *, interrupt: bool, of: str | None = None
+    ) -> int:
+        """Cancel tasks (of one pool); a running one here is told at once."""
+        answer = await self.store.control(Cancel(tasks, interrupt, of))
         self.heed(answer)
         self.give_back_ahead()
         for task in tasks:
             job = self.job_of(task)
-            if job is not None:
+            if job is not None and of in (None, job.leased.pool.removesuffix(CALLBACKS)):
                 job.worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
         return answer.count
 
@@ -537,9 +539,9 @@ class Runtime:
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):
                     worker.stop_job(job, Why.CANCEL, interrupt=False)
 
-    async def cancel_one(self, task: int, *, interrupt: bool) -> bool:
+    async def cancel_one(self, task: int, *, interrupt: bool, of: str | None = None) -> bool:
         """Cancel a task and return whether that changed anything; UnknownTask if it never was."""
-        changed = bool(await self.cancel((task,), interrupt=interrupt))
+        changed = bool(await self.cancel((task,), interrupt=interrupt, of=of))
         if not changed and await self.view.status((task,)) == ("unknown",):
             raise self.gone(task)
         return changed

@@ -21,7 +21,8 @@ Waiter: TypeAlias = "asyncio.Future[End | None] | Callable[[End | None], None]"
 
 CAUSES_KEPT = 1_000
 _AFTER = {Event.COMPLETE: Status.COMPLETED, Event.FAIL: Status.FAILED}
-RECENT_KEPT = 10_000
+RECENT_KEPT, RECENT_KEPT_OF_SHARED = 10_000, 1_000
+"""How many tasks that ended here are remembered; most of a shared store are awaited elsewhere."""
 
 
 class Waiting:
@@ -36,6 +37,7 @@ class Waiting:
         """What closures returned, until retention forgets them."""
         self._causes: OrderedDict[int, tuple[float, BaseException]] = OrderedDict()
         """What handlers raised, the latest, until retention forgets it."""
+        self._recent_kept = RECENT_KEPT_OF_SHARED if runtime.shared else RECENT_KEPT
         self.era = object()
         """Of this Millpond's opening and of no other: what lived in another is not known here."""
         self._closed: BaseException | None = None
@@ -77,7 +79,7 @@ class Waiting:
             self._keep(task, end)
         small = end is not None and end.status is Status.COMPLETED and len(end.result or b"") <= 256
         self._recent[task] = end if small else None
-        if len(self._recent) > RECENT_KEPT:
+        if len(self._recent) > self._recent_kept:
             self._recent = {}
             self.era = object()
         known = self._tasks.pop(task, None)
@@ -106,6 +108,11 @@ class Waiting:
     def is_awaited(self, task: int) -> bool:
         """Return whether somebody in this process waits for a task."""
         return task in self._tasks
+
+    @property
+    def anybody(self) -> bool:
+        """Whether anybody in this process waits for anything."""
+        return bool(self._tasks or self._runs or self._everything)
 
     def listen(self, key: object, listener: Callable[[int, End | None], None] | None) -> None:
         """Hear of every end from now on, under a key; None = no longer."""

@@ -194,8 +194,7 @@ def test_no_programs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_programs_that_fail_are_quoted(tmp_path: Path) -> None:
     """What they said is in the error."""
-    program = tmp_path / "initdb"
-    program.write_text("#!/bin/sh\necho this is no database\nexit 1\n")
-    program.chmod(0o755)
-    with pytest.raises(NoServer, match="this is no database"):
+    # A link to what is there: a file just written may be busy while another thread forks.
+    (tmp_path / "initdb").symlink_to(shutil.which("ls") or "ls")
+    with pytest.raises(NoServer, match="option"):
         OwnServer(tmp_path)

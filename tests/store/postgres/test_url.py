@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 
@@ -59,6 +60,28 @@ def test_a_pooler_is_told_of() -> None:
     assert not address_of("postgresql://host/db?pooler=off").pooler
 
 
+def test_one_listens_where_that_is_of_use() -> None:
+    """Here; behind a pooler nowhere, unless there is another way; or as one says."""
+    here = address_of("postgresql://host/db")
+    assert here is here.listener
+    assert address_of("postgresql://host/db?listen=off").listener is None
+    assert address_of("postgresql://host/db?pooler=1").listener is None
+    pooled = address_of("postgresql://host/db?pooler=1&listen=on")
+    assert pooled is pooled.listener
+
+
+def test_one_may_listen_elsewhere() -> None:
+    """At a URL within the URL, of which no password gets out either."""
+    inner = "postgresql://me:s%40cret@direct:5433/db?sslmode=require&connect_timeout=3"
+    for written in (quote(inner, safe=""), quote(inner, safe=":/@?=")):
+        whole = address_of(f"postgresql://host/db?pooler=1&listen={written}&schema=s")
+        assert "s" == whole.schema
+        assert whole.listener is not None
+        assert inner == whole.listener.conninfo
+        assert not whole.listener.pooler
+        assert "cret" not in f"{whole!r} {whole} {whole.listener!r}"
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
@@ -75,6 +98,9 @@ def test_a_pooler_is_told_of() -> None:
         ("postgresql://host:port/db", "host or a port"),
         ("postgresql://host:543210/db", "host or a port"),
         ("postgresql://host/db/more", "%2F"),
+        ("postgresql://host/db?listen=perhaps", "neither 0 nor 1 nor a URL"),
+        ("postgresql://host/db?listen=postgresql:host", "option listen that lacks the slashes"),
+        ("postgresql://host/db?listen=1&listen=1", "twice"),
         ("postgresql://host/db#there", "%23"),
         ("postgresql://host/%ff", "UTF-8"),
         ("postgresql://host/a%00b", "zero byte"),

@@ -16,9 +16,10 @@ import pytest
 from tests.store.sqlite.counting import table
 
 from millpond.core.plan import Wake
+from millpond.store.hints import Pending
 from millpond.store.protocol import Hint
 from millpond.store.sqlite import wake as wake_module
-from millpond.store.sqlite.wake import Pending, Wakes, packed
+from millpond.store.sqlite.wake import Wakes, packed
 
 pytestmark = pytest.mark.real_loop
 

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,23 @@ async def test_a_transaction_does_not_take_more_for_ever(
     assert [2, 3] == await gathered(writer, adding("a"), adding("b"))
     await asyncio.to_thread(writer.close)
     assert [1, 1, 1] == groups
+
+
+@pytest.mark.parametrize(("again", "calls"), [(0.02, 2), (3600.0, 1)])
+async def test_what_is_still_to_be_told_is_told_before_the_end(
+    opened: Opening, again: float, calls: int
+) -> None:
+    """A hook that asked to be called again soon is; one that wants to wait for long is not."""
+    groups: list[int] = []
+
+    def hook(answers: Sequence[Any]) -> float | None:
+        groups.append(len(answers))
+        return again if len(groups) == 1 else 3600.0
+
+    writer = opened(committed=hook)
+    await writer.do(adding("first"))
+    await asyncio.to_thread(writer.close)
+    assert [1, 0][:calls] == groups
 
 
 def test_a_thread_may_ask_too(path: Path, opened: Opening) -> None:

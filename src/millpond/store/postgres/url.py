@@ -1,8 +1,9 @@
 """URLs of PostgreSQL stores: `postgresql://user:password@host/database`, as libpq has them.
 
 Whatever libpq takes after the `?` (sslmode, target_session_attrs, ...) is passed on to it. These
-are ours: `schema` (or `millpond_schema`) is where the tables are, and `pooler=1` says that a pooler
-such as PgBouncer stands between, which may give every transaction another session.
+are ours: `schema` (or `millpond_schema`) is where the tables are; `pooler=1` says that a pooler
+such as PgBouncer stands between, which may give every transaction another session; `listen` is the
+URL of the same database without a pooler, for LISTEN, or 0 to do without.
 """
 
 from __future__ import annotations
@@ -40,6 +41,17 @@ class Address(msgspec.Struct, frozen=True):
     schema: str = DEFAULT_SCHEMA
     pooler: bool = False
     several_hosts: bool = False
+    listens: bool = True
+    """Whether a connection is kept that listens to other processes."""
+    listens_at: Address | None = None
+    """Where it does, if not here."""
+
+    @property
+    def listener(self) -> Address | None:
+        """Where to listen to other processes; None = nowhere."""
+        if not self.listens:
+            return None
+        return self.listens_at or self
 
     def __str__(self) -> str:
         if self.schema == DEFAULT_SCHEMA:
@@ -73,12 +85,17 @@ def address_of(url: str) -> Address:
     place, mark, query = rest.partition("?")
     hosts = _checked_place(url, place)
     ours, theirs = _options(url, query if mark else "")
+    pooler = _switch(url, "pooler", ours.get("pooler", "0"))
+    # Through a pooler that lends sessions nothing is ever heard.
+    listens, listens_at = _listening(url, ours.get("listen", "0" if pooler else "1"))
     return Address(
         conninfo=f"postgresql://{place}" + (f"?{'&'.join(theirs)}" if theirs else ""),
         shown=shown(url),
         schema=_schema(url, ours),
-        pooler=_switch(url, "pooler", ours.get("pooler", "0")),
+        pooler=pooler,
         several_hosts=hosts > 1,
+        listens=listens,
+        listens_at=listens_at,
     )
 
 
@@ -107,7 +124,7 @@ def _options(url: str, query: str) -> tuple[dict[str, str], list[str]]:
         name, equals, value = part.partition("=")
         if not equals or not name:
             _refuse(url, "has an option without a value; write name=value")
-        if name not in (*_SCHEMA_OPTIONS, "pooler"):
+        if name not in (*_SCHEMA_OPTIONS, "pooler", "listen"):
             _decoded(url, value)
             theirs.append(part)
             continue
@@ -132,6 +149,19 @@ def _switch(url: str, name: str, value: str) -> bool:
     if value.lower() not in _SWITCH:
         _refuse(url, f"has the option {name} with a value that is neither 0 nor 1")
     return _SWITCH[value.lower()]
+
+
+def _listening(url: str, value: str) -> tuple[bool, Address | None]:
+    """Return whether to listen to other processes, and where if not at the address itself."""
+    if value.lower() in _SWITCH:
+        return _SWITCH[value.lower()], None
+    if not is_postgres(value):
+        _refuse(url, "has the option listen with a value that is neither 0 nor 1 nor a URL")
+    try:
+        return True, address_of(value)
+    except BadStoreURL as error:
+        # It may have a password in it, as the whole has.
+        _refuse(url, f"has a URL as its option listen that {error.reason}")
 
 
 def _decoded(url: str, text: str) -> str:

@@ -290,6 +290,27 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
     if new.call.function == UNREADABLE:
         # What its row says as well is known nevertheless: it must be found where it stands.
         new = msgspec.structs.replace(new, key=row[4], owner=row[9], run=row[10])
+    if grp is not None and not runs and function is None and not cancel_requested:
+        # Most that are read wait for their first start: less is to be said of them.
+        return TaskRow(
+            new=new,
+            status=_QUEUED,
+            seq=place & SEQS,
+            rank=rank,
+            lane=lane,
+            sequence=sequence,
+            submitted_at=submitted_at,
+            due=due,
+            attempt=attempt,
+            fresh=bool(fresh),
+            token=token,
+            expires_at=expires_at,
+            reason=reason,
+            grp=grp,
+            listed=bool(listed),
+            stored=row[CHANGING:COLUMNS],
+            stored_at=place,
+        )
     return TaskRow(
         new=new,
         status=_RUNNING if running else _QUEUED,

@@ -79,6 +79,10 @@ class Wakes(Protocol):
         """Call `tell` on this loop with the hints of others."""
         ...
 
+    def hears(self) -> bool:
+        """Return whether no hint of others is lost as things stand."""
+        ...
+
     def send(self, hint: Hint | None) -> float | None:
         """Tell the others, after how many seconds to be called again if there is more to tell."""
         ...
@@ -183,6 +187,11 @@ class RowsStore(ABC, Generic[C, L]):
         """Call `tell` on this loop with the hints of other processes, from now on."""
         if self._wakes is not None:
             self._wakes.listen(tell, asyncio.get_running_loop())
+
+    @property
+    def hears(self) -> bool:
+        """Whether no hint of other processes is lost as things stand."""
+        return self._wakes is not None and self._wakes.hears()
 
     def renewer(self) -> Renewer:
         """Return what renews from a thread of its own."""

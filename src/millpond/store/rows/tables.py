@@ -112,8 +112,8 @@ class SqlTasks(dict[int, TaskRow]):
 
     def read(self, identifiers: Iterable[int]) -> None:
         """Read several tasks at once; what is not there is remembered as not there."""
-        wanted = [i for i in identifiers if not super(SqlTasks, self).__contains__(i)]
-        wanted = [i for i in wanted if i not in self._absent]
+        here, absent = super().keys(), self._absent
+        wanted = [i for i in identifiers if i not in here and i not in absent]
         if not wanted:
             return
         asked = (self._tables.listed(wanted),)
@@ -828,10 +828,13 @@ class SqlTables(Tables):
         """Read at once what the settlements of these tasks will ask for."""
         tasks = self.tasks
         tasks.read(identifiers)
+        grouped = {pool.name for pool in self.pools.by_id.values() if pool.sql_backlog.grouped}
+        if not grouped:
+            return
         ending: dict[str, list[Task]] = {}
         for identifier in identifiers:
             task = dict.get(tasks, identifier)
-            if task is not None and task.stored_live:
+            if task is not None and task.stored_live and task.new.pool in grouped:
                 ending.setdefault(task.new.pool, []).append(task)
         for name, ends in ending.items():
             pool = self.pools[name]

@@ -36,6 +36,9 @@ log = logging.getLogger("millpond.store")
 MOST_JOBS, LONGEST = 200, 0.005
 """How many jobs one transaction takes at most, and for how many seconds it takes more."""
 
+_GOODBYE = 0.1
+"""Seconds for which a thread that is to end waits with what it has still to tell."""
+
 _LOOK_EVERY = 0.5
 """Seconds between two looks at who has waited too long, while somebody else holds the lock."""
 
@@ -184,11 +187,16 @@ class Writer(Generic[Unit]):
             with self._news:
                 if self._jobs:
                     return True
-                if self._closing:
+                if self._closing and not self._last_words:
                     return False
                 woken = self._news.wait(self._hook_again)
             if not woken:
                 self._after_commit(())
+
+    @property
+    def _last_words(self) -> bool:
+        """Whether something is still to be told of what was committed, and it is soon told."""
+        return self._hook_again is not None and self._hook_again <= _GOODBYE
 
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""

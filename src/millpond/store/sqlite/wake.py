@@ -14,12 +14,11 @@ import os
 import socket
 import time
 import weakref
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.plan import Wake
+from millpond.store.hints import Pending, sound
 from millpond.store.protocol import Hint
 from millpond.store.sqlite.beside import folder_beside, give
 
@@ -49,45 +48,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Hint).decode
 
 
-class Pending:
-    """Hints that became one: the earliest wake of each pool, and whom it concerns."""
-
-    def __init__(self) -> None:
-        self._wakes: dict[str, float] = {}
-        # Dicts for sets that keep their order.
-        self._ended: dict[int, None] = {}
-        self._finished_runs: dict[int, None] = {}
-        self._cancelled: dict[int, None] = {}
-        self._interrupted: dict[int, None] = {}
-        self._more = False
-
-    def add(self, hint: Hint) -> None:
-        """Take in one more."""
-        for wake in hint.wakes:
-            self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
-        self._ended.update(dict.fromkeys(hint.ended))
-        self._finished_runs.update(dict.fromkeys(hint.finished_runs))
-        self._cancelled.update(dict.fromkeys(hint.cancelled))
-        self._interrupted.update(dict.fromkeys(hint.interrupted))
-        self._more |= hint.more
-
-    def __bool__(self) -> bool:
-        return bool(
-            self._more or self._wakes or self._ended or self._finished_runs or self._cancelled
-        )
-
-    def hint(self) -> Hint:
-        """Return all of it as one."""
-        return Hint(
-            wakes=tuple([Wake(pool, at) for pool, at in self._wakes.items()]),
-            ended=tuple(self._ended),
-            finished_runs=tuple(self._finished_runs),
-            cancelled=tuple(self._cancelled),
-            interrupted=tuple(self._interrupted),
-            more=self._more,
-        )
-
-
 def packed(hint: Hint) -> bytes:
     """Return a message of a bounded size; what does not fit is said to be more."""
     lists = (hint.wakes, hint.ended, hint.finished_runs, hint.cancelled)
@@ -102,14 +62,6 @@ def packed(hint: Hint) -> bytes:
         )
     message = _encode(hint)
     return message if len(message) <= _LARGEST else _encode(Hint(more=True))
-
-
-def _sound(hint: Hint) -> Hint:
-    """Return a hint without moments that are none: a timer for one would stop all others."""
-    if all(isfinite(wake.at) for wake in hint.wakes):
-        return hint
-    wakes = tuple(wake for wake in hint.wakes if isfinite(wake.at))
-    return msgspec.structs.replace(hint, wakes=wakes)
 
 
 class Wakes:
@@ -134,6 +86,10 @@ class Wakes:
         except (OSError, AttributeError) as error:
             self._do_without(error)
         _OPEN.add(self)
+
+    def hears(self) -> bool:
+        """Never for certain: whose queue is full is told nothing."""
+        return False
 
     @property
     def open(self) -> bool:
@@ -268,7 +224,7 @@ class Wakes:
             except OSError:
                 break
             try:
-                heard.add(_sound(_decode(message)))
+                heard.add(sound(_decode(message)))
             except (msgspec.MsgspecError, RecursionError) as error:
                 log.debug("a message in %s makes no sense: %s", self._folder, error)
         if heard:

@@ -68,11 +68,11 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
             return _worker_order(tables, order, now), 0
         case Lead():
             return _lead(tables, order, now)
-        case Cancel(tasks, interrupt):
-            known = [tables.tasks[i] for i in tasks if i in tables.tasks]
+        case Cancel(_, interrupt):
+            known = _meant(tables, order)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
-        case Redrive(tasks):
-            return sum(_redrive(tables, i, now) for i in tasks), 0
+        case Redrive():
+            return sum(_redrive(tables, task.new.id, now) for task in _meant(tables, order)), 0
         case Progress() | Remember():
             return _attempt_order(tables, order), 0
         case Seal(run, holder):
@@ -241,6 +241,14 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 
 
 # Tasks
+
+
+def _meant(tables: Tables, order: Cancel | Redrive) -> list[Task]:
+    """Return the tasks that an order names, as far as they are known and of its pool."""
+    known = [task for i in order.tasks if (task := tables.tasks.get(i)) is not None]
+    if order.of is None:
+        return known
+    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == order.of]
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:

@@ -45,6 +45,16 @@ class ControlConformance(StoreSuite):
 
     # Cancel
 
+    @scenario
+    async def test_an_order_for_one_pool_spares_the_tasks_of_others(self, lab: Lab) -> None:
+        """Who may cancel and redrive in a pool of his has no power over another's."""
+        await lab.declare()
+        task = await lab.put()
+        assert 0 == (await lab.control(orders.Cancel((task,), of="another"))).count
+        assert 1 == (await lab.control(orders.Cancel((task,), of=POOL))).count
+        assert 0 == (await lab.control(orders.Redrive((task,), of="another"))).count
+        assert 1 == (await lab.control(orders.Redrive((task,), of=POOL))).count
+
     @mark.rows("CX-T04", "CX-T75", "CX-T44")
     @scenario
     async def test_a_waiting_task_is_cancelled_at_once(self, lab: Lab) -> None:

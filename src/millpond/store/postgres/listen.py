@@ -1,0 +1,194 @@
+"""Listening: the connection of a process on which the server tells what other processes notify.
+
+It is opened in a thread, since that may take long, and then read on the loop. When it is lost, it
+is opened anew, at longer and longer intervals: nobody else need know, and nothing here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millpond.store.postgres.connect import connect
+from millpond.store.postgres.names import quoted
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.url import Address
+
+log = logging.getLogger("millpond.postgres")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+"""Seconds before it is opened anew, doubling. Half of each is left to chance: a server that comes
+back is not to be met by everybody at once."""
+
+
+class Listener:
+    """A connection that listens. All of it is for the loop's thread.
+
+    `heard` is called with what was notified, one text for each; `back` whenever it begins to
+    listen: what was notified before was missed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        channel: str,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        heard: Callable[[list[str]], None],
+        back: Callable[[], None],
+    ) -> None:
+        self._address = address
+        self._channel = channel
+        self._loop = loop
+        self._heard = heard
+        self._back = back
+        self._connection: Connection | None = None
+        self._socket = -1
+        """Its number, as long as the loop reads it: a connection that is lost has forgotten it."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._connected_at = 0.0
+        self._pause = FIRST_PAUSE
+        self._missed = False
+        """Whether it was said that nobody is heard."""
+        self._over = False
+        _LISTENING.add(self)
+        self._open()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server, as far as is known, tells us."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Listen no more; safe twice."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hang_up()
+
+    def _open(self) -> None:
+        # A daemon: a server that does not answer must not keep a program from ending.
+        threading.Thread(target=self._connect, name="millpond-listener", daemon=True).start()
+
+    def _connect(self) -> None:
+        """Connect and listen; in a thread of its own, which then ends."""
+        try:
+            connection = connect(self._address, name="millpond listener")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            self._post(self._failed, error)
+            return
+        try:
+            # It says nothing for hours, and that is no reason to end it.
+            connection.execute("SET idle_session_timeout = 0")
+            connection.execute(f"LISTEN {quoted(self._channel)}".encode())
+        except psycopg.Error as error:
+            connection.close()
+            self._post(self._failed, error)
+            return
+        if not self._post(self._connected, connection):
+            connection.close()
+
+    def _post(self, tell: Callable[..., None], *told: object) -> bool:
+        """Go on, on the loop; False = it is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(tell, *told)
+            return True
+        return False
+
+    # --- on the loop ------------------------------------------------------------------------------
+
+    def _connected(self, connection: Connection) -> None:
+        if self._over:
+            connection.close()
+            return
+        self._socket = connection.fileno()
+        try:
+            self._loop.add_reader(self._socket, self._readable)
+        except NotImplementedError:
+            log.warning("this event loop cannot hear %s; it is looked at instead", self._address)
+            connection.close()
+            return
+        self._connection = connection
+        self._connected_at = self._loop.time()
+        if self._missed:
+            log.warning("%s tells of other processes again", self._address)
+        self._missed = False
+        self._back()
+        # What came together with the answer to LISTEN makes nothing readable any more.
+        self._readable()
+
+    def _readable(self) -> None:
+        """Take in what has arrived."""
+        if self._connection is None:
+            return
+        texts: list[str] = []
+        try:
+            channel = self._connection.pgconn
+            channel.consume_input()
+            while (notified := channel.notifies()) is not None:
+                texts.append(notified.extra.decode(errors="replace"))
+        except psycopg.Error as error:
+            self._hang_up()
+            self._failed(error)
+        if texts:
+            self._heard(texts)
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._loop.remove_reader(self._socket)
+            connection.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Try again, later each time; a connection that lasted starts from the beginning."""
+        if self._over:
+            return
+        if not self._missed:
+            told = " ".join(str(error).split())
+            log.warning(
+                "%s tells nothing of other processes (%s): it is tried again, and until then the "
+                "store is looked at once a second",
+                self._address,
+                told,
+            )
+        self._missed = True
+        if self._connected_at and self._loop.time() - self._connected_at > LONGEST_PAUSE:
+            self._pause = FIRST_PAUSE
+        self._connected_at = 0.0
+        delay = self._pause * (0.5 + random.random() / 2)  # noqa: S311 - no secret
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._timer = self._loop.call_later(delay, self._open)
+
+    def _let_go_after_fork(self) -> None:
+        """Leave the connection to the parent: a child that kept it would keep it from ending."""
+        connection, self._connection = self._connection, None
+        self._over = True
+        if connection is not None:
+            # Not closed in good order, which would end it for the parent, too.
+            os.close(self._socket)
+            _LEFT_TO_PARENT.append(connection)
+
+
+_LISTENING: weakref.WeakSet[Listener] = weakref.WeakSet()
+_LEFT_TO_PARENT: list[Connection] = []
+
+
+def _let_go_after_fork() -> None:
+    for listener in list(_LISTENING):
+        listener._let_go_after_fork()  # noqa: SLF001 - our own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_after_fork)

@@ -1,0 +1,37 @@
+"""The collector of a worker process."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millpond.cli.collector import let_it_rest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Leave the collector of the tests as it was."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_what_is_imported_is_not_walked_again() -> None:
+    """It is out of reach of the collector, which comes less often."""
+    gc.set_threshold(700, 10, 10)
+    let_it_rest()
+    assert gc.get_freeze_count() > 1_000
+    assert gc.get_threshold()[0] > 700
+
+
+def test_thresholds_of_the_application_stay() -> None:
+    """Whoever has set his own knows why."""
+    gc.set_threshold(1_234, 5, 6)
+    let_it_rest()
+    assert gc.get_threshold() == (1_234, 5, 6)
