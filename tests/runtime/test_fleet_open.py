@@ -10,7 +10,7 @@ from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Join, Leave
-from millpond.core.errors import AlreadyOpen, ConfigError, NotSupported
+from millpond.core.errors import AlreadyOpen, ConfigError, StoreUnreachable
 from millpond.store.clock import ForwardClock
 
 
@@ -269,10 +269,11 @@ def test_durability_is_one_of_two(given: Any) -> None:
     assert "normal" == Millpond("sqlite:///work.db", durability="normal").durability
 
 
-async def test_a_store_that_is_to_come_is_refused_without_its_password() -> None:
-    """The URL of a refused store ends in logs."""
-    with pytest.raises(NotSupported) as caught:
-        async with Millpond("postgresql://me:secret@host/db"):
+@pytest.mark.real_loop
+async def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
+    """The URL of a store that cannot be opened ends in logs."""
+    with pytest.raises(StoreUnreachable) as caught:
+        async with Millpond("postgresql://me:secret@127.0.0.1:1/db"):
             pass
     assert "secret" not in str(caught.value)
 

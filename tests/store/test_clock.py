@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from millpond.store.clock import ForwardClock
+from millpond.store.clock import ForwardClock, ServerClock
 
 
 class Clocks:
@@ -76,3 +76,15 @@ def test_it_is_never_earlier_than_what_others_acted_at() -> None:
     clock.reached(1_010.0)
     clocks.pass_(1.0)
     assert 1_011.0 == clock()
+
+
+def test_a_clock_of_a_server_goes_by_what_it_was_told_and_what_has_passed_since() -> None:
+    """Forwards and backwards: the server rules."""
+    clocks = Clocks()
+    clock = ServerClock(clocks.read("steady"))
+    clock.told(7_000.0)
+    clocks.steady += 2.5
+    assert 7_002.5 == clock()
+    clock.told(6_000.0)
+    clocks.steady += 1.0
+    assert 6_001.0 == clock()

@@ -191,7 +191,7 @@ class Millpond:
             store, shared = await self._opened_file(self._place, identity.owner, clock), True
         else:
             clock = ServerClock(steady_clock(loop))
-            store, shared = await self._opened_server(self._place, clock), True
+            store, shared = await self._opened_server(self._place, identity.owner, clock), True
         return Runtime(
             store,
             functions=MappingProxyType(self._handlers),
@@ -211,11 +211,13 @@ class Millpond:
             file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
         )
 
-    async def _opened_server(self, address: Address, clock: Callable[[], float]) -> Store:
+    async def _opened_server(
+        self, address: Address, owner: str, clock: Callable[[], float]
+    ) -> Store:
         from millpond.store.postgres.store import PostgresStore  # noqa: PLC0415 - nor of this one
 
         return await PostgresStore.open(
-            address, durability=self.durability, migrate=self.migrate, clock=clock
+            address, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
         )
 
     @property

@@ -192,6 +192,102 @@ def test_what_certainly_changes_rows_is_not_waited_for(
     assert [] == trips
 
 
+COUNT = "SELECT count(*) FROM public.one"
+ONE = "SELECT value, body FROM public.one WHERE value = $1"
+
+
+def transaction(connection: PostgresConnection, *values: int) -> list[Any]:
+    """Ask how many rows there are, and for some of them; then add one."""
+    connection.begin(LOCK, LOOK)
+    connection.note_reads()
+    found = [connection.execute(COUNT).fetchone(), connection.execute(ONE, (values[0],)).fetchone()]
+    connection.execute(ADD, (values[0], b"x"))
+    found.append(connection.execute(COUNT).fetchone())
+    connection.commit()
+    return found
+
+
+def test_what_is_asked_twice_in_a_row_is_asked_along_with_the_lock(
+    connection: PostgresConnection, trips: list[int]
+) -> None:
+    """What is asked with other values each time is not, and what was written meanwhile is seen."""
+    for number in range(4):
+        assert [(number,), None, (number + 1,)] == transaction(connection, number)
+    #       lock, count, one, add and count, commit; then the count goes with the lock
+    assert [3, 1, 1, 2, 1] * 2 + [4, 1, 2, 1] * 2 == trips
+
+
+def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
+    connection: PostgresConnection, address: Address
+) -> None:
+    """They had the lock before."""
+    for number in range(3):
+        transaction(connection, number)
+    with connect(address) as other:
+        other.execute("INSERT INTO public.one VALUES (77)")
+    assert (4,) == transaction(connection, 3)[0]
+
+
+def test_nothing_is_foreseen_where_nobody_notes_what_he_reads(
+    connection: PostgresConnection, trips: list[int]
+) -> None:
+    """Whoever has the store to himself knows what is in it."""
+    for _ in range(3):
+        transaction(connection, len(trips))
+    trips.clear()
+    for _ in range(2):
+        connection.begin(LOCK, LOOK)
+        connection.execute(COUNT).fetchone()
+        connection.commit()
+    assert [4, 1, 3, 1, 1] == trips
+
+
+@pytest.mark.parametrize("rows", [[(n, None) for n in range(300)], [(1, b"x" * 10_000)]])
+def test_much_is_not_read_on_suspicion(
+    connection: PostgresConnection, trips: list[int], rows: list[Any]
+) -> None:
+    """It may not be wanted after all."""
+    connection.executemany(ADD, rows)
+    connection.sync()
+    trips.clear()
+    for _ in range(3):
+        connection.begin(LOCK, LOOK)
+        connection.note_reads()
+        connection.execute("SELECT value, body FROM public.one").fetchall()
+        connection.commit()
+    assert [3, 1, 1] * 3 == trips
+
+
+def test_the_end_of_reading_is_not_waited_for(
+    connection: PostgresConnection, trips: list[int]
+) -> None:
+    """Nobody needs to know that a transaction is over that changed nothing."""
+    for number in range(3):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        assert (number,) == connection.execute(COUNT).fetchone()
+        connection.execute("ROLLBACK")
+        assert not connection.in_transaction
+        connection.begin(LOCK, LOOK)
+        connection.execute(ADD, (number, None))
+        connection.commit()
+    assert [2, 3, 2] * 3 == trips
+    assert connection.driver.execute(COUNT).fetchone() == (3,)
+
+
+def test_a_session_that_ends_while_nobody_waits_is_known_as_gone(
+    connection: PostgresConnection, address: Address
+) -> None:
+    """By whoever comes next."""
+    number = pid(connection)
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    connection.execute(COUNT).fetchone()
+    connection.execute("ROLLBACK")
+    end(number, address)
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute(COUNT).fetchone()
+    assert connection.closed
+
+
 def test_much_is_sent_while_much_is_answered(connection: PostgresConnection) -> None:
     """Neither side waits for the other to listen."""
     large = b"x" * (1 << 20)

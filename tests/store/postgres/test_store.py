@@ -31,7 +31,7 @@ from millpond.store.postgres.names import qualified
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.url import Address, address_of
-from millpond.store.protocol import Batch
+from millpond.store.protocol import Batch, Hint
 from millpond.store.rows.recount import check_rows
 from millpond.testing.files import TakingTurns
 from millpond.testing.postgres import OwnServer
@@ -186,6 +186,23 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
         await other.recover()
         assert not await store.changed()
         await other.close()
+
+
+async def test_others_are_told_of_what_was_stored(address: Address) -> None:
+    """By the writer, after its commit; who sent it hears nothing of it."""
+    async with opened(address, owner="one") as one, opened(address, owner="two") as two:
+        heard: asyncio.Queue[Hint] = asyncio.Queue()
+        own: list[Hint] = []
+        one.listen(own.append)
+        two.listen(heard.put_nowait)
+        while not (one.hears and two.hears):  # what each sends has come back to it
+            await one.submit([])
+            await two.submit([])
+        own.clear()
+        await one.submit([task(1)])
+        while not any(wake.pool == "p" for wake in (await heard.get()).wakes):
+            pass
+        assert [] == own
 
 
 async def test_it_goes_by_the_servers_clock(address: Address) -> None:

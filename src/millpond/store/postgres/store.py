@@ -15,6 +15,7 @@ from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.wake import Wakes
 from millpond.store.rows.store import RowsStore
 from millpond.store.rows.tables import SqlTables
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.core.task import NewTask
+    from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
     from millpond.store.rows.database import Connection
-    from millpond.store.rows.store import Wakes
 
 
 class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
@@ -46,7 +47,7 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         durability: Durability = "full",
         may_migrate: bool = True,
         clock: Callable[[], float] | None = None,
-        wakes: Wakes | None = None,
+        owner: str = "",
         patience: Patience = PATIENCE,
         inline: bool = False,
     ) -> None:
@@ -61,7 +62,7 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             self._schema,
             Reader(address, self._open, self._first(may_migrate=may_migrate)),
             clock=clock,
-            wakes=wakes,
+            wakes=None if inline or not owner else Wakes(address, owner, self._notifying),
             inline=inline,
         )
 
@@ -70,14 +71,14 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         cls,
         address: Address,
         *,
+        owner: str = "",
         durability: Durability = "full",
         migrate: bool = True,
         clock: Callable[[], float] | None = None,
-        wakes: Wakes | None = None,
     ) -> Self:
         """Connect in another thread: the server may be far away."""
         made = partial(
-            cls, address, durability=durability, may_migrate=migrate, clock=clock, wakes=wakes
+            cls, address, durability=durability, may_migrate=migrate, clock=clock, owner=owner
         )
         return await asyncio.get_running_loop().run_in_executor(None, made)
 
@@ -106,6 +107,11 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             settings=settings(self._durability, patience) if self._address.pooler else None,
             silence=patience.statement + patience.network if patience.statement else None,
         )
+
+    def _notifying(self) -> DriverConnection | None:
+        """Return the connection that has just written: others are told over it."""
+        assert isinstance(self._writing, PostgresTransactor)  # noqa: S101 - made below
+        return self._writing.driver
 
     # What PostgreSQL does its own way
 

@@ -16,6 +16,7 @@ from millpond.store.rows.transact import Transactor, Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
 
@@ -64,6 +65,13 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         self._told = told
         self._lock = f"SELECT pg_advisory_xact_lock({to_write(dialect.schema)})"
         self._look = dialect.sql["begun"]
+
+    @property
+    def driver(self) -> DriverConnection | None:
+        """The driver's connection, between two transactions; None if there is none."""
+        if self._connection is None or self._connection.closed:
+            return None
+        return self._connection.driver
 
     def _opened(self) -> PostgresConnection:
         return self._open_connection()

@@ -122,11 +122,10 @@ class RowsStore(ABC, Generic[C, L]):
         self._closed = False
         self._process = os.getpid()
         self._seen_version = 0
-        self._inline = self._transactor(self._unit) if inline else None
+        self._writing = self._transactor(self._unit)
+        self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
-        self._writer = (
-            None if inline else Writer(self._transactor(self._unit), committed=self._committed)
-        )
+        self._writer = None if inline else Writer(self._writing, committed=self._committed)
         self._view = RowsView(self._read, clock)
 
     # What each database does its own way
