@@ -217,6 +217,22 @@ def test_what_is_asked_twice_in_a_row_is_asked_along_with_the_lock(
     assert [3, 1, 1, 2, 1] * 2 + [4, 1, 2, 1] * 2 == trips
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_what_was_read_ahead_is_not_believed_after_a_write(
+    connection: PostgresConnection, many: bool
+) -> None:
+    """Somebody asks a little later than usual."""
+    for number in range(3):
+        transaction(connection, number)
+    connection.begin(LOCK, LOOK)
+    if many:
+        connection.executemany(ADD, [(3, None), (4, None)])
+    else:
+        connection.execute(ADD, (3, None))
+    assert (5 if many else 4,) == connection.execute(COUNT).fetchone()
+    connection.commit()
+
+
 def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
     connection: PostgresConnection, address: Address
 ) -> None:

@@ -1,6 +1,7 @@
 """The PostgreSQL store: its writer, its clock, who else writes, and servers that come and go."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from millpond.core.errors import (
     StoreClosed,
     StoreLocked,
     StoreUnreachable,
+    TransactionAborted,
     UnknownPool,
     UnstorableText,
 )
@@ -23,6 +25,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
+from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import Patience, connect
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
@@ -206,8 +209,10 @@ async def test_others_are_told_of_what_was_stored(address: Address) -> None:
 
 
 async def test_it_goes_by_the_servers_clock(address: Address) -> None:
-    """Whatever the clock of this machine says."""
-    async with opened(address) as store:
+    """Whatever the clock of this machine says: it is heard with every transaction."""
+    clock = ServerClock()
+    async with opened(address, clock=clock) as store:
+        clock.told(clock() + 1_000_000.0)
         with connect(address) as connection:
             asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
             ((before,),) = connection.execute(asked).fetchall()
@@ -299,20 +304,43 @@ async def test_a_commit_whose_answer_is_lost_is_told_as_unknown(
     await store.close()
 
 
+class Unit:
+    """One that has nothing to write."""
+
+    def write(self) -> None:
+        """Write nothing."""
+
+    def committed(self) -> None:
+        """Hear nothing."""
+
+
+def transactor_of(schema: Schema) -> PostgresTransactor[Unit]:
+    """What writes to a schema."""
+    dialect = dialect_of(schema.address.schema)
+    return PostgresTransactor(
+        schema.address, dialect, schema.connection, lambda _: Unit(), patience=1.0
+    )
+
+
+def test_an_error_that_somebody_passed_over_is_not_committed(schema: Schema) -> None:
+    """The transaction has failed, whatever its job thinks of it."""
+    transactor = transactor_of(schema)
+
+    def job(_: Unit) -> None:
+        with contextlib.suppress(psycopg.Error):
+            transactor.connection.execute("SELECT 1 / 0").fetchall()
+
+    with pytest.raises(TransactionAborted):
+        transactor.once(job)
+    assert not transactor.connection.in_transaction
+    transactor.close()
+
+
 @pytest.mark.parametrize("kind", [psycopg.errors.DeadlockDetected, psycopg.errors.AdminShutdown])
-def test_what_may_pass_is_tried_once_more(
-    address: Address, schema: Schema, kind: type[psycopg.Error]
-) -> None:
+def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Error]) -> None:
     """A transaction that was in another's way, and a connection that was lost."""
 
-    class Unit:
-        def write(self) -> None: ...
-
-        def committed(self) -> None: ...
-
-    transactor: PostgresTransactor[Unit] = PostgresTransactor(
-        address, dialect_of(address.schema), schema.connection, lambda _: Unit(), patience=1.0
-    )
+    transactor = transactor_of(schema)
     calls: list[int] = []
 
     def job(_: Unit) -> str:
