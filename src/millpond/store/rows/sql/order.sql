@@ -1,12 +1,14 @@
 -- Order: which queued task is next. A claim reads only what could start now.
 
+-- A value that SQLite cannot see when it plans: else it plans anew each time, because it might be that of
+-- an index for one value only (millpond_later).
 -- name: next_of_group
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
- WHERE l.grp = ? AND l.grp > 0 ORDER BY l.rank, l.place LIMIT ?;
+ WHERE l.grp = CAST(? AS BIGINT) AND l.grp > 0 ORDER BY l.rank, l.place LIMIT ?;
 
 -- name: next_of_group_after
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
- WHERE l.grp = ? AND l.grp > 0 AND (l.rank, l.place) > (?, ?) ORDER BY l.rank, l.place LIMIT ?;
+ WHERE l.grp = CAST(? AS BIGINT) AND l.grp > 0 AND (l.rank, l.place) > (?, ?) ORDER BY l.rank, l.place LIMIT ?;
 
 -- name: next_due
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
