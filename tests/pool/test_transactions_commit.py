@@ -577,6 +577,7 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
         assert ("queued", "queued") == await books.mp.runtime.view.status([h.id for h in handles])
 
 
+@pytest.mark.memory("pools in memory are part of it")
 async def test_what_cannot_commit_says_so(books: Books) -> None:
     """Batches, coroutine functions, and pools in memory."""
 

@@ -12,7 +12,7 @@ from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a 
 from millpond import Context, Keep, Millpond, Retry, TaskFailed, bounded, ring_buffer
 from millpond.core.control import Bury, Join, Leave
 from millpond.core.errors import UnknownTask
-from millpond.runtime.submit import OFFER_AGAIN
+from millpond.runtime.submit import OFFER_AGAIN, Submitter
 
 # Losses and moments
 
@@ -156,6 +156,7 @@ async def test_submits_that_were_sent_together_all_hear_of_the_failure() -> None
         assert "ran" == await (await job.submit())
 
 
+@pytest.mark.memory("two Millponds over one open file take the news of it from each other")
 async def test_who_waits_for_the_pool_then_waits_for_the_key_where_that_is_full() -> None:
     """Room in the pool that another process takes for the same key leaves the key in the way."""
     fleet = Fleet()
@@ -179,6 +180,34 @@ async def test_who_waits_for_the_pool_then_waits_for_the_key_where_that_is_full(
         await asyncio.sleep(2)
         assert "c" == (await waits).key
         assert 0 == (await mine.snapshot()).blocked_submitters
+
+
+async def test_who_moves_to_the_line_of_a_key_lets_those_behind_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One offer of room is enough for both: nobody may tell of it again."""
+    fleet = Fleet()
+    one, two = fleet.millpond(work=False), fleet.millpond(work=False)
+    mine, theirs = (
+        mp.pool("work", backpressure=bounded(2, per_key=1), max_concurrent=1) for mp in (one, two)
+    )
+    job = mine.task(key="key", name="job")(_nothing)
+    again = theirs.task(key="key", name="job")(_nothing)
+    async with one, two:
+        full = [await job.submit(key) for key in "ab"]
+        waits = asyncio.create_task(job.submit("c"))
+        behind = asyncio.create_task(job.submit("d"))
+        await rounds()
+        monkeypatch.setattr(Submitter, "room_anywhere", lambda _: None)
+        for handle in full:
+            await two.cancel(handle.id)
+        barged = await again.submit("c")
+        one.runtime.submitter.room("work")
+        await rounds()
+        assert (False, True) == (waits.done(), behind.done())
+        monkeypatch.undo()
+        await two.cancel(barged.id)
+        await waits
 
 
 async def _nothing(key: str) -> None: ...

@@ -285,22 +285,25 @@ class Submitter:
             refusal = answer.refusal
             if refusal is not None and refusal.may_wait:
                 parked.refusal = refusal
-                self._move_over(pool, parked, refusal.lane)
+                if self._moved_over(pool, parked, refusal.lane):
+                    # What is in its way now is not in the way of those behind it.
+                    continue
                 return
             self._leave(pool, parked)
             if not parked.answer.done():
                 parked.answer.set_result(answer)
             await self._answer_same_keys(pool, parked.batch)
 
-    def _move_over(self, pool: str, parked: Parked, lane: str | None) -> None:
-        """Another bound is in the way now: wait for that one, at the head of its line."""
+    def _moved_over(self, pool: str, parked: Parked, lane: str | None) -> bool:
+        """Let somebody in whose way is another bound now wait at the head of its line instead."""
         if lane is None or lane == parked.lane:
-            return
+            return False
         self._leave(pool, parked)
         parked.lane = lane
         line = self._line(pool, lane)
         line[parked] = None
         line.move_to_end(parked, last=False)
+        return True
 
     async def _answer_same_keys(self, pool: str, stored: Batch) -> None:
         """Those who wait with a key that has just become known need no room any more."""
