@@ -55,7 +55,7 @@ T = TypeVar("T")
 L = TypeVar("L", bound=Lent)
 C_co = TypeVar("C_co", bound="Connection", covariant=True)
 
-_BODIES_KEPT = 100_000
+_BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
 """How many rows are kept in memory between two transactions, at most."""
 
@@ -329,9 +329,11 @@ class RowsStore(ABC, Generic[C, L]):
             if then is not None:
                 _expect(tables, then, leaving=len(settlements))
             answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
+            # Also what is tried again: that may happen in another process.
+            self._forget([one.fence.task for one in settlements])
+            self._forget(answer.ended)
             if answer.lease is not None:
                 self._remember(tables, answer.lease)
-            self._forget(answer.ended)
             return answer
 
         return await self._do(job)
@@ -441,7 +443,7 @@ class RowsStore(ABC, Generic[C, L]):
             self._reader.close()
 
     def _forget(self, ended: Sequence[int]) -> None:
-        """Let go of the bodies of tasks that have ended."""
+        """Let go of the bodies of tasks that are no longer held."""
         for identifier in ended:
             self._bodies.pop(identifier, None)
 
