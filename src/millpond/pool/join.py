@@ -31,9 +31,10 @@ def submit_within(pool: Pool, made: Sequence[Made], connection: object) -> list[
     runtime = pool.runtime
     submit = runtime.abilities.submit_within
     if submit is None:
+        where = "on a server, where that does not work yet" if runtime.shared else "in memory"
         raise NotSupported(
             f"connection= joins a transaction of the database that the pools are in, and pool "
-            f"{pool.name!r} is in memory: use Millpond('sqlite:///...'), or submit without it",
+            f"{pool.name!r} is {where}: use Millpond('sqlite:///...'), or submit without it",
             feature="connection",
         )
     if not made:
