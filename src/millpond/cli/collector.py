@@ -1,8 +1,8 @@
 """The garbage collector of a process that does nothing but work.
 
 What was imported lives as long as the process, so the collector need not walk it again and again;
-and the few objects that a task leaves behind are no reason to look for cycles after each seventh
-one. An application that has set its own thresholds keeps them.
+and the objects of a task go when it ends, so there is little reason to look for cycles every few
+dozen tasks. An application that has set its own thresholds keeps them.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ class Worker:
         self.tally = Tally()
         self._watches: dict[str, Watch] = {}
         self._dry: set[str] = set()
-        self._unknown: set[tuple[str, str]] = set()
         """Pools whose last answer said that nothing waits in them."""
+        self._unknown: set[tuple[str, str]] = set()
+        """Pools, and functions in them, of which it was said that they are not known here."""
         self._due: dict[str, None] = {}
         self._moments: LazyHeap[str] = LazyHeap()
         self._timer: asyncio.TimerHandle | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Event, Status
 from millpond.core.task import UNREADABLE
-from millpond.store.verbs.settle import APPLIED_PLAINLY, settle
+from millpond.store.verbs.settle import APPLIED_PLAINLY, is_current, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millpond.store.verbs.settle import Ended
     from millpond.store.verbs.tables import PoolTable, Tables
 
-_RUNNING, _COMPLETED, _COMPLETE = Status.RUNNING, Status.COMPLETED, Event.COMPLETE
+_COMPLETED, _COMPLETE = Status.COMPLETED, Event.COMPLETE
 
 
 def start(
@@ -83,12 +83,10 @@ def _end(tables: Tables, plain: list[Task], now: float) -> None:
 
 def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bool:
     """Return whether a settlement with the current fence completes a task, and that is all."""
-    fence, new = settlement.fence, task.new
+    new = task.new
     return (
         settlement.event is _COMPLETE
-        and task.status is _RUNNING
-        and task.token == fence.token
-        and task.attempt == fence.attempt
+        and is_current(task, settlement.fence)
         and not settlement.follow_ups
         and settlement.successor is None
         and settlement.spend
