@@ -43,9 +43,10 @@ class Way(NamedTuple):
     binaries: Path
     prefix: tuple[str, ...] = ()
     user: str | None = None
+    copies: bool = False
 
 
-def ways(binaries: Path, home: Path) -> Iterator[Way]:
+def ways(binaries: Path) -> Iterator[Way]:
     """Yield how to run a server here, the least intrusive first: it refuses to run as root.
 
     In a user namespace root is somebody else, and needs no rights of others. Where the system
@@ -57,7 +58,7 @@ def ways(binaries: Path, home: Path) -> Iterator[Way]:
     if shutil.which(_NAMESPACE[0]):
         yield Way("in a user namespace", binaries, prefix=_NAMESPACE)
     yield Way(f"as {_UNPRIVILEGED}", binaries, user=_UNPRIVILEGED)
-    yield Way(f"as {_UNPRIVILEGED}, copied", copied(binaries, home), user=_UNPRIVILEGED)
+    yield Way(f"as {_UNPRIVILEGED}, copied", binaries, user=_UNPRIVILEGED, copies=True)
 
 
 def copied(binaries: Path, home: Path) -> Path:
@@ -87,7 +88,7 @@ class Keeper:
     def make(self) -> dict[str, object]:
         """Make the cluster in the first way that works, and start it; return where it is."""
         refusals = []
-        for way in ways(Path(self._asked["binaries"]), self._home):
+        for way in ways(Path(self._asked["binaries"])):
             try:
                 self._make(way)
                 break
@@ -100,6 +101,8 @@ class Keeper:
         return {"folder": str(self._home), "port": self._port, "way": self._way.name}
 
     def _make(self, way: Way) -> None:
+        if way.copies:
+            way = way._replace(binaries=copied(way.binaries, self._home))
         self._way = way
         if way.user is not None:
             os.chown(self._home, pwd.getpwnam(way.user).pw_uid, -1)

@@ -195,6 +195,8 @@ def test_no_programs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_programs_that_fail_are_quoted(tmp_path: Path) -> None:
     """What they said is in the error."""
     # A link to what is there: a file just written may be busy while another thread forks.
-    (tmp_path / "initdb").symlink_to(shutil.which("ls") or "ls")
+    programs = tmp_path / "postgresql" / "installed" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "initdb").symlink_to(shutil.which("ls") or "ls")
     with pytest.raises(NoServer, match="option"):
-        OwnServer(tmp_path)
+        OwnServer(programs)
