@@ -12,10 +12,12 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
+from actors import HERE, ActFailed
+from contender import Contender
 from figures import Found
 from processes import Use, use_of
-from sqlite_contenders import HUEY, LITEQUEUE, OURS, PERSIST, Contender
-from sqlite_stage import HERE, ActFailed, Actor, Stage, act
+from sqlite_contenders import HUEY, LITEQUEUE, OURS, PERSIST
+from sqlite_stage import Actor, Stage, act
 
 CONCURRENCY = 10
 SETTLED = 2.0

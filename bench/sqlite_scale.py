@@ -8,17 +8,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from actors import ActFailed, Rounds
+from contender import Contender
+from drains import Drained, median_ratio, rate_of, show_drains, worst_ratio
 from figures import Found, quantile
-from sqlite_contenders import HUEY, LITEQUEUE, OURS, OURS_NORMAL, PERSIST, Contender
-from sqlite_speed import (
-    SECONDS,
-    Drained,
-    median_ratio,
-    rate_of,
-    show_drains,
-    worst_ratio,
-)
-from sqlite_stage import ActFailed, Actor, Rounds, Stage, act
+from sqlite_contenders import HUEY, LITEQUEUE, OURS, OURS_NORMAL, PERSIST
+from sqlite_speed import SECONDS
+from sqlite_stage import Actor, Stage, act
 
 Shape = dict[str, Any]
 
