@@ -95,7 +95,8 @@ def drains(stage: Stage) -> dict[str, Callable[[], Drained]]:
 def measure_drain(stage: Stage) -> Found:
     """T5, T6, T7: a backlog run by one worker process, every promise kept."""
     found = Found()
-    note_missing(found, stage, *PEERS, RAW)
+    judged = (GRAPHILE, PGQUEUER)
+    note_missing(found, stage, *(judged if stage.rows else (*PEERS, RAW)))
     rounds = stage.interleaved(drains(stage))
     show_drains(found, rounds)
     ahead = named(OURS, 100, AHEAD)
