@@ -126,7 +126,7 @@ async def seen_at_work(server: OwnServer, url: str) -> tuple[Seen, Seen]:
         forget_statistics(connection)
         with watched(server, connection) as stale:
             await work(url)
-        connection.execute("VACUUM ANALYZE")
+        connection.execute("ANALYZE")
         with watched(server, connection) as fresh:
             await work(url)
     return stale, fresh
