@@ -111,6 +111,8 @@ class Begun(NamedTuple):
     """The server's clock."""
     version: int | None
     """How often the store was written; None if the row is gone that counts it."""
+    folds: bool
+    """Whether there are tasks that are folded into their lease."""
     meta: Row | None
     """What the statement `meta` says."""
 
@@ -237,9 +239,16 @@ class PostgresConnection:
             question: self._send(question[0], [sent(value) for value in question[1]])
             for question in expected
         }
-        now, version, *meta = looked.fetchone() or (0.0, None)
-        self.begun = Begun(now, version, None if version is None else tuple(meta))
+        now, version, folds, *meta = looked.fetchone() or (0.0, None, True)
+        self.begun = Begun(now, version, folds, None if version is None else tuple(meta))
         return self.begun
+
+    def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
+        """Do one statement in a transaction of its own, in one go; return how it ended, and its row."""
+        self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        cursor = self._send(statement, arguments)
+        status = self.commit()
+        return status, cursor.fetchone()
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""

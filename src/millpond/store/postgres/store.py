@@ -5,30 +5,43 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from millpond.core.lifecycle import Event
+from millpond.core.settle import Settlement
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
-from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.lent import LentConnection
+from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
+from millpond.store.postgres.step import Step, may_step, told_by
+from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.wake import Wakes
 from millpond.store.rows.store import RowsStore
-from millpond.store.rows.tables import SqlTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
+    from millpond.core.lease import LeaseAsk
     from millpond.core.task import NewTask
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
+    from millpond.store.postgres.step import Stepped
     from millpond.store.postgres.url import Address
+    from millpond.store.protocol import LeaseAnswer, SettleAnswer
     from millpond.store.rows.database import Connection
+    from millpond.store.rows.tables import SqlTables
+
+T = TypeVar("T")
+
+_MOST_DETOURS = 62
+"""How often in a row the server is not asked for a step of a pool that it keeps refusing."""
 
 
 class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
@@ -64,7 +77,12 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             clock=clock,
             wakes=None if inline or not owner else Wakes(address, owner, self._notifying),
             inline=inline,
+            reading=reading_of(address.schema),
         )
+        self._detours: dict[str, int] = {}
+        """How often the steps of a pool will be left to the verbs at once."""
+        self._refusals: dict[str, int] = {}
+        self._lock = to_write(address.schema)
 
     @classmethod
     async def open(
@@ -143,13 +161,19 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         if isinstance(connection, PostgresConnection):
             begun = connection.begun
             connection.note_reads()
-        return SqlTables(
+        unit = PostgresTables(
             connection,
             self._schema,
             self._dice.getrandbits(64),
             bodies,
             meta=None if begun is None else begun.meta,
         )
+        unit.folds = begun is None or begun.folds
+        return unit
+
+    def _mend(self, tables: SqlTables) -> None:
+        tables.ask("unfold", (None,))
+        super()._mend(tables)
 
     def _keep(self, unit: SqlTables) -> None:
         if unit.written:
@@ -159,3 +183,76 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
 
     def _lend(self, connection: PostgresConnection) -> LentConnection:
         return LentConnection(connection)
+
+    # What the server does by itself
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        """Give a worker the next tasks of a pool, within every limit in force."""
+        if may_step((), ask):
+            step = self._new_step((), ask, now, entropy)
+            answer = await self._stepped(ask.pool, step, step.leased)
+            if answer is not None:
+                return answer
+        return await super().lease(ask, now=now, entropy=entropy)
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        """End attempts, each only with its current fence, and lease the next if asked."""
+        if settlements and may_step(settlements, then):
+            step = self._new_step(settlements, then, now, entropy)
+            pool = "" if then is None else then.pool
+            answer = await self._stepped(pool, step, step.settled)
+            if answer is not None:
+                return answer
+        return await super().settle(settlements, then=then, now=now, entropy=entropy)
+
+    def _new_step(
+        self,
+        settlements: Sequence[Settlement],
+        then: LeaseAsk | None,
+        now: float | None,
+        entropy: int | None,
+    ) -> Step:
+        if now is None and self._told is None:
+            now = self._clock()
+        chance = self._dice.getrandbits(64) if entropy is None else entropy
+        return Step(settlements, then, now, chance)
+
+    async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
+        """Let the server take a step; None if it is one for the verbs."""
+        self._must_be_open()
+        if self._detours.get(pool, 0) > 0:
+            self._detours[pool] -= 1
+            return None
+        work = partial(self._take_step, pool, step, answer)
+        given = work() if self._writer is None else await self._writer.do_alone(work)
+        if step.unreadable:
+            ends = [
+                Settlement(fence=fence, event=Event.CORRUPT, spend=False)
+                for fence in step.unreadable
+            ]
+            await super().settle(ends, now=step.now)
+        return given
+
+    def _take_step(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
+        """Let the server take a step, in the writer's thread."""
+        transactor = self._writing
+        assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
+        row = transactor.call(self._schema.step, partial(step.arguments, self._lock))
+        told = None if row is None else told_by(row)
+        if told is None or told.refused is not None:
+            refusals = self._refusals[pool] = self._refusals.get(pool, 0) + 1
+            self._detours[pool] = min(2**refusals - 2, _MOST_DETOURS)
+            return None
+        self._refusals.pop(pool, None)
+        if self._told is not None:
+            self._told(told.moment)
+        return answer(told)

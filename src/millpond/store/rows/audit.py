@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from millpond.core.audit import KIND_OF, Kind, Record
-from millpond.core.lifecycle import LIFECYCLE
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from millpond.core.audit import Note
-    from millpond.core.lifecycle import Event, Status
     from millpond.core.task import Task
 
+T = TypeVar("T")
+
 _FIELDS = Record.__struct_fields__
+_EVENTS = {event.value: event for event in (Event.LEASE, Event.COMPLETE)}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
@@ -125,9 +127,84 @@ def _noted(noted: Note) -> tuple[Any, ...]:
 
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
+    if stored.startswith(b"{"):
+        return list(_plain_records(_unpack_plain(stored)))
     return [
         msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
     ]
+
+
+class _Plain(msgspec.Struct):
+    """The same arrow of plain tasks that a database noted by itself.
+
+    A list of one value says it for every task; no keys = none has one.
+    """
+
+    at: float
+    event: str
+    pool: str
+    worker: str
+    tokens: list[int]
+    ids: list[int]
+    seqs: list[int]
+    due: list[float]
+    keys: list[str | None]
+    plain: list[str]
+
+
+class _Said(msgspec.Struct):
+    """What the submitter of a plain task said of it."""
+
+    function: str
+    attempts: int
+    weight: int
+    share: str | None
+
+
+_unpack_plain = msgspec.json.Decoder(_Plain).decode
+_unpack_said = msgspec.json.Decoder(_Said).decode
+
+
+def _plain_records(told: _Plain) -> Iterator[Record]:
+    event = _EVENTS[told.event]
+    before = Status.QUEUED if event is Event.LEASE else Status.RUNNING
+    kind, after = KIND_OF.get(event, Kind.SETTLE), LIFECYCLE[before, event]
+    count = len(told.ids)
+    said = [_unpack_said(text) for text in told.plain]
+    for task, seq, token, due, key, of_it in zip(
+        told.ids,
+        told.seqs,
+        _of_each(told.tokens, count),
+        _of_each(told.due, count),
+        _of_each(told.keys or [None], count),
+        _of_each(said, count),
+        strict=True,
+    ):
+        yield Record(
+            at=told.at,
+            kind=kind,
+            pool=told.pool,
+            task=task,
+            event=event,
+            before=before,
+            after=after,
+            attempt=1,
+            attempts=of_it.attempts,
+            runs=1,
+            token=token,
+            worker=told.worker,
+            key=key,
+            share=of_it.share,
+            seq=seq,
+            sequence=seq,
+            due=due,
+            weight=of_it.weight,
+            function=of_it.function,
+        )
+
+
+def _of_each(values: list[T], count: int) -> list[T]:
+    return values * count if len(values) == 1 else values
 
 
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:

@@ -48,15 +48,18 @@ T = TypeVar("T")
 class _Job(Generic[Unit]):
     """Something to do, and whom to tell."""
 
-    __slots__ = ("answer", "asked_at", "error", "future", "loop", "work")
+    __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "work")
 
     def __init__(
         self,
         work: Callable[[Unit], Any],
         future: asyncio.Future[Any] | BlockingFuture[Any],
         loop: asyncio.AbstractEventLoop | None,
+        alone: Callable[[], Any] | None = None,
     ) -> None:
         self.work = work
+        self.alone = alone
+        """What does it in a transaction of its own, in its turn."""
         self.future = future
         self.loop = loop
         self.asked_at = time.monotonic()
@@ -132,6 +135,13 @@ class Writer(Generic[Unit]):
         self._take_in(_Job(job, future, loop))
         return future
 
+    def do_alone(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Have a job done that sees to its transaction by itself. Only on an event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._take_in(_Job(_nothing, future, loop, job))
+        return future
+
     def do_now(self, job: Callable[[Unit], T]) -> T:
         """Have a job done and wait for it, in a thread that has no event loop."""
         future: BlockingFuture[T] = BlockingFuture()
@@ -200,6 +210,8 @@ class Writer(Generic[Unit]):
 
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
+        for job in self._taken(1, alone=True):
+            return self._do_alone(job)
         try:
             unit = self._transactor.begin()
         except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
@@ -221,6 +233,14 @@ class Writer(Generic[Unit]):
             self._one_by_one(group)
         return group
 
+    def _do_alone(self, job: _Job[Unit]) -> list[_Job[Unit]]:
+        assert job.alone is not None  # noqa: S101 - that is why it is here
+        try:
+            job.answer = job.alone()
+        except BaseException as error:  # noqa: BLE001 - the one who asked is told
+            self._failed([job], error)
+        return [job]
+
     def _one_by_one(self, group: list[_Job[Unit]]) -> None:
         for index, job in enumerate(group):
             try:
@@ -239,10 +259,11 @@ class Writer(Generic[Unit]):
             if time.monotonic() > enough:
                 return
 
-    def _taken(self, most: int) -> Iterator[_Job[Unit]]:
+    def _taken(self, most: int, *, alone: bool = False) -> Iterator[_Job[Unit]]:
+        """Give the jobs that wait, up to one that is done in the other way."""
         for _ in range(most):
             with self._news:  # the patient thread may be taking some away
-                if not self._jobs:
+                if not self._jobs or (self._jobs[0].alone is not None) is not alone:
                     return
                 job = self._jobs.popleft()
             yield job
@@ -337,6 +358,10 @@ class Writer(Generic[Unit]):
             self._hook_again = self._committed(answers)
         except Exception:
             log.exception("after a commit to %s", self._where)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing."""
 
 
 def _tell(jobs: Sequence[_Job[Any]]) -> None:

@@ -1,0 +1,171 @@
+"""Steps on the server: plain tasks are completed and the next ones started by one call.
+
+What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
+rows are. It does the same or nothing: what is not plain is left to the verbs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.lease import Leased, tokens
+from millpond.core.lifecycle import Event, Status
+from millpond.core.moment import rounded
+from millpond.core.plan import Wake
+from millpond.core.settle import Settled
+from millpond.core.task import CALLBACKS, UNREADABLE, Fence
+from millpond.store.postgres.values import array, sent
+from millpond.store.protocol import Emptied, LeaseAnswer, SettleAnswer
+from millpond.store.rows.rows import SEQS, new_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.store.postgres.values import Sent
+
+NOT_PLAIN = "MP001"
+"""The code of the error with which the server says that it undid what it began."""
+
+_COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
+
+
+class Stepped(msgspec.Struct, frozen=True):
+    """What the server answered, in the order of the function's columns."""
+
+    refused: str | None
+    moment: float
+    pool: str
+    live: int
+    running: int
+    has_room: bool
+    processed: int
+    next_at: float | None
+    ids: list[int] | None
+    places: list[int] | None
+    submitted: list[float] | None
+    bodies: list[bytes] | None
+
+
+class Step:
+    """One call: what ends, and what is to start."""
+
+    def __init__(
+        self,
+        settlements: Sequence[Settlement],
+        then: LeaseAsk | None,
+        now: float | None,
+        entropy: int,
+    ) -> None:
+        self.settlements = settlements
+        self.then = then
+        self.now = None if now is None else rounded(now)
+        self.token = next(tokens(entropy))
+        self.unreadable: list[Fence] = []
+        """What was started and cannot be read: its end must be told to the verbs."""
+
+    def arguments(self, lock: int) -> list[Sent]:
+        """Return the arguments of the function."""
+        ending, then = self.settlements, self.then
+        results = [one.result for one in ending]
+        alike = not ending or results.count(results[0]) == len(results)
+        return [
+            sent(lock),
+            sent(self.now),
+            array([one.fence.task for one in ending]),
+            array([one.fence.token for one in ending]),
+            sent(results[0] if ending and alike else None),
+            sent(None) if alike else array(results),
+            sent(None if then is None else then.pool),
+            sent(None if then is None else then.worker),
+            sent(self.token),
+            sent(0 if then is None else then.want),
+        ]
+
+    def settled(self, told: Stepped) -> SettleAnswer:
+        """Return the answer to a settle."""
+        ending = self.settlements
+        count = len(ending)
+        wakes: tuple[Wake, ...] = ()
+        emptied: tuple[Emptied, ...] = ()
+        started = 0 if told.ids is None else len(told.ids)
+        if ending:
+            if told.live > told.running - started and told.has_room:
+                wakes = (Wake(told.pool, told.moment),)
+            if not told.live and not told.pool.endswith(CALLBACKS):
+                emptied = (Emptied(pool=told.pool, lane=None, processed=told.processed),)
+        return SettleAnswer(
+            settled=(_APPLIED,) * count,
+            after=(_COMPLETED,) * count,
+            started=(None,) * count,
+            follow_ups=((),) * count,
+            lease=None if self.then is None else self.leased(told),
+            wakes=wakes,
+            ended=tuple([one.fence.task for one in ending]),
+            emptied=emptied,
+        )
+
+    def leased(self, told: Stepped) -> LeaseAnswer:
+        """Return the answer to a lease."""
+        return LeaseAnswer(
+            leased=tuple(self._tasks(told)) if told.ids else (),
+            next_at=told.next_at,
+            drained=told.live == told.running,
+        )
+
+    def _tasks(self, told: Stepped) -> list[Leased]:
+        pool, token = told.pool, self.token
+        tasks = []
+        several = len(told.submitted or ()) > 1
+        for index, (identifier, place, body) in enumerate(
+            zip(told.ids or (), told.places or (), told.bodies or (), strict=True)
+        ):
+            new = new_of(body, identifier, pool)
+            fence = Fence(identifier, 1, token)
+            call = new.call
+            if call.function == UNREADABLE:
+                self.unreadable.append(fence)
+                continue
+            tasks.append(
+                Leased(
+                    fence=fence,
+                    pool=pool,
+                    call=call,
+                    key=new.key,
+                    lane=None,
+                    sequence=place & SEQS,
+                    max_attempts=new.attempts,
+                    timeout=new.timeout,
+                    run=None,
+                    weight=new.weight,
+                    submitted_at=told.submitted[index if several else 0],  # type: ignore[index]
+                    first_started_at=told.moment,
+                    labels=new.labels,
+                    options=new.options,
+                )
+            )
+        return tasks
+
+
+def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
+    """Return whether the server could do it by itself, as far as can be told from here."""
+    if then is not None and then.ahead:
+        return False
+    for one in settlements:
+        if (
+            one.event is not _COMPLETE
+            or one.fence.attempt != 1
+            or one.follow_ups
+            or one.successor is not None
+            or not one.spend
+        ):
+            return False
+    return bool(settlements) or then is not None
+
+
+def told_by(row: tuple[Any, ...]) -> Stepped:
+    """Return what a row of the function says."""
+    return Stepped(*row)
