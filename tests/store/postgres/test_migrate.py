@@ -353,6 +353,7 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     for own in ("millpond_schema", "millpond_lease", "millpond_alive"):
         del found[own]
     behind = {"millpond_meta": ["version"], "millpond_task": ["plain"]}
+    behind["millpond_measured"] = ["due", "started_at", "finished_at", "n"]
     behind["millpond_audit"] = [
         *("event", "pool", "worker", "tokens", "ids", "places", "due", "keys", "plain")
     ]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lease import Leased, tokens
+from millpond.core.lease import Leased
+from millpond.core.lease import tokens as drawn
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.plan import Wake
@@ -63,7 +64,7 @@ class Step:
         self.settlements = settlements
         self.then = then
         self.now = None if now is None else rounded(now)
-        self.token = next(tokens(entropy))
+        self.token = next(drawn(entropy))
         self.unreadable: list[Fence] = []
         """What was started and cannot be read: its end must be told to the verbs."""
 
@@ -71,14 +72,15 @@ class Step:
         """Return the arguments of the function."""
         ending, then = self.settlements, self.then
         results = [one.result for one in ending]
-        alike = not ending or results.count(results[0]) == len(results)
+        tokens = [one.fence.token for one in ending]
+        same = alike(results)
         return [
             sent(lock),
             sent(self.now),
             array([one.fence.task for one in ending]),
-            array([one.fence.token for one in ending]),
-            sent(results[0] if ending and alike else None),
-            sent(None) if alike else array(results),
+            array(tokens[:1] if alike(tokens) else tokens),
+            sent(results[0] if ending and same else None),
+            sent(None) if same else array(results),
             sent(None if then is None else then.pool),
             sent(None if then is None else then.worker),
             sent(self.token),
@@ -148,6 +150,11 @@ class Step:
                 )
             )
         return tasks
+
+
+def alike(values: Sequence[object]) -> bool:
+    """Return whether all of these are the same."""
+    return not values or values.count(values[0]) == len(values)
 
 
 def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:

@@ -316,7 +316,12 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
 CREATE TABLE millpond_measured (            -- how long the latest attempts waited and ran
     pool  bigint NOT NULL,
     upto  bigint NOT NULL,
-    times bytea NOT NULL,
+    times bytea,
+    -- Or, for plain tasks that started and ended together: when they were due (one value = all), and both.
+    due         double precision[],
+    started_at  double precision,
+    finished_at double precision,
+    n           integer,
     PRIMARY KEY (pool, upto)
 );
 

@@ -25,8 +25,8 @@ $$;
 
 -- Complete plain tasks of one worker, and let it start the next of a pool.
 --
--- `asked_pool` NULL: it starts none. `at` NULL: the server's clock counts. One result stands for all if
--- `results` is NULL. `refused` says why nothing was done; an error of the class MP says the same.
+-- `asked_pool` NULL: it starts none. `at` NULL: the server's clock counts. One token stands for
+-- all, and one result if `results` is NULL. `refused` says why nothing was done; an error of the class MP says the same.
 CREATE FUNCTION millpond_step(
     lock_number bigint,
     at double precision,
@@ -73,6 +73,7 @@ DECLARE
     left_held bigint;
     unfit text;
     taken_fresh bigint := 0;
+    whole boolean := false;
 BEGIN
     -- In a statement of its own: what comes after it sees what the holder before has committed.
     PERFORM pg_advisory_xact_lock(lock_number);
@@ -81,53 +82,73 @@ BEGIN
       INTO moment, told
       FROM millpond_meta;
 
-    -- What ends. Their leases go; what is left of one comes back.
+    -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
     IF ending > 0 THEN
-        WITH gone AS (
-            DELETE FROM millpond_lease AS l WHERE l.token = ANY(settled_tokens) RETURNING l.*
-        ), held AS (
-            SELECT l.token, l.pool, l.worker, l.started_at, u.id, u.place,
-                   coalesce(u.rank, l.ranks[1]) AS rank,
-                   coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
-                   coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
-              FROM gone AS l,
-                   unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain)
-                   AS u (id, place, rank, submitted_at, due, key, plain)
-        ), ends AS MATERIALIZED (
-            SELECT h.*, CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
-              FROM unnest(settled, settled_tokens, results) WITH ORDINALITY AS q (id, token, result, n)
-              JOIN held AS h ON h.id = q.id AND h.token = q.token
-             ORDER BY q.n
-        ), stays AS (
-            INSERT INTO millpond_lease
-            SELECT h.token, h.pool, h.worker, h.started_at, array_agg(h.id), array_agg(h.place),
-                   array_agg(h.rank), array_agg(h.submitted_at), array_agg(h.due),
-                   array_agg(h.key), array_agg(h.plain)
-              FROM held AS h LEFT JOIN ends AS o ON o.id = h.id
-             WHERE o.id IS NULL
-             GROUP BY h.token, h.pool, h.worker, h.started_at
-        ), stored AS (
+        IF cardinality(settled_tokens) = 1 THEN
+            DELETE FROM millpond_lease AS l
+             WHERE l.token = settled_tokens[1] AND l.ids = settled RETURNING l.* INTO e;
+            whole := FOUND;
+        END IF;
+        IF whole THEN
             INSERT INTO millpond_ended
-            SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
-                   rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token, started_at,
-                   started_at, NULL, 0, 0, NULL, NULL
-              FROM ends
-        )
-        SELECT count(*) AS n, min(pool) AS pool, max(pool) AS last_pool,
-               min(worker) AS worker, max(worker) AS last_worker,
-               array_agg(id) AS ids, array_agg(place) AS places,
-               CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
-               CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
-               AS tokens,
-               CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
-               CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
-               AS plain,
-               string_agg(float8send(started_at - due) || float8send(moment - started_at), '')
-               AS times
-          INTO e FROM ends;
-        IF e.n <> ending OR e.pool <> e.last_pool OR e.worker <> e.last_worker
-           OR e.worker <> coalesce(asker, e.worker) THEN
-            RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
+            SELECT u.place, e.pool, 'completed', 1, moment, NULL, 1, 1,
+                   CASE WHEN results IS NULL THEN one_result ELSE u.result END, NULL,
+                   coalesce(u.rank, e.ranks[1]), NULL, u.place & ((1::bigint << 40) - 1),
+                   coalesce(u.submitted_at, e.submitted_at[1]), coalesce(u.due, e.due[1]), e.token,
+                   e.started_at, e.started_at, NULL, 0, 0, NULL, NULL
+              FROM unnest(e.places, e.ranks, e.submitted_at, e.due, results)
+                   AS u (place, rank, submitted_at, due, result);
+        ELSE
+            WITH gone AS (
+                DELETE FROM millpond_lease AS l WHERE l.token = ANY(settled_tokens) RETURNING l.*
+            ), held AS (
+                SELECT l.token, l.pool, l.worker, l.started_at, u.id, u.place,
+                       coalesce(u.rank, l.ranks[1]) AS rank,
+                       coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+                       coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
+                  FROM gone AS l,
+                       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain)
+                       AS u (id, place, rank, submitted_at, due, key, plain)
+            ), ends AS MATERIALIZED (
+                SELECT h.*, CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
+                  FROM unnest(settled, settled_tokens, results)
+                       WITH ORDINALITY AS q (id, token, result, n)
+                  JOIN held AS h ON h.id = q.id AND h.token = coalesce(q.token, settled_tokens[1])
+                 ORDER BY q.n
+            ), stays AS (
+                INSERT INTO millpond_lease
+                SELECT h.token, h.pool, h.worker, h.started_at, array_agg(h.id), array_agg(h.place),
+                       array_agg(h.rank), array_agg(h.submitted_at), array_agg(h.due),
+                       array_agg(h.key), array_agg(h.plain)
+                  FROM held AS h LEFT JOIN ends AS o ON o.id = h.id
+                 WHERE o.id IS NULL
+                 GROUP BY h.token, h.pool, h.worker, h.started_at
+            ), stored AS (
+                INSERT INTO millpond_ended
+                SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
+                       rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token,
+                       started_at, started_at, NULL, 0, 0, NULL, NULL
+                  FROM ends
+            )
+            SELECT count(*) AS n, min(pool) AS pool, max(pool) AS last_pool,
+                   min(worker) AS worker, max(worker) AS last_worker,
+                   array_agg(id) AS ids, array_agg(place) AS places,
+                   CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
+                   CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
+                   AS tokens,
+                   CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
+                   CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
+                   AS plain,
+                   string_agg(float8send(started_at - due) || float8send(moment - started_at), '')
+                   AS times
+              INTO e FROM ends;
+            settled_tokens := e.tokens;
+            IF e.n <> ending OR e.pool <> e.last_pool OR e.worker <> e.last_worker THEN
+                RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
+            END IF;
+        END IF;
+        IF e.worker <> asker THEN
+            RAISE EXCEPTION 'of another worker' USING ERRCODE = 'MP001';
         END IF;
         a_pool := e.pool;
         a_worker := e.worker;
@@ -218,9 +239,14 @@ BEGIN
 
     IF ending > 0 THEN
         INSERT INTO millpond_audit
-        VALUES (told + ending, ending, moment, NULL, 'complete', p.id, a_worker, e.tokens, e.ids,
-                e.places, e.due, e.keys, e.plain);
-        INSERT INTO millpond_measured VALUES (p.id, p.measured + ending, e.times);
+        VALUES (told + ending, ending, moment, NULL, 'complete', p.id, a_worker, settled_tokens,
+                e.ids, e.places, e.due, e.keys, e.plain);
+        IF whole THEN
+            INSERT INTO millpond_measured
+            VALUES (p.id, p.measured + ending, NULL, e.due, e.started_at, moment, ending);
+        ELSE
+            INSERT INTO millpond_measured VALUES (p.id, p.measured + ending, e.times);
+        END IF;
         IF (p.measured + ending) % 1000 < 2 * ending THEN
             DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured + ending - 2000;
         END IF;

@@ -23,6 +23,13 @@ SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
   FROM millpond_audit AS a LEFT JOIN millpond_pool AS p ON p.id = a.pool
  WHERE a.position > ? ORDER BY a.position LIMIT ?;
 
+-- name: measured
+SELECT coalesce(m.times, (
+           SELECT string_agg(float8send(m.started_at - coalesce(m.due[k], m.due[1]))
+                             || float8send(m.finished_at - m.started_at), '' ORDER BY k)
+             FROM generate_series(1, m.n) AS s (k)))
+  FROM millpond_measured AS m WHERE m.pool = ? ORDER BY m.upto DESC;
+
 -- name: version
 SELECT version FROM millpond_meta;
 
