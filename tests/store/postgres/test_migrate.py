@@ -350,12 +350,12 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     )
     for table, column in connection.execute(asked):
         found.setdefault(table, []).append(column)
-    for own in ("millpond_schema", "millpond_lease", "millpond_alive"):
+    for own in ("millpond_schema", "millpond_lease", "millpond_folded", "millpond_alive"):
         del found[own]
     behind = {"millpond_meta": ["version"], "millpond_task": ["plain"]}
     behind["millpond_measured"] = ["due", "started_at", "finished_at", "n"]
     behind["millpond_audit"] = [
-        *("event", "pool", "worker", "tokens", "ids", "places", "due", "keys", "plain")
+        *("event", "starts", "pool", "worker", "tokens", "ids", "places", "due", "keys", "plain")
     ]
     for table, columns in columns_of_sqlite().items():
         assert columns + behind.get(table, []) == found.pop(table)

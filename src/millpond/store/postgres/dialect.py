@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGE = "millpond.store.postgres"
-_STEP_ARGUMENTS = 10
+_STEP_ARGUMENTS = 13
 
 _PHRASES = {
     "IN ids(?)": "= ANY(?::bigint[])",

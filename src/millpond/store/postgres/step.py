@@ -45,6 +45,9 @@ class Stepped(msgspec.Struct, frozen=True):
     has_room: bool
     processed: int
     next_at: float | None
+    give_back: bool
+    starting: int
+    """How many of the following were started; the others are held ahead."""
     ids: list[int] | None
     places: list[int] | None
     submitted: list[float] | None
@@ -81,11 +84,23 @@ class Step:
             array(tokens[:1] if alike(tokens) else tokens),
             sent(results[0] if ending and same else None),
             sent(None) if same else array(results),
+            *self._successors(),
             sent(None if then is None else then.pool),
             sent(None if then is None else then.worker),
             sent(self.token),
             sent(0 if then is None else then.want),
+            sent(0 if then is None else then.ahead),
         ]
+
+    def _successors(self) -> tuple[Sent, Sent]:
+        successors = [one.successor for one in self.settlements]
+        if not any(successors):
+            return sent(None), sent(None)
+        tokens = [None if one is None else one.token for one in successors]
+        return (
+            array([None if one is None else one.task for one in successors]),
+            array(tokens[:1] if alike(tokens) else tokens),
+        )
 
     def settled(self, told: Stepped) -> SettleAnswer:
         """Return the answer to a settle."""
@@ -93,16 +108,17 @@ class Step:
         count = len(ending)
         wakes: tuple[Wake, ...] = ()
         emptied: tuple[Emptied, ...] = ()
-        started = 0 if told.ids is None else len(told.ids)
         if ending:
-            if told.live > told.running - started and told.has_room:
+            # When the first of them ended what is started now waited, in the queue or held ahead.
+            relayed = sum(one.successor is not None for one in ending)
+            if told.live > told.running - told.starting - relayed and told.has_room:
                 wakes = (Wake(told.pool, told.moment),)
             if not told.live and not told.pool.endswith(CALLBACKS):
                 emptied = (Emptied(pool=told.pool, lane=None, processed=told.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
             after=(_COMPLETED,) * count,
-            started=(None,) * count,
+            started=tuple([None if one.successor is None else _APPLIED for one in ending]),
             follow_ups=((),) * count,
             lease=None if self.then is None else self.leased(told),
             wakes=wakes,
@@ -112,8 +128,11 @@ class Step:
 
     def leased(self, told: Stepped) -> LeaseAnswer:
         """Return the answer to a lease."""
+        tasks = self._tasks(told) if told.ids else []
         return LeaseAnswer(
-            leased=tuple(self._tasks(told)) if told.ids else (),
+            leased=tuple(tasks[: told.starting]),
+            claimed=tuple(tasks[told.starting :]),
+            give_back=told.give_back,
             next_at=told.next_at,
             drained=told.live == told.running,
         )
@@ -129,8 +148,8 @@ class Step:
             fence = Fence(identifier, 1, token)
             call = new.call
             if call.function == UNREADABLE:
+                # Its end is told to the verbs: whoever ran it would say the same.
                 self.unreadable.append(fence)
-                continue
             tasks.append(
                 Leased(
                     fence=fence,
@@ -144,7 +163,7 @@ class Step:
                     run=None,
                     weight=new.weight,
                     submitted_at=told.submitted[index if several else 0],  # type: ignore[index]
-                    first_started_at=told.moment,
+                    first_started_at=told.moment if index < told.starting else None,
                     labels=new.labels,
                     options=new.options,
                 )
@@ -159,14 +178,11 @@ def alike(values: Sequence[object]) -> bool:
 
 def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
     """Return whether the server could do it by itself, as far as can be told from here."""
-    if then is not None and then.ahead:
-        return False
     for one in settlements:
         if (
             one.event is not _COMPLETE
             or one.fence.attempt != 1
             or one.follow_ups
-            or one.successor is not None
             or not one.spend
         ):
             return False

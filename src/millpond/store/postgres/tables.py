@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _OF_SOME = frozenset({"live_tasks"})
 """What asks for tasks by their ids, given as its one argument."""
 
-_OF_ALL = frozenset({"held_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"})
+_OF_ALL = frozenset(
+    {"held_by", "held_ahead_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"}
+)
 """What finds tasks that run by something else."""
 
 _encode = msgspec.json.Encoder().encode

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
-_EVENTS = {event.value: event for event in (Event.LEASE, Event.COMPLETE)}
+_EVENTS = {event.value: event for event in (Event.CLAIM, Event.LEASE, Event.COMPLETE)}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
@@ -142,6 +142,8 @@ class _Plain(msgspec.Struct):
 
     at: float
     event: str
+    starts: list[bool] | None
+    """Which of these arrows are starts instead: of what took over the slots of those before."""
     pool: str
     worker: str
     tokens: list[int]
@@ -166,12 +168,13 @@ _unpack_said = msgspec.json.Decoder(_Said).decode
 
 
 def _plain_records(told: _Plain) -> Iterator[Record]:
-    event = _EVENTS[told.event]
-    before = Status.QUEUED if event is Event.LEASE else Status.RUNNING
-    kind, after = KIND_OF.get(event, Kind.SETTLE), LIFECYCLE[before, event]
     count = len(told.ids)
     said = [_unpack_said(text) for text in told.plain]
-    for task, seq, token, due, key, of_it in zip(
+    events = [_EVENTS[told.event]]
+    if told.starts is not None:
+        events = [Event.LEASE if starts else events[0] for starts in told.starts]
+    for event, task, seq, token, due, key, of_it in zip(
+        _of_each(events, count),
         told.ids,
         told.seqs,
         _of_each(told.tokens, count),
@@ -180,17 +183,19 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         _of_each(said, count),
         strict=True,
     ):
+        before = Status.RUNNING if event is Event.COMPLETE else Status.QUEUED
+        runs = 0 if event is Event.CLAIM else 1
         yield Record(
             at=told.at,
-            kind=kind,
+            kind=KIND_OF.get(event, Kind.SETTLE),
             pool=told.pool,
             task=task,
             event=event,
             before=before,
-            after=after,
-            attempt=1,
+            after=LIFECYCLE[before, event],
+            attempt=runs,
             attempts=of_it.attempts,
-            runs=1,
+            runs=runs,
             token=token,
             worker=told.worker,
             key=key,

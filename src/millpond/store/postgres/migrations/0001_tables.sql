@@ -136,34 +136,46 @@ CREATE INDEX millpond_of_run ON millpond_live (run, place) WHERE run IS NOT NULL
 CREATE INDEX millpond_listed ON millpond_live (pool, place) WHERE listed = 1;
 CREATE INDEX millpond_listed_key ON millpond_live (pool, key, place) WHERE listed = 1;
 
--- Plain tasks that run, folded: one row for all that one claim has started, and no row of their own in
--- `live`. A column that holds one value holds it for every task; no keys = none has one. Whoever looks at one of them unfolds it first.
+-- Plain tasks that run or are held ahead, folded: one row for those of one claim that started at the
+-- same moment, and no row of their own in `live`. A column that holds one value holds it for every task;
+-- no keys = none has one. Whoever looks at one of them unfolds it first.
 CREATE TABLE millpond_lease (
-    token        bigint PRIMARY KEY,
+    token        bigint NOT NULL,
+    started_at   double precision NOT NULL, -- infinity = not yet: they are held ahead
     pool         bigint NOT NULL,
     worker       text COLLATE "C" NOT NULL,
-    started_at   double precision NOT NULL,
+    revision     bigint,                    -- of the pool when they were claimed ahead
+    claims       bigint[],                  -- in which order they were
     ids          bigint[] NOT NULL,
     places       bigint[] NOT NULL,
     ranks        bigint[] NOT NULL,
     submitted_at double precision[] NOT NULL,
     due          double precision[] NOT NULL,
     keys         text[] COLLATE "C" NOT NULL,
-    plain        text[] COLLATE "C" NOT NULL
+    plain        text[] COLLATE "C" NOT NULL,
+    PRIMARY KEY (token, started_at),
+    CHECK ((started_at = 'infinity') = (claims IS NOT NULL))
 );
 
--- All that live, folded or not, as if none were.
-CREATE VIEW millpond_alive AS
-SELECT * FROM millpond_live
- UNION ALL
-SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]), u.key, NULL,
-       u.place & ((1::bigint << 40) - 1), coalesce(u.submitted_at, l.submitted_at[1]), NULL, NULL, NULL,
-       coalesce(u.due, l.due[1]), NULL, NULL, 0::smallint, NULL, NULL, NULL, NULL, NULL,
-       1::smallint, 1, 1, 0::smallint, 0::smallint, l.token, l.worker, l.started_at, l.started_at,
-       NULL, NULL
+-- What is folded, as it would stand in `live`.
+CREATE VIEW millpond_folded AS
+SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL::text AS lane,
+       u.place & ((1::bigint << 40) - 1) AS sequence,
+       coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+       NULL::double precision AS expires_at, NULL::text AS owner, NULL::bigint AS run,
+       coalesce(u.due, l.due[1]) AS due, u.claim, l.revision AS claim_revision,
+       0::smallint AS cancel_requested, NULL::double precision AS parked_at, NULL::text AS function,
+       NULL::bytea AS error, NULL::text AS progress, NULL::bytea AS steps,
+       (u.claim IS NULL)::integer::smallint AS running, (u.claim IS NULL)::integer AS attempt,
+       (u.claim IS NULL)::integer AS runs, 0::smallint AS fresh, 0::smallint AS listed, l.token,
+       l.worker, nullif(l.started_at, 'infinity') AS started_at,
+       nullif(l.started_at, 'infinity') AS first_started_at, NULL::text AS reason, NULL::bigint AS grp
   FROM millpond_lease AS l,
-       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys)
-       AS u (id, place, rank, submitted_at, due, key);
+       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims)
+       AS u (id, place, rank, submitted_at, due, key, claim);
+
+-- All that live, folded or not.
+CREATE VIEW millpond_alive AS SELECT * FROM millpond_live UNION ALL SELECT * FROM millpond_folded;
 
 CREATE TABLE millpond_ended (
     place       bigint PRIMARY KEY,
@@ -302,6 +314,7 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     told     bytea,
     -- Or, for the same arrow of many plain tasks: what all have in common, and what each has.
     event    text COLLATE "C",
+    starts   boolean[],                     -- for the arrows of a relay: whether it is a start or an end
     pool     bigint,
     worker   text COLLATE "C",
     tokens   bigint[],

@@ -5,28 +5,23 @@
 -- batch and in one go: nothing travels but what is to be run. It does what the verbs do, or nothing:
 -- where anything is not plain it says so, and the verbs take over.
 
--- Give back a row of its own to each of these tasks that is folded into a lease; to all, if none is named.
+-- Give back a row of its own to each of these tasks that is folded; to all, if none is named.
 CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    WITH gone AS (
-        DELETE FROM millpond_lease AS l WHERE these IS NULL OR l.ids && these RETURNING l.*
-    )
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
     INSERT INTO millpond_live
-    SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]), u.key, NULL,
-           u.place & ((1::bigint << 40) - 1), coalesce(u.submitted_at, l.submitted_at[1]), NULL,
-           NULL, NULL, coalesce(u.due, l.due[1]), NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL,
-           1, 1, 1, 0, 0, l.token, l.worker, l.started_at, l.started_at, NULL, NULL
-      FROM gone AS l,
-           unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys)
-           AS u (id, place, rank, submitted_at, due, key)
-$$;
+    SELECT f.* FROM millpond_folded AS f
+     WHERE these IS NULL OR f.token IN (SELECT token FROM millpond_lease WHERE ids && these);
+    DELETE FROM millpond_lease
+     WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
+END $$;
 
--- A column of a lease or of a record that holds one value holds it for every task; no keys = none has one.
-
--- Complete plain tasks of one worker, and let it start the next of a pool.
+-- Complete plain tasks of one worker; start what it held ahead in the slots they left (`successors`, one
+-- for each or none); let it start the next of a pool, and hold others ahead.
 --
--- `asked_pool` NULL: it starts none. `at` NULL: the server's clock counts. One token stands for
--- all, and one result if `results` is NULL. `refused` says why nothing was done; an error of the class MP says the same.
+-- `asked_pool` NULL: it takes none. `at` NULL: the server's clock counts. One token stands for all, and
+-- one result if `results` is NULL. The first `starting` of what is returned are started, the others held
+-- ahead. `refused` says why nothing was done; an error of the class MP says the same.
 CREATE FUNCTION millpond_step(
     lock_number bigint,
     at double precision,
@@ -34,10 +29,13 @@ CREATE FUNCTION millpond_step(
     settled_tokens bigint[],
     one_result bytea,
     results bytea[],
+    successors bigint[],
+    successor_tokens bigint[],
     asked_pool text,
     asker text,
     new_token bigint,
     want integer,
+    ahead integer,
     OUT refused text,
     OUT moment double precision,
     OUT pool_name text,
@@ -46,6 +44,8 @@ CREATE FUNCTION millpond_step(
     OUT has_room boolean,
     OUT processed bigint,
     OUT next_at double precision,
+    OUT give_back boolean,
+    OUT starting integer,
     OUT ids bigint[],
     OUT places bigint[],
     OUT submitted double precision[],
@@ -59,34 +59,42 @@ AS $$
 #variable_conflict use_column
 DECLARE
     ending constant integer := coalesce(cardinality(settled), 0);
-    starting integer := 0;
+    relayed integer := 0;
+    taken integer := 0;
+    claiming integer := 0;
     told bigint;
+    claim_number bigint;
     a_pool bigint;
     a_worker text := asker;
-    p record;
-    w record;
-    e record;
-    n record;
+    starts boolean[];
+    whole boolean := false;
+    p record;  -- the pool
+    w record;  -- the worker
+    e record;  -- what ends
+    n record;  -- what is next
     a_limit bigint;
-    slots bigint;
+    slots bigint := 0;
+    may_claim bigint := 0;
+    own_claims bigint := 0;
+    taken_fresh bigint := 0;
     held jsonb;
     left_held bigint;
-    unfit text;
-    taken_fresh bigint := 0;
-    whole boolean := false;
 BEGIN
+    starting := 0;
+    give_back := false;
     -- In a statement of its own: what comes after it sees what the holder before has committed.
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
-           records
-      INTO moment, told
+           records, next_claim
+      INTO moment, told, claim_number
       FROM millpond_meta;
 
     -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
     IF ending > 0 THEN
-        IF cardinality(settled_tokens) = 1 THEN
+        IF cardinality(settled_tokens) = 1 AND successors IS NULL THEN
             DELETE FROM millpond_lease AS l
-             WHERE l.token = settled_tokens[1] AND l.ids = settled RETURNING l.* INTO e;
+             WHERE l.token = settled_tokens[1] AND l.ids = settled AND l.claims IS NULL
+            RETURNING l.* INTO e;
             whole := FOUND;
         END IF;
         IF whole THEN
@@ -99,51 +107,82 @@ BEGIN
               FROM unnest(e.places, e.ranks, e.submitted_at, e.due, results)
                    AS u (place, rank, submitted_at, due, result);
         ELSE
-            WITH gone AS (
-                DELETE FROM millpond_lease AS l WHERE l.token = ANY(settled_tokens) RETURNING l.*
-            ), held AS (
-                SELECT l.token, l.pool, l.worker, l.started_at, u.id, u.place,
+            WITH said AS MATERIALIZED (
+                SELECT q.id, coalesce(q.token, settled_tokens[1]) AS token, q.successor,
+                       coalesce(q.successor_token, successor_tokens[1]) AS successor_token,
+                       CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
+                  FROM unnest(settled, settled_tokens, results, successors, successor_tokens)
+                       WITH ORDINALITY AS q (id, token, result, successor, successor_token, n)
+            ), gone AS (
+                DELETE FROM millpond_lease AS l
+                 WHERE l.token = ANY(settled_tokens || successor_tokens) RETURNING l.*
+            ), held AS MATERIALIZED (
+                SELECT l.token, l.pool, l.worker, l.started_at, l.revision, u.claim, u.id, u.place,
                        coalesce(u.rank, l.ranks[1]) AS rank,
                        coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
                        coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
                   FROM gone AS l,
-                       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain)
-                       AS u (id, place, rank, submitted_at, due, key, plain)
+                       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain, l.claims)
+                       AS u (id, place, rank, submitted_at, due, key, plain, claim)
+            ), begun AS MATERIALIZED (
+                SELECT h.*, s.n FROM said AS s
+                  JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token
+                   AND h.claim IS NOT NULL
             ), ends AS MATERIALIZED (
-                SELECT h.*, CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
-                  FROM unnest(settled, settled_tokens, results)
-                       WITH ORDINALITY AS q (id, token, result, n)
-                  JOIN held AS h ON h.id = q.id AND h.token = coalesce(q.token, settled_tokens[1])
-                 ORDER BY q.n
+                SELECT h.*, s.result, s.n, b.n AS begun_by,
+                       CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END AS began_at
+                  FROM said AS s
+                  JOIN held AS h ON h.id = s.id AND h.token = s.token
+                  LEFT JOIN begun AS b ON b.id = h.id
+                 WHERE h.claim IS NULL OR b.n < s.n
             ), stays AS (
                 INSERT INTO millpond_lease
-                SELECT h.token, h.pool, h.worker, h.started_at, array_agg(h.id), array_agg(h.place),
-                       array_agg(h.rank), array_agg(h.submitted_at), array_agg(h.due),
-                       array_agg(h.key), array_agg(h.plain)
-                  FROM held AS h LEFT JOIN ends AS o ON o.id = h.id
+                SELECT h.token, CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END, h.pool,
+                       h.worker, CASE WHEN b.n IS NULL THEN h.revision END,
+                       CASE WHEN min(h.claim) FILTER (WHERE b.n IS NULL) IS NOT NULL
+                            THEN array_agg(h.claim ORDER BY h.claim) END,
+                       array_agg(h.id ORDER BY h.claim), array_agg(h.place ORDER BY h.claim),
+                       array_agg(h.rank ORDER BY h.claim), array_agg(h.submitted_at ORDER BY h.claim),
+                       array_agg(h.due ORDER BY h.claim), array_agg(h.key ORDER BY h.claim),
+                       array_agg(h.plain ORDER BY h.claim)
+                  FROM held AS h LEFT JOIN ends AS o ON o.id = h.id LEFT JOIN begun AS b ON b.id = h.id
                  WHERE o.id IS NULL
-                 GROUP BY h.token, h.pool, h.worker, h.started_at
+                 GROUP BY 1, 2, 3, 4, 5
             ), stored AS (
                 INSERT INTO millpond_ended
                 SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
                        rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token,
-                       started_at, started_at, NULL, 0, 0, NULL, NULL
+                       began_at, began_at, NULL, 0, 0, NULL, NULL
                   FROM ends
+            ), arrows AS (
+                SELECT pool, worker, false AS start, n, id, place, due, token, key, plain,
+                       CASE WHEN begun_by IS NULL
+                            THEN float8send(started_at - due) || float8send(moment - started_at) END
+                       AS times
+                  FROM ends
+                 UNION ALL
+                SELECT pool, worker, true, n, id, place, due, token, key, plain, NULL FROM begun
+                 ORDER BY n, start
             )
-            SELECT count(*) AS n, min(pool) AS pool, max(pool) AS last_pool,
+            SELECT count(*) FILTER (WHERE NOT start) AS ended, count(*) FILTER (WHERE start) AS begun,
+                   min(pool) AS pool, max(pool) AS last_pool,
                    min(worker) AS worker, max(worker) AS last_worker,
-                   array_agg(id) AS ids, array_agg(place) AS places,
+                   array_agg(start) AS starts, array_agg(id) AS ids, array_agg(place) AS places,
                    CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
                    CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
                    AS tokens,
                    CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
                    CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
                    AS plain,
-                   string_agg(float8send(started_at - due) || float8send(moment - started_at), '')
-                   AS times
-              INTO e FROM ends;
+                   string_agg(times, '') AS times, count(times) AS timed
+              INTO e FROM arrows;
             settled_tokens := e.tokens;
-            IF e.n <> ending OR e.pool <> e.last_pool OR e.worker <> e.last_worker THEN
+            relayed := e.begun;
+            IF relayed > 0 THEN
+                starts := e.starts;
+            END IF;
+            IF e.ended <> ending OR relayed <> cardinality(array_remove(successors, NULL))
+               OR e.pool <> e.last_pool OR e.worker <> e.last_worker THEN
                 RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
             END IF;
         END IF;
@@ -159,24 +198,36 @@ BEGIN
     ELSE
         SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
         IF p.id <> a_pool THEN
-            RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
+            RAISE EXCEPTION 'of another pool' USING ERRCODE = 'MP001';
         END IF;
     END IF;
     pool_name := p.name;
     a_limit := (p.spec::json ->> 'max_concurrent')::bigint;
     live_left := p.live - ending;
-    running_now := p.running - ending;
+    running_now := p.running - ending + relayed;
     held := p.holding::jsonb;
-    left_held := coalesce((held ->> a_worker)::bigint, 0) - ending;
+    left_held := coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;
 
     IF asked_pool IS NOT NULL THEN
         SELECT * INTO w FROM millpond_worker WHERE id = asker;
+        IF w.ahead > 0 THEN
+            SELECT coalesce(sum(cardinality(l.ids)), 0) INTO own_claims FROM millpond_lease AS l
+             WHERE l.worker = asker AND l.pool = p.id AND l.claims IS NOT NULL;
+        END IF;
+        slots := least(want, a_limit - running_now);
+        IF ahead > 0 AND running_now <= a_limit AND a_limit > 0 THEN
+            may_claim := least(ahead, (p.spec::json ->> 'prefetch')::bigint - own_claims);
+        END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
             WHEN p.grouped = 1 OR p.tats <> '[]' THEN 'grouped'
-            WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.claimed > 0
-              OR p.starved <> '{}' OR p.hungry <> '{}' OR w.ahead > 0 OR w.expires_at <= moment
-              OR w.functions = '[]' THEN 'special'
+            WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
+              OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
+            WHEN own_claims > 0 AND slots > 0 THEN 'held ahead'
+            WHEN w.ahead - relayed > own_claims AND EXISTS (
+                 SELECT 1 FROM millpond_live
+                  WHERE worker = asker AND pool = p.id AND claim IS NOT NULL)
+            THEN 'held ahead, and not folded'
             WHEN p.later > 0 AND EXISTS (
                  SELECT 1 FROM millpond_live WHERE pool = p.id AND grp = 0 AND due <= moment)
             THEN 'due'
@@ -184,10 +235,9 @@ BEGIN
                  SELECT 1 FROM millpond_group
                   WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
             THEN 'owned'
-            WHEN running_now >= a_limit AND p.ready > 0 AND left_held <= 0 THEN 'starved'
+            WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready > 0 THEN 'starved'
         END;
-        slots := least(want, a_limit - running_now);
-        IF refused IS NULL AND slots > 0 AND p.ready > 0 THEN
+        IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
             SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
                    array_agg(x.place) AS places,
                    CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)]
@@ -208,26 +258,27 @@ BEGIN
                            AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
                            AND l.progress IS NULL AND l.steps IS NULL AS simple
                       FROM millpond_live AS l
-                     WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place LIMIT slots) AS x
+                     WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place
+                     LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS x
              CROSS JOIN LATERAL
                    (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
                    AS t;
-            starting := n.n;
-            taken_fresh := n.fresh;
-            IF starting > 0 THEN
-                IF NOT n.simple THEN
-                    refused := 'not simple';
-                ELSIF w.functions IS NOT NULL OR w.unknown <> '[]' THEN
-                    SELECT min(f.plain) INTO unfit
-                      FROM unnest(n.plain) AS f (plain)
-                     WHERE (w.functions IS NOT NULL
-                            AND NOT w.functions::jsonb ? (f.plain::jsonb ->> 'function'))
-                        OR w.unknown::jsonb ? (f.plain::jsonb ->> 'function');
-                    IF unfit IS NOT NULL THEN
-                        refused := 'unknown function';
-                    END IF;
-                END IF;
+            taken := n.n;
+            taken_fresh := coalesce(n.fresh, 0);
+            starting := least(taken, greatest(slots, 0));
+            claiming := taken - starting;
+            IF taken > 0 AND NOT n.simple THEN
+                refused := 'not simple';
+            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') AND EXISTS (
+                SELECT 1 FROM unnest(n.plain) AS f (plain)
+                 WHERE NOT coalesce(w.functions::jsonb ? (f.plain::jsonb ->> 'function'), true)
+                    OR w.unknown::jsonb ? (f.plain::jsonb ->> 'function'))
+            THEN
+                refused := 'unknown function';
             END IF;
+        END IF;
+        IF refused IS NULL AND want > 0 AND slots > 0 AND starting = 0 AND p.claimed > relayed THEN
+            refused := 'hungry';
         END IF;
         IF refused IS NOT NULL THEN
             IF ending > 0 THEN
@@ -235,44 +286,79 @@ BEGIN
             END IF;
             RETURN;
         END IF;
+        own_claims := own_claims + claiming;
+        give_back := own_claims > 0 AND running_now + starting > a_limit;
     END IF;
 
     IF ending > 0 THEN
+        told := told + ending + relayed;
         INSERT INTO millpond_audit
-        VALUES (told + ending, ending, moment, NULL, 'complete', p.id, a_worker, settled_tokens,
-                e.ids, e.places, e.due, e.keys, e.plain);
+        VALUES (told, ending + relayed, moment, NULL, 'complete',
+                starts, p.id, a_worker, settled_tokens, e.ids, e.places, e.due, e.keys, e.plain);
         IF whole THEN
             INSERT INTO millpond_measured
             VALUES (p.id, p.measured + ending, NULL, e.due, e.started_at, moment, ending);
-        ELSE
-            INSERT INTO millpond_measured VALUES (p.id, p.measured + ending, e.times);
+            p.measured := p.measured + ending;
+        ELSIF e.timed > 0 THEN
+            INSERT INTO millpond_measured VALUES (p.id, p.measured + e.timed, e.times);
+            p.measured := p.measured + e.timed;
         END IF;
-        IF (p.measured + ending) % 1000 < 2 * ending THEN
-            DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured + ending - 2000;
+        IF p.measured % 1000 < 2 * ending THEN
+            DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured - 2000;
         END IF;
     END IF;
-    IF starting > 0 THEN
+    IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
-        INSERT INTO millpond_lease
-        VALUES (new_token, p.id, asker, moment, n.ids, n.places, n.ranks, n.submitted_at, n.due,
-                n.keys, n.plain);
-        INSERT INTO millpond_audit
-        VALUES (told + ending + starting, starting, moment, NULL, 'lease', p.id, asker,
-                ARRAY[new_token], n.ids, n.places, n.due, n.keys, n.plain);
         ids := n.ids;
         places := n.places;
         submitted := n.submitted_at;
         bodies := n.bodies;
+        IF starting > 0 THEN
+            told := told + starting;
+            INSERT INTO millpond_lease
+            VALUES (new_token, moment, p.id, asker, NULL, NULL, ids[:starting], places[:starting],
+                    n.ranks[:starting], n.submitted_at[:starting], n.due[:starting], n.keys[:starting],
+                    n.plain[:starting]);
+            INSERT INTO millpond_audit
+            VALUES (told, starting, moment, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token],
+                    ids[:starting], places[:starting], n.due[:starting], n.keys[:starting],
+                    n.plain[:starting]);
+        END IF;
+        IF claiming > 0 THEN
+            told := told + claiming;
+            -- A column of one value is as good for a part of them.
+            IF starting > 0 THEN
+                n.ids := ids[starting + 1:];
+                n.places := places[starting + 1:];
+                IF cardinality(n.ranks) > 1 THEN n.ranks := n.ranks[starting + 1:]; END IF;
+                IF cardinality(n.submitted_at) > 1 THEN
+                    n.submitted_at := n.submitted_at[starting + 1:];
+                END IF;
+                IF cardinality(n.due) > 1 THEN n.due := n.due[starting + 1:]; END IF;
+                IF cardinality(n.keys) > 1 THEN n.keys := n.keys[starting + 1:]; END IF;
+                IF cardinality(n.plain) > 1 THEN n.plain := n.plain[starting + 1:]; END IF;
+            END IF;
+            INSERT INTO millpond_lease
+            VALUES (new_token, 'infinity', p.id, asker, p.revision,
+                    ARRAY(SELECT generate_series(claim_number, claim_number + claiming - 1)),
+                    n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain);
+            INSERT INTO millpond_audit
+            VALUES (told, claiming, moment, NULL, 'claim', NULL, p.id, asker, ARRAY[new_token],
+                    n.ids, n.places, n.due, n.keys, n.plain);
+            claim_number := claim_number + claiming;
+        END IF;
     END IF;
     running_now := running_now + starting;
     left_held := left_held + starting;
     processed := coalesce((p.totals::json ->> 'completed')::bigint, 0) + ending
                  + coalesce((p.totals::json ->> 'failed')::bigint, 0);
+    p.claimed := p.claimed - relayed + claiming;
     has_room := running_now < a_limit OR p.claimed < (p.spec::json ->> 'prefetch')::bigint;
-    IF ending + starting > 0 THEN
+    IF ending + taken > 0 THEN
         UPDATE millpond_pool
-           SET live = live_left, running = running_now, fresh = p.fresh - coalesce(taken_fresh, 0),
-               ready = p.ready - starting, kept = p.kept + ending, measured = p.measured + ending,
+           SET live = live_left, running = running_now, claimed = p.claimed,
+               fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
+               measured = p.measured,
                totals = CASE WHEN ending = 0 THEN p.totals ELSE
                    jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
                        coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text END,
@@ -280,11 +366,15 @@ BEGIN
                               ELSE held - a_worker END::text
          WHERE id = p.id;
         UPDATE millpond_meta
-           SET version = version + 1, latest = moment, records = told + ending + starting;
+           SET version = version + 1, latest = moment, records = told, next_claim = claim_number;
+        IF relayed <> claiming THEN
+            UPDATE millpond_worker SET ahead = ahead - relayed + claiming WHERE id = a_worker;
+        END IF;
     END IF;
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
-        IF starting = slots AND EXISTS (
-           SELECT 1 FROM millpond_live WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1) THEN
+        IF own_claims > 0 OR (starting = slots AND EXISTS (
+               SELECT 1 FROM millpond_live
+                WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1)) THEN
             next_at := moment;
         ELSIF p.later > 0 THEN
             SELECT due INTO next_at FROM millpond_live

@@ -16,7 +16,7 @@ INSERT INTO millpond_task (place, id, body, plain) VALUES (?, ?, ?, ?);
 -- Records that the server has noted by itself look like JSON.
 -- name: audit
 SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
-           'at', a.at, 'event', a.event, 'pool', p.name, 'worker', a.worker, 'tokens', a.tokens,
+           'at', a.at, 'event', a.event, 'starts', a.starts, 'pool', p.name, 'worker', a.worker, 'tokens', a.tokens,
            'ids', a.ids, 'seqs', (SELECT array_agg(place & ((1::bigint << 40) - 1) ORDER BY n)
                                     FROM unnest(a.places) WITH ORDINALITY AS u (place, n)),
            'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8'))
