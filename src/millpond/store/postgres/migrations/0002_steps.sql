@@ -235,7 +235,7 @@ BEGIN
                  SELECT 1 FROM millpond_group
                   WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
             THEN 'owned'
-            WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready > 0 THEN 'starved'
+            WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
         END;
         IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
             SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
