@@ -16,6 +16,73 @@ BEGIN
      WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
 END $$;
 
+-- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
+-- again, in the order in which that happened. `odd` = something else keeps one of these keys.
+CREATE FUNCTION millpond_leave_keys(
+    the_pool bigint,
+    per_key bigint,
+    gone text[],
+    passed_turn bigint,
+    INOUT joins bigint,
+    INOUT resting bigint,
+    OUT odd boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    c record;
+    back text[];
+    woken bigint;
+BEGIN
+    WITH leaving AS MATERIALIZED (
+        SELECT k.key, count(*) AS n, min(k.o) AS o
+          FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
+    ), changed AS (
+        UPDATE millpond_unit AS u SET running = u.running - l.n
+          FROM leaving AS l WHERE u.pool = the_pool AND u.unit = l.key
+        RETURNING u.*, l.n, l.o
+    )
+    SELECT count(*) AS n, array_agg(unit) FILTER (WHERE running = 0 AND groups = 0) AS idle,
+           array_agg(unit ORDER BY o) FILTER (WHERE groups > 0 AND running + n >= per_key) AS freed,
+           coalesce(bool_or(held_until > 0 OR tat <> 0 OR paused = 1 OR blocked = 1
+                            OR (groups > 1 AND running + n >= per_key)), false) AS odd
+      INTO c FROM changed;
+    odd := c.odd;
+    IF odd THEN
+        RETURN;
+    END IF;
+    IF c.idle IS NOT NULL THEN
+        DELETE FROM millpond_unit WHERE pool = the_pool AND unit = ANY(c.idle);
+    END IF;
+    IF c.freed IS NOT NULL THEN
+        WITH ready AS (
+            UPDATE millpond_group AS g SET ready = 1
+              FROM unnest(c.freed) WITH ORDINALITY AS f (unit, o)
+             WHERE g.pool = the_pool AND g.unit = f.unit AND g.ready = 0
+            RETURNING g.share, f.o
+        )
+        SELECT array_agg(share ORDER BY o) INTO back FROM ready;
+        UPDATE millpond_seat AS s SET resting = 0
+         WHERE s.pool = the_pool AND s.share = ANY(back) AND s.owner = '' AND s.resting = 1;
+        GET DIAGNOSTICS woken = ROW_COUNT;
+        resting := resting - woken;
+        IF woken < cardinality(back) THEN
+            INSERT INTO millpond_seat
+            SELECT the_pool, b.share, '', passed_turn, joins + row_number() OVER (ORDER BY b.o), 0
+              FROM (SELECT share, min(o) AS o FROM unnest(back) WITH ORDINALITY AS x (share, o)
+                     GROUP BY share) AS b
+             WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
+                                WHERE s.pool = the_pool AND s.share = b.share AND s.owner = '');
+            GET DIAGNOSTICS woken = ROW_COUNT;
+            joins := joins + woken;
+        END IF;
+    END IF;
+END $$;
+
 -- Complete plain tasks of one worker; start what it held ahead in the slots they left (`successors`, one
 -- for each or none); let it start the next of a pool, and hold others ahead.
 --
@@ -79,6 +146,10 @@ DECLARE
     taken_fresh bigint := 0;
     held jsonb;
     left_held bigint;
+    fair boolean := false;
+    per_key bigint;
+    k record;  -- what became of keys
+    forgotten bigint;
 BEGIN
     starting := 0;
     give_back := false;
@@ -207,6 +278,24 @@ BEGIN
     running_now := p.running - ending + relayed;
     held := p.holding::jsonb;
     left_held := coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;
+    IF p.grouped = 1 THEN
+        -- Shares of equal weight that take turns, and perhaps a limit for each key.
+        fair := p.spec::jsonb @> '{"order": {"kind": "fair_round_robin"}, "ordered": false, "lanes": null,
+                                   "rate_per_key": null, "rates": []}'
+                AND coalesce(p.spec::jsonb -> 'order' -> 'weights', '{}') IN ('{}', 'null', '[]')
+                AND p.unit_timers = 0 AND p.fading = 0 AND p.claimed = 0;
+        per_key := (p.spec::jsonb ->> 'max_per_key')::bigint;
+        IF fair AND ending > 0 THEN
+            SELECT * INTO k
+              FROM millpond_leave_keys(p.id, per_key, e.keys, p.passed_turn, p.joins, p.resting);
+            p.joins := k.joins;
+            p.resting := k.resting;
+            fair := NOT k.odd;
+        END IF;
+        IF ending > 0 AND NOT fair THEN
+            RAISE EXCEPTION 'grouped' USING ERRCODE = 'MP001';
+        END IF;
+    END IF;
 
     IF asked_pool IS NOT NULL THEN
         SELECT * INTO w FROM millpond_worker WHERE id = asker;
@@ -220,7 +309,7 @@ BEGIN
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
-            WHEN p.grouped = 1 OR p.tats <> '[]' THEN 'grouped'
+            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.tats <> '[]' THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
             WHEN own_claims > 0 AND slots > 0 THEN 'held ahead'
@@ -231,43 +320,118 @@ BEGIN
             WHEN p.later > 0 AND EXISTS (
                  SELECT 1 FROM millpond_live WHERE pool = p.id AND grp = 0 AND due <= moment)
             THEN 'due'
-            WHEN w.owner IS NOT NULL AND EXISTS (
+            WHEN fair AND EXISTS (
+                 SELECT 1 FROM millpond_seat WHERE pool = p.id AND owner > '' AND resting = 0)
+            THEN 'owned'
+            WHEN NOT fair AND w.owner IS NOT NULL AND EXISTS (
                  SELECT 1 FROM millpond_group
                   WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
             THEN 'owned'
             WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
         END;
         IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
-            SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
-                   array_agg(x.place) AS places,
-                   CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)]
-                        ELSE array_agg(x.rank) END AS ranks,
-                   CASE WHEN min(x.submitted_at) = max(x.submitted_at) THEN ARRAY[min(x.submitted_at)]
-                        ELSE array_agg(x.submitted_at) END AS submitted_at,
-                   CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)]
-                        ELSE array_agg(x.due) END AS due,
-                   CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END AS keys,
-                   CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)]
-                        ELSE array_agg(t.plain) END AS plain,
-                   array_agg(t.body) AS bodies,
-                   bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh
-              INTO n
-              FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
-                           l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
-                           AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
-                           AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
-                           AND l.progress IS NULL AND l.steps IS NULL AS simple
-                      FROM millpond_live AS l
-                     WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place
-                     LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS x
-             CROSS JOIN LATERAL
-                   (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
-                   AS t;
+            IF fair THEN
+                SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
+                       array_agg(x.place) AS places,
+                       ARRAY[0::bigint] AS ranks,
+                       CASE WHEN min(x.submitted_at) = max(x.submitted_at)
+                            THEN ARRAY[min(x.submitted_at)] ELSE array_agg(x.submitted_at) END
+                       AS submitted_at,
+                       CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)]
+                            ELSE array_agg(x.due) END AS due,
+                       CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END AS keys,
+                       CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)]
+                            ELSE array_agg(t.plain) END AS plain,
+                       array_agg(t.body) AS bodies,
+                       bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh,
+                       array_agg(x.share) AS shares, array_agg(x.grp) AS groups,
+                       array_agg(x.unit) AS units, array_agg(x.last) AS last,
+                       array_agg(x.stays) AS stays, array_agg(x.next_rank) AS next_rank,
+                       array_agg(x.next_seq) AS next_seq, array_agg(x.next_due) AS next_due,
+                       count(*) FILTER (WHERE NOT x.stays) AS resting,
+                       (array_agg(x.turn))[1] AS turn, (array_agg(x.joined))[1] AS joined,
+                       (array_agg(x.turn))[count(*)] AS last_turn,
+                       (array_agg(x.joined))[count(*)] AS last_joined
+                  INTO n
+                  FROM (SELECT s.share, s.turn, s.joined, g.id AS grp, g.unit, g.tasks = 1 AS last,
+                               g.tasks > 1 AND (per_key IS NULL OR g.unit = '' OR u.running + 1 < per_key)
+                               AS stays,
+                               l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh,
+                               f.rank AS next_rank, f.place & ((1::bigint << 40) - 1) AS next_seq,
+                               f.due AS next_due,
+                               l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL
+                               AND l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0
+                               AND l.lane IS NULL AND l.run IS NULL AND l.owner IS NULL
+                               AND l.error IS NULL AND l.progress IS NULL AND l.steps IS NULL
+                               AND (u.groups = 1 OR g.unit = '' OR per_key IS NULL)
+                               AND (g.tasks = 1 OR f.due <= moment)
+                               AND NOT EXISTS (
+                                   SELECT 1 FROM millpond_group AS o
+                                    WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                                      AND o.ready = 1 AND (o.rank, o.seq) > (g.rank, g.seq))
+                               AS simple
+                          FROM (SELECT * FROM millpond_seat AS s
+                                 WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
+                                 ORDER BY s.turn, s.joined LIMIT slots) AS s
+                         CROSS JOIN LATERAL
+                               (SELECT * FROM millpond_group AS o
+                                 WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                                   AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
+                         CROSS JOIN LATERAL
+                               (SELECT o.ctid, o.* FROM millpond_live AS o
+                                 WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
+                          LEFT JOIN LATERAL
+                               (SELECT o.rank, o.place, o.due FROM millpond_live AS o
+                                 WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
+                                 ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
+                          LEFT JOIN LATERAL
+                               (SELECT o.running, o.groups FROM millpond_unit AS o
+                                 WHERE o.pool = p.id AND o.unit = g.unit) AS u ON true
+                         ORDER BY s.turn, s.joined) AS x
+                 CROSS JOIN LATERAL
+                       (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
+                       AS t;
+                -- Each is served once, and none of them again before all of them.
+                IF n.n > 0 AND (
+                   ((n.turn, n.joined) <= (p.passed_turn, p.passed_join))
+                   OR ((n.last_turn, n.last_joined) >= (n.turn + 1048576, n.joined))
+                   OR (n.n < slots AND n.resting < n.n) OR p.resting + n.resting > 10000) THEN
+                    refused := 'turns';
+                END IF;
+            ELSE
+                SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
+                       array_agg(x.place) AS places,
+                       CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)]
+                            ELSE array_agg(x.rank) END AS ranks,
+                       CASE WHEN min(x.submitted_at) = max(x.submitted_at) THEN ARRAY[min(x.submitted_at)]
+                            ELSE array_agg(x.submitted_at) END AS submitted_at,
+                       CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)]
+                            ELSE array_agg(x.due) END AS due,
+                       CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END AS keys,
+                       CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)]
+                            ELSE array_agg(t.plain) END AS plain,
+                       array_agg(t.body) AS bodies,
+                       bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh
+                  INTO n
+                  FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
+                               l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
+                               AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
+                               AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
+                               AND l.progress IS NULL AND l.steps IS NULL AS simple
+                          FROM millpond_live AS l
+                         WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place
+                         LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS x
+                 CROSS JOIN LATERAL
+                       (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
+                       AS t;
+            END IF;
             taken := n.n;
             taken_fresh := coalesce(n.fresh, 0);
             starting := least(taken, greatest(slots, 0));
             claiming := taken - starting;
-            IF taken > 0 AND NOT n.simple THEN
+            IF refused IS NOT NULL THEN
+                NULL;
+            ELSIF taken > 0 AND NOT n.simple THEN
                 refused := 'not simple';
             ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') AND EXISTS (
                 SELECT 1 FROM unnest(n.plain) AS f (plain)
@@ -309,6 +473,36 @@ BEGIN
     END IF;
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+        IF fair THEN
+            UPDATE millpond_seat AS s
+               SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
+              FROM unnest(n.shares, n.stays) AS u (share, stays)
+             WHERE s.pool = p.id AND s.share = u.share AND s.owner = '';
+            p.resting := p.resting + n.resting;
+            p.passed_turn := n.last_turn;
+            p.passed_join := n.last_joined;
+            IF p.resting > 0 THEN
+                DELETE FROM millpond_seat
+                 WHERE pool = p.id AND resting = 1
+                   AND (turn, joined) <= (p.passed_turn, p.passed_join);
+                GET DIAGNOSTICS forgotten = ROW_COUNT;
+                p.resting := p.resting - forgotten;
+            END IF;
+            DELETE FROM millpond_group WHERE id = ANY(
+                SELECT u.id FROM unnest(n.groups, n.last) AS u (id, last) WHERE u.last);
+            UPDATE millpond_group AS g
+               SET tasks = g.tasks - 1, rank = u.rank, seq = u.seq, due = u.due,
+                   ready = u.stays::integer
+              FROM unnest(n.groups, n.last, n.stays, n.next_rank, n.next_seq, n.next_due)
+                   AS u (id, last, stays, rank, seq, due)
+             WHERE g.id = u.id AND NOT u.last;
+            UPDATE millpond_unit AS o
+               SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
+              FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
+                      FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
+             WHERE o.pool = p.id AND o.unit = u.unit;
+            DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
+        END IF;
         ids := n.ids;
         places := n.places;
         submitted := n.submitted_at;
@@ -357,7 +551,8 @@ BEGIN
     IF ending + taken > 0 THEN
         UPDATE millpond_pool
            SET live = live_left, running = running_now, claimed = p.claimed,
-               fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
+               joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
+               resting = p.resting, fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
                measured = p.measured,
                totals = CASE WHEN ending = 0 THEN p.totals ELSE
                    jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
@@ -372,7 +567,15 @@ BEGIN
         END IF;
     END IF;
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
-        IF own_claims > 0 OR (starting = slots AND EXISTS (
+        IF fair THEN
+            IF EXISTS (SELECT 1 FROM millpond_seat
+                        WHERE pool = p.id AND owner = '' AND resting = 0 LIMIT 1) THEN
+                next_at := moment;
+            ELSIF p.later > 0 THEN
+                SELECT due INTO next_at FROM millpond_live
+                 WHERE pool = p.id AND grp = 0 ORDER BY due, place LIMIT 1;
+            END IF;
+        ELSIF own_claims > 0 OR (starting = slots AND EXISTS (
                SELECT 1 FROM millpond_live
                 WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1)) THEN
             next_at := moment;
