@@ -244,7 +244,7 @@ class PostgresConnection:
         return self.begun
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
-        """Do one statement in a transaction of its own, in one go; return how it ended, and its row."""
+        """Do one statement in a transaction of its own, in one go; return the end and its row."""
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         cursor = self._send(statement, arguments)
         status = self.commit()

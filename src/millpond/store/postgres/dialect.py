@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGE = "millpond.store.postgres"
-_STEP_ARGUMENTS = 13
 
 _PHRASES = {
     "IN ids(?)": "= ANY(?::bigint[])",
@@ -37,8 +36,6 @@ class PostgresDialect(Dialect, frozen=True):
     many: Mapping[str, str]
     """What says a statement for many rows at once, by the statement for one."""
     schema: str
-    step: str
-    """What calls the function that does the work of the verbs for plain tasks."""
 
 
 @cache
@@ -53,7 +50,6 @@ def dialect_of(schema: str) -> PostgresDialect:
         begin_reading="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         many={said[name]: _in(schema, text) for name, text in for_many.items()},
         schema=schema,
-        step=_in(schema, f"SELECT * FROM millpond_step({', '.join('?' * _STEP_ARGUMENTS)})"),
     )
 
 
@@ -62,9 +58,7 @@ def reading_of(schema: str) -> PostgresDialect:
     """Return how those ask who only read: they find what is folded as if it were not."""
     said = dialect_of(schema)
     reading = {
-        name: _whole(schema, text)
-        for name, text in said.sql.items()
-        if text.startswith("SELECT ")
+        name: _whole(schema, text) for name, text in said.sql.items() if text.startswith("SELECT ")
     }
     return msgspec.structs.replace(said, sql=reading)
 

@@ -179,12 +179,7 @@ def alike(values: Sequence[object]) -> bool:
 def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
     """Return whether the server could do it by itself, as far as can be told from here."""
     for one in settlements:
-        if (
-            one.event is not _COMPLETE
-            or one.fence.attempt != 1
-            or one.follow_ups
-            or not one.spend
-        ):
+        if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
             return False
     return bool(settlements) or then is not None
 

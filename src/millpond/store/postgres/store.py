@@ -246,7 +246,7 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         """Let the server take a step, in the writer's thread."""
         transactor = self._writing
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        row = transactor.call(self._schema.step, partial(step.arguments, self._lock))
+        row = transactor.call(self._schema.sql["step"], partial(step.arguments, self._lock))
         told = None if row is None else told_by(row)
         if told is None or told.refused is not None:
             refusals = self._refusals[pool] = self._refusals.get(pool, 0) + 1

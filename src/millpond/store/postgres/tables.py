@@ -1,4 +1,4 @@
-"""The tables on a server: plain tasks that run may be folded into their lease, and are unfolded here.
+"""The tables on a server: plain tasks may be folded into their lease, and are unfolded here.
 
 The server starts and completes plain tasks by itself (step.py), and then keeps no row for each that
 runs. Whoever works on rows must find them all: so whatever asks for tasks that may run gives them

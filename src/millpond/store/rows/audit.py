@@ -170,6 +170,7 @@ _unpack_said = msgspec.json.Decoder(_Said).decode
 def _plain_records(told: _Plain) -> Iterator[Record]:
     count = len(told.ids)
     said = [_unpack_said(text) for text in told.plain]
+    keys: list[str | None] = told.keys or [None]
     events = [_EVENTS[told.event]]
     if told.starts is not None:
         events = [Event.LEASE if starts else events[0] for starts in told.starts]
@@ -179,7 +180,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         told.seqs,
         _of_each(told.tokens, count),
         _of_each(told.due, count),
-        _of_each(told.keys or [None], count),
+        _of_each(keys, count),
         _of_each(said, count),
         strict=True,
     ):

@@ -7,6 +7,9 @@ SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
        m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
   FROM (SELECT 1) AS one LEFT JOIN millpond_meta AS m ON true;
 
+-- name: step
+SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: unfold
 SELECT millpond_unfold(?::bigint[]);
 
