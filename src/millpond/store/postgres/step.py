@@ -6,7 +6,7 @@ rows are. It does the same or nothing: what is not plain is left to the verbs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,21 +17,34 @@ from millpond.core.moment import rounded
 from millpond.core.plan import Wake
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
+from millpond.store.postgres.tables import plain_text
 from millpond.store.postgres.values import array, sent
-from millpond.store.protocol import Emptied, LeaseAnswer, SettleAnswer
-from millpond.store.rows.rows import SEQS, new_of
+from millpond.store.protocol import (
+    Admission,
+    BatchAnswer,
+    Emptied,
+    LeaseAnswer,
+    SettleAnswer,
+    SubmitAnswer,
+)
+from millpond.store.rows.rows import SEQS, body_of, new_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask
     from millpond.store.postgres.values import Sent
+    from millpond.store.protocol import Batch
 
 NOT_PLAIN = "MP001"
 """The code of the error with which the server says that it undid what it began."""
 
 _COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
+_QUEUED = Status.QUEUED
+
+T = TypeVar("T")
 
 
 class Stepped(msgspec.Struct, frozen=True):
@@ -81,7 +94,7 @@ class Step:
             sent(lock),
             sent(self.now),
             array([one.fence.task for one in ending]),
-            array(tokens[:1] if alike(tokens) else tokens),
+            array(_collapsed(tokens)),
             sent(results[0] if ending and same else None),
             sent(None) if same else array(results),
             *self._successors(),
@@ -99,7 +112,7 @@ class Step:
         tokens = [None if one is None else one.token for one in successors]
         return (
             array([None if one is None else one.task for one in successors]),
-            array(tokens[:1] if alike(tokens) else tokens),
+            array(_collapsed(tokens)),
         )
 
     def settled(self, told: Stepped) -> SettleAnswer:
@@ -169,6 +182,95 @@ class Step:
                 )
             )
         return tasks
+
+
+class Taking:
+    """One call: new plain tasks of several submits, all for one pool."""
+
+    def __init__(self, pool: str, submits: Sequence[Sequence[Batch]], now: float | None) -> None:
+        self._pool = pool
+        self._submits = submits
+        self._now = None if now is None else rounded(now)
+
+    def arguments(self, lock: int) -> list[Sent]:
+        """Return the arguments of the function."""
+        tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
+        keys = [new.key for new in tasks]
+        return [
+            sent(lock),
+            sent(self._now),
+            sent(self._pool),
+            array([new.id for new in tasks]),
+            array([body_of(new) for new in tasks]),
+            array(_collapsed([plain_text(new) for new in tasks])),
+            array(keys if any(keys) else []),
+            array(_collapsed([new.priority for new in tasks])),
+        ]
+
+    def answers(self, told: Taken) -> list[SubmitAnswer]:
+        """Return the answer to each submit."""
+        wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
+        answers, at = [], 1
+        for batches in self._submits:
+            of_batches = []
+            for batch in batches:
+                of_batches.append(BatchAnswer(admissions=_admissions(batch.tasks, told, at)))
+                at += len(batch.tasks)
+            answers.append(SubmitAnswer(batches=tuple(of_batches), wakes=wakes))
+        return answers
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What the server answered, in the order of the function's columns."""
+
+    refused: str | None
+    moment: float
+    last_seq: int
+    """As it all was before."""
+    waiting: int
+    queued: int
+    is_fifo: bool
+    wakes: bool
+
+
+def _admissions(tasks: Sequence[NewTask], told: Taken, at: int) -> tuple[Admission, ...]:
+    """Tell of the tasks that were taken from the `at`th on."""
+    return tuple(
+        [
+            Admission(
+                task=new.id,
+                status=_QUEUED,
+                sequence=told.last_seq + number,
+                position=told.waiting + number - 1 if told.is_fifo else None,
+                depth=told.queued + number,
+            )
+            for number, new in enumerate(tasks, at)
+        ]
+    )
+
+
+def pool_to_take(batches: Sequence[Batch]) -> str | None:
+    """Return the pool for which the server could take these by itself; None if it could not."""
+    pool = None
+    for batch in batches:
+        if batch.run is not None or batch.again or not batch.tasks:
+            return None
+        for new in batch.tasks:
+            if (
+                new.delay
+                or new.run_at is not None
+                or new.expires_in is not None
+                or plain_text(new) is None
+            ):
+                return None
+        if pool not in (None, batch.tasks[0].pool):
+            return None
+        pool = batch.tasks[0].pool
+    return pool
+
+
+def _collapsed(values: list[T]) -> list[T]:
+    return values[:1] if alike(values) else values
 
 
 def alike(values: Sequence[object]) -> bool:

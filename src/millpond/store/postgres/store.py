@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -17,7 +18,7 @@ from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
-from millpond.store.postgres.step import Step, may_step, told_by
+from millpond.store.postgres.step import Step, Taken, Taking, may_step, pool_to_take, told_by
 from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.wake import Wakes
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.step import Stepped
     from millpond.store.postgres.url import Address
-    from millpond.store.protocol import LeaseAnswer, SettleAnswer
+    from millpond.store.postgres.values import Sent
+    from millpond.store.protocol import Batch, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.rows.database import Connection
     from millpond.store.rows.tables import SqlTables
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
@@ -221,19 +224,28 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         now: float | None,
         entropy: int | None,
     ) -> Step:
-        if now is None and self._told is None:
-            now = self._clock()
         chance = self._dice.getrandbits(64) if entropy is None else entropy
-        return Step(settlements, then, now, chance)
+        return Step(settlements, then, self._step_moment(now), chance)
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        """Take in batches, each whole or not at all where its pool's policy says so."""
+        pool = pool_to_take(batches)
+        if pool is not None:
+            told = _Submit(pool, batches, self._step_moment(now))
+            answer = await self._apart(f"to {pool}", self._take_submits, told)
+            if answer is not None:
+                return answer
+        return await super().submit(batches, now=now, entropy=entropy)
+
+    def _step_moment(self, now: float | None) -> float | None:
+        """Return the moment of a step; None = the server's clock tells."""
+        return self._clock() if now is None and self._told is None else now
 
     async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
         """Let the server take a step; None if it is one for the verbs."""
-        self._must_be_open()
-        if self._detours.get(pool, 0) > 0:
-            self._detours[pool] -= 1
-            return None
-        work = partial(self._take_step, pool, step, answer)
-        given = work() if self._writer is None else await self._writer.do_alone(work)
+        given: T | None = await self._apart(pool, self._take_steps, (pool, step, answer))
         if step.unreadable:
             ends = [
                 Settlement(fence=fence, event=Event.CORRUPT, spend=False)
@@ -242,17 +254,58 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             await super().settle(ends, now=step.now)
         return given
 
+    async def _apart(
+        self, which: str, work: Callable[[list[P]], list[T | None]], told: P
+    ) -> T | None:
+        """Have the server do something by itself, unless it has kept refusing it of late."""
+        self._must_be_open()
+        if self._detours.get(which, 0) > 0:
+            self._detours[which] -= 1
+            return None
+        if self._writer is None:
+            return work([told])[0]
+        return await self._writer.do_alone(work, told)
+
+    # What happens in the writer's thread
+
+    def _take_steps(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> list[Any]:
+        return [self._take_step(*one) for one in told]
+
     def _take_step(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
-        """Let the server take a step, in the writer's thread."""
+        """Let the server take a step."""
+        row = self._call("step", pool, step.arguments)
+        return None if row is None else answer(told_by(row))
+
+    def _take_submits(self, told: list[_Submit]) -> list[SubmitAnswer | None]:
+        """Let the server take in the tasks of several submits."""
+        answers: list[SubmitAnswer | None] = []
+        for (pool, now), some in groupby(told, key=lambda one: (one.pool, one.now)):
+            submits = [one.batches for one in some]
+            taking = Taking(pool, submits, now)
+            row = self._call("take", f"to {pool}", taking.arguments)
+            answers += [None] * len(submits) if row is None else taking.answers(Taken(*row))
+        return answers
+
+    def _call(
+        self, name: str, which: str, arguments: Callable[[int], list[Sent]]
+    ) -> tuple[Any, ...] | None:
+        """Call a function of the server; None if it refuses."""
         transactor = self._writing
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        row = transactor.call(self._schema.sql["step"], partial(step.arguments, self._lock))
-        told = None if row is None else told_by(row)
-        if told is None or told.refused is not None:
-            refusals = self._refusals[pool] = self._refusals.get(pool, 0) + 1
-            self._detours[pool] = min(2**refusals - 2, _MOST_DETOURS)
+        row = transactor.call(self._schema.sql[name], partial(arguments, self._lock))
+        if row is None or row[0] is not None:
+            refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
+            self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
             return None
-        self._refusals.pop(pool, None)
+        self._refusals.pop(which, None)
         if self._told is not None:
-            self._told(told.moment)
-        return answer(told)
+            self._told(row[1])
+        return row
+
+
+class _Submit(NamedTuple):
+    """A submit that the server may do by itself."""
+
+    pool: str
+    batches: Sequence[Batch]
+    now: float | None

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
-_EVENTS = {event.value: event for event in (Event.CLAIM, Event.LEASE, Event.COMPLETE)}
+_BEFORE = {
+    Event.SUBMIT: None,
+    Event.CLAIM: Status.QUEUED,
+    Event.LEASE: Status.QUEUED,
+    Event.COMPLETE: Status.RUNNING,
+}
+_EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
@@ -145,7 +151,7 @@ class _Plain(msgspec.Struct):
     starts: list[bool] | None
     """Which of these arrows are starts instead: of what took over the slots of those before."""
     pool: str
-    worker: str
+    worker: str | None
     tokens: list[int]
     ids: list[int]
     seqs: list[int]
@@ -184,8 +190,8 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         _of_each(said, count),
         strict=True,
     ):
-        before = Status.RUNNING if event is Event.COMPLETE else Status.QUEUED
-        runs = 0 if event is Event.CLAIM else 1
+        before = _BEFORE[event]
+        runs = 1 if event in (Event.LEASE, Event.COMPLETE) else 0
         yield Record(
             at=told.at,
             kind=KIND_OF.get(event, Kind.SETTLE),
@@ -206,6 +212,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
             due=due,
             weight=of_it.weight,
             function=of_it.function,
+            fresh=event is Event.SUBMIT,
         )
 
 

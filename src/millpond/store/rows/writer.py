@@ -43,23 +43,26 @@ _LOOK_EVERY = 0.5
 """Seconds between two looks at who has waited too long, while somebody else holds the lock."""
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 class _Job(Generic[Unit]):
     """Something to do, and whom to tell."""
 
-    __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "work")
+    __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "told", "work")
 
     def __init__(
         self,
         work: Callable[[Unit], Any],
         future: asyncio.Future[Any] | BlockingFuture[Any],
         loop: asyncio.AbstractEventLoop | None,
-        alone: Callable[[], Any] | None = None,
+        alone: Callable[[list[Any]], list[Any]] | None = None,
+        told: object = None,
     ) -> None:
         self.work = work
         self.alone = alone
-        """What does it in a transaction of its own, in its turn."""
+        """What does it in a transaction of its own, with those that wait for the same."""
+        self.told = told
         self.future = future
         self.loop = loop
         self.asked_at = time.monotonic()
@@ -135,11 +138,14 @@ class Writer(Generic[Unit]):
         self._take_in(_Job(job, future, loop))
         return future
 
-    def do_alone(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Have a job done that sees to its transaction by itself. Only on an event loop."""
+    def do_alone(self, work: Callable[[list[P]], list[T]], told: P) -> asyncio.Future[T]:
+        """Have something done that sees to its transaction by itself. Only on an event loop.
+
+        Those that stand in line behind each other with the same `work` are handed to it together.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._take_in(_Job(_nothing, future, loop, job))
+        self._take_in(_Job(_nothing, future, loop, work, told))
         return future
 
     def do_now(self, job: Callable[[Unit], T]) -> T:
@@ -210,8 +216,8 @@ class Writer(Generic[Unit]):
 
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
-        for job in self._taken(1, alone=True):
-            return self._do_alone(job)
+        if apart := self._apart():
+            return self._do_alone(apart)
         try:
             unit = self._transactor.begin()
         except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
@@ -233,13 +239,26 @@ class Writer(Generic[Unit]):
             self._one_by_one(group)
         return group
 
-    def _do_alone(self, job: _Job[Unit]) -> list[_Job[Unit]]:
-        assert job.alone is not None  # noqa: S101 - that is why it is here
+    def _apart(self) -> list[_Job[Unit]]:
+        """Take the first jobs in line that are done apart from the others, and together."""
+        apart: list[_Job[Unit]] = []
+        with self._news:
+            while self._jobs and len(apart) < MOST_JOBS:
+                first = self._jobs[0]
+                if first.alone is None or (apart and first.alone != apart[0].alone):
+                    break
+                apart.append(self._jobs.popleft())
+        return apart
+
+    def _do_alone(self, jobs: list[_Job[Unit]]) -> list[_Job[Unit]]:
+        work = jobs[0].alone
+        assert work is not None  # noqa: S101 - that is why they are here
         try:
-            job.answer = job.alone()
-        except BaseException as error:  # noqa: BLE001 - the one who asked is told
-            self._failed([job], error)
-        return [job]
+            for job, answer in zip(jobs, work([job.told for job in jobs]), strict=True):
+                job.answer = answer
+        except BaseException as error:  # noqa: BLE001 - those who asked are told
+            self._failed(jobs, error)
+        return jobs
 
     def _one_by_one(self, group: list[_Job[Unit]]) -> None:
         for index, job in enumerate(group):
@@ -259,11 +278,11 @@ class Writer(Generic[Unit]):
             if time.monotonic() > enough:
                 return
 
-    def _taken(self, most: int, *, alone: bool = False) -> Iterator[_Job[Unit]]:
-        """Give the jobs that wait, up to one that is done in the other way."""
+    def _taken(self, most: int) -> Iterator[_Job[Unit]]:
+        """Give the jobs that wait, up to one that is done apart."""
         for _ in range(most):
             with self._news:  # the patient thread may be taking some away
-                if not self._jobs or (self._jobs[0].alone is not None) is not alone:
+                if not self._jobs or self._jobs[0].alone is not None:
                     return
                 job = self._jobs.popleft()
             yield job

@@ -16,6 +16,88 @@ BEGIN
      WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
 END $$;
 
+-- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
+--
+-- A list of one value holds it for every task; no keys = none has one.
+CREATE FUNCTION millpond_take(
+    lock_number bigint,
+    at double precision,
+    asked_pool text,
+    ids bigint[],
+    bodies bytea[],
+    plains text[],
+    keys text[],
+    priorities bigint[],
+    OUT refused text,
+    OUT moment double precision,
+    OUT last_seq bigint,
+    OUT waiting bigint,
+    OUT queued bigint,
+    OUT is_fifo boolean,
+    OUT wakes boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    count constant integer := cardinality(ids);
+    told bigint;
+    p record;
+    spec jsonb;
+    kind text;
+    base bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_number);
+    SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
+           records
+      INTO moment, told
+      FROM millpond_meta;
+    SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
+    spec := p.spec::jsonb;
+    kind := spec -> 'order' ->> 'kind';
+    refused := CASE
+        WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
+        WHEN p.closed = 1 OR p.grouped = 1 OR p.tats <> '[]' OR spec -> 'order' ->> 'aging' IS NOT NULL
+        THEN 'special'
+        WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
+             spec -> 'backpressure' ->> 'on_full' IN ('block_submitter', 'fail_submitter')
+             AND spec -> 'backpressure' ->> 'per_key' IS NULL
+             AND p.fresh + count <= (spec -> 'backpressure' ->> 'depth')::bigint)
+        THEN 'bounded'
+    END;
+    IF refused IS NOT NULL THEN
+        RETURN;
+    END IF;
+    last_seq := p.next_seq;
+    waiting := p.ready + p.later + p.parked_apart;
+    queued := p.live - p.running;
+    is_fifo := kind = 'fifo';
+    wakes := p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
+                               OR p.claimed < (spec ->> 'prefetch')::bigint);
+    base := (p.id << 40) + last_seq;
+    INSERT INTO millpond_task
+    SELECT base + u.n, u.id, u.body, coalesce(u.plain, plains[1])
+      FROM unnest(ids, bodies, plains) WITH ORDINALITY AS u (id, body, plain, n);
+    INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
+                               cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+    SELECT base + u.n, u.id, p.id,
+           CASE kind WHEN 'priority' THEN -coalesce(u.priority, priorities[1])
+                     WHEN 'lifo' THEN -(last_seq + u.n) ELSE 0 END,
+           u.key, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id
+      FROM unnest(ids, keys, priorities) WITH ORDINALITY AS u (id, key, priority, n);
+    INSERT INTO millpond_audit
+    VALUES (told + count, count, moment, NULL, 'submit', NULL, p.id, NULL, '{0}', ids,
+            ARRAY(SELECT generate_series(base + 1, base + count)), ARRAY[moment], keys, plains);
+    UPDATE millpond_pool
+       SET next_seq = last_seq + count, live = p.live + count, fresh = p.fresh + count,
+           ready = p.ready + count
+     WHERE id = p.id;
+    UPDATE millpond_meta SET version = version + 1, latest = moment, records = told + count;
+END $$;
+
 -- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
 -- again, in the order in which that happened. `odd` = something else keeps one of these keys.
 CREATE FUNCTION millpond_leave_keys(

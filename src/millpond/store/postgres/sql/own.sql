@@ -10,6 +10,9 @@ SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
 -- name: step
 SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: take
+SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: unfold
 SELECT millpond_unfold(?::bigint[]);
 
