@@ -245,10 +245,16 @@ class PostgresConnection:
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
         """Do one statement in a transaction of its own, in one go; return the end and its row."""
-        self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        if self._settings is not None:
+            self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            cursor = self._send(statement, arguments)
+            return self.commit(), cursor.fetchone()
+        # It ends with what is sent together, and that is this statement.
+        self.in_doubt, self.begun = True, None
+        self._foresee_nothing()
         cursor = self._send(statement, arguments)
-        status = self.commit()
-        return status, cursor.fetchone()
+        self.sync()
+        return "COMMIT", cursor.fetchone()
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""

@@ -21,8 +21,10 @@ from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.step import Step, Taken, Taking, may_step, pool_to_take, told_by
 from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.values import sent
 from millpond.store.postgres.wake import Wakes
-from millpond.store.rows.store import RowsStore
+from millpond.store.protocol import RenewAnswer
+from millpond.store.rows.store import Renewer, RowsStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -266,6 +268,16 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             return work([told])[0]
         return await self._writer.do_alone(work, told)
 
+    def renewer(self) -> PostgresRenewer:
+        """Return what renews from a thread of its own."""
+        transactor = self._transactor(self._new_unit)
+        assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
+        return PostgresRenewer(transactor, self._clock, self._schema.sql["renew"], self._renewal)
+
+    def _renewal(self, worker: str, lease: float) -> list[Sent]:
+        """Return the arguments of a renewal."""
+        return [sent(self._lock), sent(self._step_moment(None)), sent(worker), sent(lease)]
+
     # What happens in the writer's thread
 
     def _take_steps(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> list[Any]:
@@ -301,6 +313,32 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         if self._told is not None:
             self._told(row[1])
         return row
+
+
+class PostgresRenewer(Renewer):
+    """Renews with one statement, unless claims ahead are to be looked at as well."""
+
+    def __init__(
+        self,
+        transactor: PostgresTransactor[SqlTables],
+        clock: Callable[[], float],
+        statement: str,
+        arguments: Callable[[str, float], list[Sent]],
+    ) -> None:
+        super().__init__(transactor, clock)
+        self._calling = transactor
+        self._statement = statement
+        self._arguments = arguments
+
+    def renew(self, worker: str, lease: float) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        row = self._calling.call(self._statement, partial(self._arguments, worker, lease))
+        if row is None or row[0] is not None:
+            return super().renew(worker, lease)
+        _, _, alive, cancelled, interrupted = row
+        return RenewAnswer(
+            alive=alive, cancelled=tuple(cancelled or ()), interrupted=tuple(interrupted or ())
+        )
 
 
 class _Submit(NamedTuple):

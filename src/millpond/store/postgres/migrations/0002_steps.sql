@@ -16,6 +16,47 @@ BEGIN
      WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
 END $$;
 
+-- Keep everything that a worker holds for `lease` seconds more, and tell which of it is to be cancelled.
+-- Nobody else need look because of that, so the version stays.
+CREATE FUNCTION millpond_renew(
+    lock_number bigint,
+    at double precision,
+    renewing text,
+    lease double precision,
+    OUT refused text,
+    OUT moment double precision,
+    OUT alive boolean,
+    OUT cancelled bigint[],
+    OUT interrupted bigint[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+DECLARE
+    held_ahead bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_number);
+    SELECT greatest(m.latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision))
+      INTO moment FROM millpond_meta AS m;
+    SELECT w.ahead INTO held_ahead FROM millpond_worker AS w WHERE w.id = renewing;
+    alive := FOUND;
+    IF NOT alive THEN
+        RETURN;
+    END IF;
+    IF held_ahead > 0 THEN
+        refused := 'held ahead';
+        RETURN;
+    END IF;
+    UPDATE millpond_worker AS w SET expires_at = round((moment + lease) * 1000000) / 1000000
+     WHERE w.id = renewing;
+    SELECT array_agg(l.id ORDER BY p.name, l.place),
+           array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
+      INTO cancelled, interrupted
+      FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+     WHERE l.worker = renewing AND l.cancel_requested > 0;
+END $$;
+
 -- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
 --
 -- A list of one value holds it for every task; no keys = none has one.

@@ -13,6 +13,9 @@ SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: take
 SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: renew
+SELECT * FROM millpond_renew(?, ?, ?, ?);
+
 -- name: unfold
 SELECT millpond_unfold(?::bigint[]);
 
