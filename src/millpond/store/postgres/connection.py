@@ -466,6 +466,14 @@ class PostgresConnection:
         """Whether it is of no use any more."""
         return self._library.status != ConnStatus.OK
 
+    def is_over(self) -> bool:
+        """Return whether it is of no use any more, also if the server has ended it meanwhile.
+
+        A server that says something without being asked mostly says goodbye.
+        """
+        idle = not self._line and not self._owed
+        return self.closed or (idle and bool(self._wait_for(False, 0.0)))
+
     def cancel(self) -> None:
         """Stop the statement that is at work; from another thread."""
         self._driver.cancel_safe(timeout=5.0)

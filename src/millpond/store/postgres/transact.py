@@ -115,8 +115,12 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return row if status == "COMMIT" else None
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; a new one where the server has ended the old one."""
-        if self._connection is not None and self._connection.closed:
+        """Return the connection; a new one where the server has ended the old one.
+
+        What is sent to a server that is gone may have been done, for all we know. So it is asked
+        for, before anything is sent.
+        """
+        if self._connection is not None and self._connection.is_over():
             self._disconnect()
         return self.connection
 
