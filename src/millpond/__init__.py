@@ -3,9 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    __version__: str
+# Not asked of the installed package: that takes longer than everything else `--version` does.
+__version__ = "0.1.0.dev0"
 
+if TYPE_CHECKING:
     from millpond.bulkhead import (
         Bulkhead,
         Capacity,
@@ -218,8 +219,6 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
-    if name == "__version__":
-        return import_module("importlib.metadata").version(__name__)
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from millpond.cli import collector, logs
-from millpond.cli.exits import Exit, Refusal
+from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
 from millpond.cli.load import load
 from millpond.cli.serve import Wanted, serve
 from millpond.core.errors import MillpondError, UnknownPool
@@ -36,7 +36,7 @@ signals:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of a worker."""
-    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in Exit)
+    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in OF_A_WORKER)
     options = argparse.ArgumentParser(
         prog="millpond worker",
         usage=USAGE,
