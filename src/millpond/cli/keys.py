@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|\x1b|.", re.DOTALL)
 
-_NAMES = {"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b": "escape"}
+_NAMES = {"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down"}
+
+GONE = "gone"
+"""What is heard when the terminal is closed."""
 
 
 def pressed(given: str) -> list[str]:
@@ -34,7 +37,7 @@ def keys() -> Iterator[asyncio.Queue[str]]:
 
     def hear() -> None:
         given = os.read(file, 1024)
-        for key in pressed(given.decode("utf-8", "replace")) if given else ["escape"]:
+        for key in pressed(given.decode("utf-8", "replace")) if given else [GONE]:
             heard.put_nowait(key)
         if not given:
             # The terminal is gone, and would be heard of for ever.

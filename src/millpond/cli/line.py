@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.exits import OF_AN_OPERATOR, Exit, Refusal
+from millpond.cli.which import APP, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Given = TypeVar("Given", bound="Callable[..., Any]")
-
-STORE, APP = "MILLPOND_STORE", "MILLPOND_APP"
-"""Where the store is looked for, if the line does not name one."""
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)")

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 WINDOW = 5
 """Rates are taken over so many looks."""
 
+SOONEST = 0.3
+"""Seconds between two looks of which a rate is made, at least."""
+
 REMEMBERED = 60
 """How many rates of the past are drawn, at most."""
 
@@ -41,12 +44,14 @@ class Seen:
         """Completed a second, from look to look."""
 
     def take_in(self, at: float, facts: Facts) -> None:
-        """Remember a look."""
+        """Remember a look; one that follows at once, because of a key, tells nothing of rates."""
+        self.now = facts
         if self._looks:
             before, old = self._looks[-1]
+            if at - before < SOONEST:
+                return
             self.past.append(_per_second(at - before, facts["completed"] - old["completed"]))
         self._looks.append((at, facts))
-        self.now = facts
 
     @property
     def rates(self) -> Rates:

@@ -22,7 +22,7 @@ def main(*, check: bool, as_json: bool, store: str | None, app: str | None) -> i
     A Millpond does so by itself when it is opened, unless it was made with migrate=False: then this
     is the command to run before its processes are started.
     """
-    from millpond.cli.reach import url_of
+    from millpond.cli.which import url_of
     from millpond.core.errors import MillpondError
     from millpond.pool.address import place_of
     from millpond.store.shown import shown

@@ -6,15 +6,13 @@ An operator makes no store and migrates none, declares no pools and runs no task
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.cli import logs
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import APP, STORE
-from millpond.cli.load import load
+from millpond.cli.which import url_of
 from millpond.core.errors import MigrationNeeded, UnknownPool
 from millpond.pool.address import place_of
 from millpond.pool.millpond import Millpond
@@ -25,23 +23,6 @@ if TYPE_CHECKING:
 
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import PoolView, View
-
-
-def url_of(store: str | None, app: str | None) -> str:
-    """Return the URL of the store that is meant: what the line says goes before the environment."""
-    if store is None and app is None:
-        store, app = os.environ.get(STORE) or None, os.environ.get(APP) or None
-    if store is not None:
-        return store
-    if app is None:
-        raise Refusal(
-            Exit.USAGE, f"which store? say --store URL or --app MODULE:NAME, or set {STORE}"
-        )
-    url = load(app).url
-    if url is None:
-        message = f"{app} keeps its pools in memory, where nobody else can see them"
-        raise Refusal(Exit.APP, message)
-    return url
 
 
 class Reached:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millpond.cli.keys import keys
+from millpond.cli.keys import GONE, keys
 from millpond.cli.look import Looks
 from millpond.cli.plain import plain
 from millpond.cli.pools import times
@@ -32,6 +32,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _BAR = 10
 _WIDE = 110
 """From so many columns on there is room for figures that are nice to have."""
+
+_AROUND = 8
+"""Lines of the screen that are always taken: two above, four of the table, a gap and a foot."""
 
 _HELP = "↑↓ choose  p pause  r resume  +- limit  q quit"
 
@@ -82,7 +85,7 @@ class Watch:
                 key = await asyncio.wait_for(heard.get(), left)
             except TimeoutError:
                 return True
-            if key in ("q", "Q", "escape", "\x03", "\x04"):
+            if key in ("q", "Q", "\x03", "\x04", GONE):
                 return False
             if await self._press(key):
                 return True
@@ -114,7 +117,6 @@ class Watch:
         if key in ("up", "k", "down", "j"):
             return self._move(-1 if key in ("up", "k") else 1)
         if self._chosen is None or key not in ("p", "r", "+", "-", "=", "_"):
-            self._said = _HELP
             return False
         pool = self._looks.pools[self._chosen].now
         limit = pool["max_concurrent"]
@@ -150,15 +152,15 @@ class Watch:
     def _screen(self, pen: Console) -> RenderableType:
         seen = self._looks.pools
         lanes = self._lanes(pen)
-        room = max(pen.height - 7 - (lanes.row_count + 3 if lanes is not None else 0), 3)
+        below = 0 if lanes is None else lanes.row_count + 1
+        room = max(pen.height - _AROUND - below, 1)
         first = self._first_row(room)
         rows = list(seen.items())[first : first + room]
         parts: list[RenderableType] = [self._head(pen), self._table(rows, wide=pen.width >= _WIDE)]
-        if not seen:
-            parts.append(Text("  no pools yet", style="dim"))
         if lanes is not None:
             parts += [Text(f" lanes of {plain(self._chosen or '')}", style="bold"), lanes]
-        return Group(*parts, self._foot(pen))
+        gap = Text("\n" * max(room - len(rows) - 1, 0))
+        return Group(*parts, gap, self._foot(pen))
 
     def _first_row(self, room: int) -> int:
         """Return the first pool that is shown: the chosen one always is."""
@@ -208,7 +210,7 @@ class Watch:
             return None
         across = max(pen.width // 28, 1)
         most = max(pen.height // 3, 2) * across
-        made = Table.grid(padding=(0, 2, 0, 1), expand=False)
+        made = Table.grid(padding=(0, 2, 0, 1), expand=False, pad_edge=True)
         shown = seen.lanes[:most]
         cells = [_lane(lane) for lane in shown]
         if len(seen.lanes) > most:
@@ -220,11 +222,13 @@ class Watch:
     def _foot(self, pen: Console) -> Text:
         if self._trouble:
             text = Text(f" {plain(self._trouble)}", style="bold red")
-        elif self._said and self._said != _HELP:
-            text = Text(f" {plain(self._said)}", style="bold")
         else:
             text = Text(f" {_HELP}", style="dim")
-        text.truncate(pen.width - 1)
+            if self._said:
+                text.append(f"   {plain(self._said)}", style="not dim bold")
+            elif not self._looks.pools:
+                text.append("   no pools yet", style="not dim bold")
+        text.truncate(pen.width - 1, overflow="ellipsis")
         return text
 
 
