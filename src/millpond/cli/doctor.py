@@ -86,10 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         place = place_of(url)
         assert place is not None  # noqa: S101 - a URL is never memory
-        if isinstance(place, Path):
-            found = of_file(place.absolute())
-        else:
-            found = of_server(url, place)
+        found = of_file(place.absolute()) if isinstance(place, Path) else of_server(url, place)
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from error
     if asked.json:

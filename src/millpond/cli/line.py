@@ -27,13 +27,13 @@ Given = TypeVar("Given", bound="Callable[..., Any]")
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)")
-_NO_NUMBERS = 20
+_TOO_LARGE = 1 << 63
 
 
 class Line(click.Command):
     """A command; called with the rest of the line it returns an exit code."""
 
-    def __call__(self, arguments: Sequence[str]) -> int:  # type: ignore[override]
+    def __call__(self, arguments: Sequence[str]) -> int:
         """Carry out the line; what is wrong with it is a Refusal."""
         with contextlib.suppress(AttributeError, ValueError):
             # A name may hold what the terminal's encoding does not.
@@ -54,40 +54,40 @@ class Line(click.Command):
             formatter.write_dl([(str(int(code)), told) for code, told in OF_AN_OPERATOR.items()])
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
     """A length of time, such as 90s, 5m, 2h, 1.5d or a plain number of seconds."""
 
     name = "duration"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return it in seconds."""
         if isinstance(value, float):
             return value
-        parts = _DURATION.findall(value.strip())
-        if not parts or "".join(a + b for a, b in parts) != value.strip().replace(" ", ""):
-            self.fail(f"{value!r} is not a length of time such as 90s, 5m, 2h or 3d", param, ctx)
+        text = str(value).strip()
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            self.fail(f"{text!r} is not a length of time such as 90s, 5m, 2h or 3d", param, ctx)
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-class TaskIds(click.ParamType):
+class TaskIds(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
     """The id of a task."""
 
     name = "id"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         """Return it as a number."""
-        if isinstance(value, int):
-            return value
-        if not (value.isascii() and value.isdecimal() and len(value) < _NO_NUMBERS):
-            self.fail(f"{value!r} is not the id of a task, which is a number", param, ctx)
-        return int(value)
+        text = str(value)
+        if not (text.isascii() and text.isdecimal() and int(text) < _TOO_LARGE):
+            self.fail(f"{text!r} is not the id of a task, which is a number", param, ctx)
+        return int(text)
 
 
-class PoolName(click.ParamType):
+class PoolName(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
     """The name of a pool; a shell is offered those that the store has."""
 
     name = "pool"
@@ -96,6 +96,7 @@ class PoolName(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the pools that begin so; none where there is no store to ask."""
+        del param
         from click.shell_completion import CompletionItem
 
         from millpond.cli.reach import names_for_a_shell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -93,7 +93,9 @@ def _tell(place: str, before: int, now: int, needed: int, *, as_json: bool) -> N
         emit({"store": place, "before": before, "version": now, "needed": needed})
     elif now != needed:
         had = f"schema {before}" if before else "no tables of Millpond"
-        say(plain(f"{place}: {had}, and this release needs schema {needed}: run `millpond migrate`"))
+        say(
+            plain(f"{place}: {had}, and this release needs schema {needed}: run `millpond migrate`")
+        )
     elif before == now:
         say(plain(f"{place}: schema {now}, up to date"))
     else:

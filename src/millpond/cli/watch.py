@@ -17,7 +17,7 @@ from millpond.cli.keys import GONE, keys
 from millpond.cli.look import Looks
 from millpond.cli.plain import plain
 from millpond.cli.pools import times
-from millpond.cli.render import STYLES, console, coloured, counted, moment, short
+from millpond.cli.render import STYLES, coloured, console, counted, moment, short
 from millpond.core.control import Pause, Resize, Resume
 from millpond.core.errors import MillpondError
 
@@ -120,12 +120,13 @@ class Watch:
             return False
         pool = self._looks.pools[self._chosen].now
         limit = pool["max_concurrent"]
-        order, said = {
+        orders: dict[str, tuple[Order, str]] = {
             "p": (Pause(self._chosen), "paused"),
             "r": (Resume(self._chosen), "resumed"),
             "+": (Resize(self._chosen, limit + 1), f"at most {limit + 1} at a time"),
             "-": (Resize(self._chosen, max(limit - 1, 1)), f"at most {max(limit - 1, 1)}"),
-        }[{"=": "+", "_": "-"}.get(key, key)]
+        }
+        order, said = orders[{"=": "+", "_": "-"}.get(key, key)]
         await self._order(order, f"{self._chosen} {said}")
         return True
 

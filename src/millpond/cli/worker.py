@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import logging
 import math
+import os
 from typing import TYPE_CHECKING
 
 from millpond.cli import collector, logs
 from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
 from millpond.cli.load import load
 from millpond.cli.serve import Wanted, serve
+from millpond.cli.which import STORE
 from millpond.core.errors import MillpondError, UnknownPool
 
 if TYPE_CHECKING:
@@ -79,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--store",
         metavar="URL",
-        help="use this store instead of the application's, such as sqlite:///work.db",
+        help="use this store instead of the application's, such as sqlite:///work.db (default: the "
+        f"application's own; if that is memory, ${STORE})",
     )
     options.add_argument(
         "--log-level",
@@ -124,8 +127,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     mp = load(asked.app)
     logs.set_up(asked.log_level)
-    if asked.store is not None:
-        _use_store(mp, asked.store)
+    store = asked.store
+    if store is None and mp.url is None and mp.make_store is None:
+        store = os.environ.get(STORE) or None
+    if store is not None:
+        _use_store(mp, store)
     _check(mp, asked.app, asked.pools)
     wanted = Wanted(
         app=asked.app,

@@ -165,8 +165,8 @@ def risks(found: Health) -> Iterator[str]:
     for table in found.tables:
         if table.dead >= MANY_DEAD and table.dead >= 5 * table.live:
             yield (
-                f"{table.name} has {table.dead:,} dead rows beside {table.live:,} live ones: vacuum "
-                "does not keep up, or may not remove them; see who pins the horizon, and run "
+                f"{table.name} has {table.dead:,} dead rows beside {table.live:,} live ones: "
+                "vacuum does not keep up, or may not remove them; see who pins the horizon, run "
                 f"VACUUM {found.schema}.{table.name}"
             )
     yield from _settings(found)
