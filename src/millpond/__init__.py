@@ -1,10 +1,11 @@
 """Work pools for Python: bounded, fair, and honest about what they refuse."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-# Not asked of the installed package: that takes longer than everything else `--version` does.
+# Written down, and not asked of the installed package; nor is `typing` imported for a name that is
+# always False: both take longer than everything else that `millpond --version` does.
 __version__ = "0.1.0.dev0"
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from millpond.bulkhead import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +98,8 @@ class Reading:
 
     async def tell(self) -> None:
         """Print what there is, and go on if that was asked for."""
+        import asyncio
+
         while True:
             await self._catch_up()
             if not self._asked["follow"] or self._left == 0:

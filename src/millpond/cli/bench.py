@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import resource
 import tempfile
@@ -53,6 +52,8 @@ def main(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401 - the options a
     beside it, or a new schema in the same database, which is removed in the end: the store itself
     is not touched.
     """
+    import asyncio
+
     from millpond.core.errors import MillpondError
 
     try:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Self
+
+TYPE_CHECKING = False
+"""As `typing` has it; see main.py."""
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Exit(IntEnum):

@@ -6,7 +6,6 @@ the same as for every other command here.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -46,6 +45,13 @@ class Line(click.Command):
             raise Refusal(Exit.USAGE, f"{told} (see `{prog} --help`)") from None
         except click.Abort:
             raise KeyboardInterrupt from None
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
+        """Do what the line says; whoever reads the answer may have read enough of it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            return Exit.CLEAN
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Tell the exit codes, last of all."""
@@ -164,6 +170,8 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def carry_out(work: Coroutine[Any, Any, int]) -> int:
     """Run what a command does; errors of ours are told in a line."""
+    import asyncio
+
     from millpond.core.errors import MillpondError
 
     try:

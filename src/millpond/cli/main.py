@@ -6,16 +6,18 @@ asked for: `millpond --version` does not pay for a worker.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.plain import plain
 
+TYPE_CHECKING = False
+"""As `typing` has it, which takes longer to import than the rest of this."""
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
 COMMANDS = {
@@ -55,6 +57,8 @@ ASKED_TO_COMPLETE = "_MILLPOND_COMPLETE"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line in front of the command."""
+    import argparse
+
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:<{width}}  {does}" for name, does in COMMANDS.items())
     options = argparse.ArgumentParser(
@@ -85,7 +89,7 @@ def _run(given: list[str]) -> int:
             return int(found("completion", "complete")())
         if given and given[0] in COMMANDS:
             return int(found(given[0])(given[1:]))
-        return _without_command(given)
+        return tell_version() if given == ["--version"] else _without_command(given)
     except Refusal as refusal:
         name = given[0] if given and given[0] in COMMANDS else ""
         complain(f"millpond {name}".strip(), refusal)
@@ -111,14 +115,19 @@ def found(name: str, function: str = "main") -> Callable[..., int]:
         raise Refusal(Exit.USAGE, message) from None
 
 
+def tell_version() -> int:
+    """Print the version."""
+    from millpond import __version__
+
+    sys.stdout.write(f"millpond {__version__}\n")
+    return Exit.CLEAN
+
+
 def _without_command(given: list[str]) -> int:
     options = parser()
     asked = options.parse_args(given)
     if asked.version:
-        from millpond import __version__
-
-        sys.stdout.write(f"millpond {__version__}\n")
-        return Exit.CLEAN
+        return tell_version()
     if asked.command is not None:
         options.error(f"no command {plain(asked.command)!r} (there are: {', '.join(COMMANDS)})")
     options.print_help()

@@ -6,6 +6,7 @@ An operator makes no store and migrates none, declares no pools and runs no task
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +89,8 @@ def unknown(asked: str, known: Iterable[str]) -> UnknownPool:
 async def reached(store: str | None, app: str | None) -> AsyncIterator[Reached]:
     """Open the store that is meant, and close it again."""
     url = url_of(store, app)
-    logs.set_up("warning")
+    if not logging.getLogger().handlers:
+        logs.set_up("warning")
     mp = Millpond(url, work=False, migrate=False)
     await asyncio.get_running_loop().run_in_executor(None, look, url)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 
@@ -42,6 +41,8 @@ def main(names: tuple[str, ...], *, every: float, as_json: bool, **asked: Any) -
 async def _print(
     names: tuple[str, ...], every: float, left: int | None, where: dict[str, Any]
 ) -> int:
+    import asyncio
+
     from millpond.cli.look import Looks
     from millpond.cli.reach import reached
     from millpond.cli.render import emit

@@ -5,10 +5,9 @@ A place is told as `SEQ:POOL`; whoever goes on from there has seen all before it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
-import msgspec
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.line import DURATION, POOL
@@ -36,7 +35,7 @@ STATES = (
 PAGE = 200
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class Chosen(NamedTuple):
     """Which tasks are meant."""
 
     pools: tuple[str, ...] = ()

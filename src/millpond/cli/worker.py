@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import math
 import os
 from typing import TYPE_CHECKING
 
-from millpond.cli import collector, logs
+from millpond.cli import logs
 from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
-from millpond.cli.load import load
-from millpond.cli.serve import Wanted, serve
 from millpond.cli.which import STORE
-from millpond.core.errors import MillpondError, UnknownPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +121,12 @@ def seconds(text: str) -> float:
 def main(arguments: Sequence[str]) -> int:
     """Serve, and return the exit code."""
     asked = parser().parse_args(arguments)
+    import asyncio
+
+    from millpond.cli import collector
+    from millpond.cli.load import load
+    from millpond.cli.serve import Wanted, serve
+
     mp = load(asked.app)
     logs.set_up(asked.log_level)
     store = asked.store
@@ -146,6 +148,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _use_store(mp: Millpond, url: str) -> None:
     """Let the pools be kept elsewhere than the application says."""
+    from millpond.core.errors import MillpondError
+
     try:
         mp.url = url
     except MillpondError as error:
@@ -154,6 +158,8 @@ def _use_store(mp: Millpond, url: str) -> None:
 
 def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
     """Object to an application that a worker cannot serve."""
+    from millpond.core.errors import UnknownPool
+
     if mp.url is None and mp.make_store is None:
         raise Refusal(
             Exit.APP,
