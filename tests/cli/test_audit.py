@@ -86,7 +86,7 @@ def test_a_reader_that_has_enough_is_no_failure(store: str) -> None:
     """As `millpond audit | head` does."""
     line = f"{sys.executable} -m millpond audit | head -n 1"
     answer = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"],
+        ["/bin/bash", "-c", f"set -o pipefail; {line}"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path), "MILLPOND_STORE": store},

@@ -1,4 +1,4 @@
-"""`millpond pools`, `tasks`, `task` and `dead`: what is told, in which shape and with which code."""
+"""`millpond pools`, `tasks`, `task` and `dead`: what they tell, and in which shape."""
 
 import sqlite3
 from pathlib import Path
@@ -60,7 +60,9 @@ def test_lanes_are_shown_when_they_are_asked_for(millpond: Call) -> None:
     assert "lanes of hooks:" in millpond("pools", "--lanes").out
 
 
-@pytest.mark.parametrize("line", [("pools", "none"), ("tasks", "--pool", "none"), ("pause", "none")])
+@pytest.mark.parametrize(
+    "line", [("pools", "none"), ("tasks", "--pool", "none"), ("pause", "none")]
+)
 def test_a_pool_that_is_none(millpond: Call, line: tuple[str, ...]) -> None:
     """It has an exit code of its own, and those that are there are named."""
     answer = millpond(*line)
@@ -269,9 +271,7 @@ def test_nothing_of_what_others_chose_reaches_the_terminal_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["pools", "tasks", "dead", "audit"])
-def test_a_store_that_is_not_there_is_not_made(
-    millpond: Call, name: str, tmp_path: Path
-) -> None:
+def test_a_store_that_is_not_there_is_not_made(millpond: Call, name: str, tmp_path: Path) -> None:
     """It is refused with the exit code of stores."""
     folder = tmp_path / "empty"
     folder.mkdir()

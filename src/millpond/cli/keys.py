@@ -50,3 +50,14 @@ def keys() -> Iterator[asyncio.Queue[str]]:
     finally:
         loop.remove_reader(file)
         termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def one_key() -> str:
+    """Wait for a key; what is pressed after it is left for the next who asks."""
+    file = sys.stdin.fileno()
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file)
+    try:
+        return os.read(file, 1).decode("utf-8", "replace")
+    finally:
+        termios.tcsetattr(file, termios.TCSANOW, before)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from millpond.cli.reach import Reached
 
 
+_RIGHT = ("RUNNING", "QUEUED", "LATER", "OLDEST", "WAIT", "RUN", "COMPLETED", "FAILED")
+
+
 @command("pools", json="Print the pools as one JSON list.")
 @click.argument("names", nargs=-1, type=POOL, metavar="[POOL]...")
 @click.option("--lanes", is_flag=True, help="Show their lanes, too.")
@@ -56,11 +59,14 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
     if not pools:
         note(f"no pools in {place}")
         return
-    right = ("RUNNING", "QUEUED", "LATER", "OLDEST", "WAIT", "RUN", "COMPLETED", "FAILED")
     columns = [
-        Column("POOL"),
-        Column("STATE"),
-        *(Column(title, right=True, whole=title in right[:2]) for title in right),
+        Column(
+            title,
+            right=title in _RIGHT,
+            whole=title != "POOL",
+            optional=title in ("WAIT", "RUN"),
+        )
+        for title in ("POOL", "STATE", *_RIGHT)
     ]
     table(columns, [row(pool) for pool in pools])
     for pool in pools:

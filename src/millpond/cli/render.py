@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -42,6 +42,13 @@ STYLES: Mapping[str, str] = {
 """Colours of words that always mean the same."""
 
 
+WIDE = 100
+"""From so many characters on, a terminal has room for all columns."""
+
+LEAST = 8
+"""So many characters of a name are left of it, at least."""
+
+
 class Column(msgspec.Struct, frozen=True):
     """A column of a table."""
 
@@ -49,7 +56,8 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False
     whole: bool = False
     """Whether it is never cut, however narrow the terminal."""
-    style: str = ""
+    optional: bool = False
+    """Whether a narrow terminal goes without it."""
 
 
 Cell = str
@@ -72,31 +80,49 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     """Write a table."""
     shown = [[plain(cell) for cell in row] for row in rows]
     if on_terminal():
-        console().print(drawn(columns, shown))
+        pen = console()
+        pen.print(drawn(columns, shown, pen.width))
     else:
         say(*aligned(columns, shown))
 
 
-def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
-    """Return a table as it is drawn."""
+def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Table:
+    """Return a table as it is drawn on a terminal of so many characters."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     made = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="fold" if column.whole else "ellipsis",
-            style=column.style or None,
-            min_width=max((len(row[len(made.columns)]) for row in rows), default=0)
-            if column.whole
-            else None,
-        )
+    kept = [n for n, column in enumerate(columns) if width >= WIDE or not column.optional]
+    cut = fitted(
+        [columns[n] for n in kept],
+        [max(len(columns[n].title), *(len(row[n]) for row in rows)) for n in kept],
+        width - 2 * len(kept) - 1,
+    )
+    for n, most in zip(kept, cut, strict=True):
+        justify: Literal["left", "right"] = "right" if columns[n].right else "left"
+        least = most if columns[n].whole else None
+        made.add_column(columns[n].title, justify=justify, no_wrap=True, min_width=least)
     for row in rows:
-        made.add_row(*map(coloured, row))
+        made.add_row(*(coloured(clipped(row[n], most)) for n, most in zip(kept, cut, strict=True)))
     return made
+
+
+def fitted(columns: Sequence[Column], longest: Sequence[int], room: int) -> list[int]:
+    """Return how wide columns may be: those that are cut share what the others leave."""
+    widths = list(longest)
+    loose = [n for n, column in enumerate(columns) if not column.whole]
+    left = room - sum(width for n, width in enumerate(widths) if n not in loose)
+    for done, n in enumerate(sorted(loose, key=lambda n: widths[n])):
+        # The narrow ones first: what they do not need is for the others.
+        share = max(left // (len(loose) - done), LEAST)
+        widths[n] = min(widths[n], share)
+        left -= widths[n]
+    return widths
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def coloured(text: str) -> Text:

@@ -62,6 +62,8 @@ def dead(**asked: Any) -> int:  # noqa: ANN401 - the options above
 _COLUMNS = ("ID", "POOL", "STATUS", "FUNCTION", "KEY", "ATTEMPT", "AGE", "WAITED", "RAN")
 _DEAD_COLUMNS = ("ID", "POOL", "FUNCTION", "KEY", "ATTEMPT", "ENDED", "ERROR")
 _RIGHT = ("ATTEMPT", "AGE", "WAITED", "RAN", "ENDED")
+_WHOLE = ("ID", "STATUS", *_RIGHT)
+"""What a narrow terminal does not cut: names are known without their ends."""
 
 
 def _row(task: Task, now: float) -> list[str]:
@@ -135,7 +137,10 @@ class Listing:
         self._here = here
         self._tasks = tasks
         self._row = row
-        self._columns = [Column(t, right=t in _RIGHT, whole=t == "ID") for t in titles]
+        optional = ("WAITED", "RAN") if "ERROR" not in titles else ("KEY",)
+        self._columns = [
+            Column(t, right=t in _RIGHT, whole=t in _WHOLE, optional=t in optional) for t in titles
+        ]
         self._ahead: tuple[Task, str] | None = None
 
     async def _page(self, size: int) -> list[tuple[Task, str]]:
@@ -193,7 +198,11 @@ def _screen_full() -> int:
 
 def more() -> bool:
     """Ask whether to show another page."""
-    click.echo("-- more: Enter, enough: q -- ", nl=False, err=True)
-    key = click.getchar()
-    click.echo("\r\x1b[K", nl=False, err=True)
-    return key not in ("q", "Q", "\x1b", "\x04")
+    from millpond.cli.keys import one_key
+
+    sys.stderr.write("-- more: Enter, enough: q -- ")
+    sys.stderr.flush()
+    key = one_key()
+    sys.stderr.write("\r\x1b[K")
+    sys.stderr.flush()
+    return key not in ("q", "Q", "\x1b", "\x04", "")

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BAR = 10
-_WIDE = 110
+_PAST = 14
+_LONG_NAME = 24
+_WIDE = 118
 """From so many columns on there is room for figures that are nice to have."""
 
 _AROUND = 8
@@ -189,13 +191,14 @@ class Watch:
         made = Table(
             box=SIMPLE_HEAD, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0), expand=True
         )
-        made.add_column("POOL", no_wrap=True, overflow="ellipsis", ratio=1, min_width=8)
+        longest = max((len(name) for name, _ in rows), default=0)
+        made.add_column("POOL", no_wrap=True, ratio=1, min_width=min(longest, _LONG_NAME))
         made.add_column("STATE", no_wrap=True)
         made.add_column("RUNNING", no_wrap=True, min_width=_BAR if wide else None)
         for title in ("QUEUED", "OLDEST", "IN/S", "DONE/S", "FAIL/S"):
             made.add_column(title, justify="right", no_wrap=True)
         if wide:
-            made.add_column("DONE/S BEFORE", no_wrap=True, min_width=16)
+            made.add_column("DONE/S BEFORE", no_wrap=True, min_width=_PAST)
             made.add_column("WAIT", justify="right", no_wrap=True)
             made.add_column("RUN", justify="right", no_wrap=True)
         made.add_column("FAILED", justify="right", no_wrap=True)
@@ -247,7 +250,7 @@ def _cells(name: str, seen: Seen, *, wide: bool) -> list[Text]:
     ]
     if wide:
         cells += [
-            Text(_sparks(list(seen.past)[-16:]), style="green"),
+            Text(_sparks(list(seen.past)[-_PAST:]), style="green"),
             Text(times(pool["waits"])),
             Text(times(pool["run_times"])),
         ]
