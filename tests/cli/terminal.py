@@ -1,6 +1,6 @@
 """A terminal with a program in it: tmux where there is one, else a pseudo-terminal of our own.
 
-The second shows all that was ever written, not what a screen would show of it.
+The second shows what was written since a key was pressed or the screen was drawn anew.
 """
 
 import contextlib
@@ -97,7 +97,8 @@ class OwnTerminal:
         with contextlib.suppress(OSError):
             while select.select([self._file], [], [], 0.01)[0]:
                 self._written += os.read(self._file, 65536).decode("utf-8", "replace")
-        return _CONTROL.sub("", self._written)
+        # What is written from the corner on stands over what was there.
+        return _CONTROL.sub("", self._written.rpartition("\x1b[H")[2])
 
     def close(self) -> None:
         os.kill(self._process, signal.SIGKILL)

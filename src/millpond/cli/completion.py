@@ -83,7 +83,7 @@ def _whole(name: str) -> click.Command:
     made: Callable[..., Any] = found(name)
     if isinstance(made, click.Command):
         return made
-    parser: argparse.ArgumentParser = sys.modules[made.__module__].parser()
+    parser: argparse.ArgumentParser = found(name, "parser")()
     return click.Command(name, params=_options(parser))
 
 

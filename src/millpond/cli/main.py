@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
+    from typing import Any
 
 COMMANDS = {
     "worker": "run the tasks of an application, until told to stop",
@@ -101,7 +102,7 @@ def _run(given: list[str]) -> int:
         return Exit.CLEAN
 
 
-def found(name: str, function: str = "main") -> Callable[..., int]:
+def found(name: str, function: str = "main") -> Callable[..., Any]:
     """Return what carries out a command; what it needs may be one of the extras."""
     module = ELSEWHERE.get(name, name)
     try:
