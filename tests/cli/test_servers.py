@@ -70,9 +70,7 @@ def test_a_server_without_tables(millpond: Call, postgres_url: str) -> None:
     assert [] == millpond("pools", "--json", *at).json
 
 
-def test_the_place_of_a_server_is_measured_and_left_as_it_was(
-    millpond: Call, store: str
-) -> None:
+def test_the_place_of_a_server_is_measured_and_left_as_it_was(millpond: Call, store: str) -> None:
     """In a schema of its own, which is gone afterwards."""
     answer = millpond("bench", "--tasks", 20, "--json")
     assert (Exit.CLEAN, 70) == (answer.code, answer.json["completed"])
