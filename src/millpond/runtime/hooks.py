@@ -12,6 +12,7 @@ import msgspec
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.error import ErrorInfo, read
+from millpond.runtime.probe import Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased
     from millpond.core.settle import Settlement
     from millpond.runtime.end import End
+    from millpond.runtime.probe import Probe
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import Batch, Emptied
 
@@ -32,7 +34,7 @@ class Counts:
         self.hook_errors = 0
         """on_dead_letter and on_empty that raised."""
         self.observer_errors = 0
-        """Observers that raised."""
+        """Observers and telemetry that raised."""
         self.stale_settles = 0
         """Settlements that came too late, and changed nothing."""
         self.leases_lost = 0
@@ -138,6 +140,25 @@ class Hooks:
         self.on_dead_letter: dict[str, Callable[[DeadLetter], Any]] = {}
         self.on_empty: dict[str, Callable[[Empty], Any]] = {}
         self.observers: list[Callable[[Observed], object]] = []
+        self.probes: Probes | None = None
+        """What telemetry is told by; None = there is none."""
+        self.counts = Counts()
+        """Of the runtime that uses them; before there was one, of nobody."""
+
+    def attach(self, probe: Probe) -> Callable[[], None]:
+        """Let telemetry be told, too; return a function that ends it."""
+        self._probe((*self._told(), probe))
+
+        def stop() -> None:
+            self._probe(tuple(one for one in self._told() if one is not probe))
+
+        return stop
+
+    def _told(self) -> tuple[Probe, ...]:
+        return () if self.probes is None else self.probes.told
+
+    def _probe(self, told: tuple[Probe, ...]) -> None:
+        self.probes = Probes(told, self) if told else None
 
     def settled(self, runtime: Runtime, leased: Leased, status: Status, end: End) -> None:
         """Tell of a task that one of our own handlers ended."""
