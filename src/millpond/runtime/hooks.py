@@ -147,14 +147,16 @@ class Hooks:
 
     def attach(self, probe: Probe) -> Callable[[], None]:
         """Let telemetry be told, too; return a function that ends it."""
-        self._probe((*self._told(), probe))
+        self._probe((*self.told, probe))
 
         def stop() -> None:
-            self._probe(tuple(one for one in self._told() if one is not probe))
+            self._probe(tuple(one for one in self.told if one is not probe))
 
         return stop
 
-    def _told(self) -> tuple[Probe, ...]:
+    @property
+    def told(self) -> tuple[Probe, ...]:
+        """The probes that are attached."""
         return () if self.probes is None else self.probes.told
 
     def _probe(self, told: tuple[Probe, ...]) -> None:
