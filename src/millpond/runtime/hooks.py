@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.hooks")
 
+HOOK_FAILED = "a hook failed; it is counted and otherwise ignored"
+
 
 class Counts:
     """What this process has seen that nobody should have to look for."""
@@ -287,24 +289,42 @@ class Hooks:
                 observer(happened)
             except (Exception, asyncio.CancelledError):
                 runtime.counts.observer_errors += 1
-                log.exception("an observer failed; it is counted and otherwise ignored")
+                log.exception(
+                    "an observer failed; it is counted and otherwise ignored",
+                    extra={"pool": happened.pool or None, "task": happened.task_id},
+                )
 
-    def _call(self, runtime: Runtime, hook: Callable[[Any], Any], told: Any) -> None:  # noqa: ANN401
+    def _call(
+        self,
+        runtime: Runtime,
+        hook: Callable[[Any], Any],
+        told: DeadLetter | Empty,
+    ) -> None:
         try:
             result = hook(told)
         except (Exception, asyncio.CancelledError):
             runtime.counts.hook_errors += 1
-            log.exception("a hook failed; it is counted and otherwise ignored")
+            log.exception(HOOK_FAILED, extra=_about(told))
             return
         if inspect.isawaitable(result):
-            runtime.spawn(self._await(runtime, result))
+            runtime.spawn(self._await(runtime, result, told))
 
-    async def _await(self, runtime: Runtime, result: Any) -> None:  # noqa: ANN401
+    async def _await(
+        self,
+        runtime: Runtime,
+        result: Any,  # noqa: ANN401 - whatever can be awaited
+        told: DeadLetter | Empty,
+    ) -> None:
         try:
             await result
         except Exception:
             runtime.counts.hook_errors += 1
-            log.exception("a hook failed; it is counted and otherwise ignored")
+            log.exception(HOOK_FAILED, extra=_about(told))
+
+
+def _about(told: DeadLetter | Empty) -> dict[str, Any]:
+    """Return the pool and the task that a hook was told of."""
+    return {"pool": told.pool, "task": told.task_id if isinstance(told, DeadLetter) else None}
 
 
 def _kind(status: Status) -> Kind:

@@ -27,6 +27,7 @@ from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
 from millpond.runtime.joins import Joins
+from millpond.runtime.log import mark_ours
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")
+mark_ours()
 
 
 ON_ITS_WAY = (0.0, 1.0, 60.0)

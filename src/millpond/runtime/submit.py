@@ -274,7 +274,12 @@ class Submitter:
                     await self._offer_line(pool, lane)
                 again = pool in self._again
         except Exception as error:  # noqa: BLE001 - those who wait go on waiting
-            log.warning("the store failed (%s); room in %s is offered again", error, pool)
+            log.warning(
+                "the store failed (%s); room in %s is offered again",
+                error,
+                pool,
+                extra={"pool": pool},
+            )
             self._runtime.loop.call_later(OFFER_AGAIN, self.room, pool)
         finally:
             self._offering.discard(pool)

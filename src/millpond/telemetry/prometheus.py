@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core.check import Seconds, seconds, whole
 from millpond.core.errors import DriverMissing
+from millpond.core.lifecycle import Status
 from millpond.runtime.probe import Probe, pool_of
 from millpond.telemetry import names
 from millpond.telemetry.reading import Reader, Reading, read
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from millpond.runtime.hooks import Counts
     from millpond.runtime.job import Job
     from millpond.telemetry.reading import PoolReading
+
+ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
 
 TROUBLES = (
     "hook_errors",
@@ -117,6 +120,7 @@ class Collector(BaseCollector):
             "millpond_up", "Whether the store could be read", value=reading is not None
         )
         yield from _of_store(reading or Reading())
+        self._counted.know([one.name for one in reading.pools] if reading is not None else [])
         yield from self._counted.metrics()
         yield _troubles(self._mp.counts)
 
@@ -158,8 +162,8 @@ def _of_store(reading: Reading) -> Iterator[Metric]:
         labels=["pool"],
     )
     for one in pools:
-        for status, count in one.view.totals.items():
-            ended.add_metric([one.name, str(status)], count)
+        for status in ENDS:
+            ended.add_metric([one.name, str(status)], one.view.totals.get(status, 0))
         stale.add_metric([one.name], one.view.stale_settles)
     yield ended
     yield stale
@@ -304,6 +308,13 @@ class Counted(Probe):
         """Count tasks that were moved on."""
         with self._lock:
             self._recovered += count
+
+    def know(self, pools: Iterable[str]) -> None:
+        """Let counters of these pools begin at zero: a rate cannot see what begins at one."""
+        with self._lock:
+            for pool in pools:
+                for counts in (self._submitted, self._lost):
+                    counts[self._pool(pool),] += 0
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what was counted so far."""
