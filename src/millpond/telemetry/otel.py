@@ -53,7 +53,9 @@ def instrument(
     if any(isinstance(probe, Tracing) for probe in mp.hooks.told):
         raise ConfigError("mp", mp, "is instrumented already; call what that returned to end it")
     tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
-    reader = Reader(mp, MOST_POOLS, seconds("timeout", timeout, above=0.0))
+    patience = seconds("timeout", timeout, above=0.0)
+    # Each metric of a pool is asked for by itself, one after another: that is one look.
+    reader = Reader(mp, MOST_POOLS, patience, fresh=0.5)
     metering = Metering(metrics.get_meter(names.MILLPOND, meter_provider=meter_provider), reader)
     ends = [mp.hooks.attach(tracing), mp.hooks.attach(metering)]
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.telemetry")
 
-FRESH = 0.5
-"""Seconds for which a reading is good: metrics that are read one after another are one look."""
-
 
 class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
     """One pool as it was when it was read."""
@@ -88,23 +85,27 @@ async def _pool(runtime: Runtime, name: str) -> PoolReading | None:
 
 
 class Reader:
-    """Reads pools for other threads, which wait for it; at most `timeout` seconds."""
+    """Reads pools for other threads, which wait for it; at most `timeout` seconds.
 
-    def __init__(self, mp: Millpond, most: int, timeout: float) -> None:
+    Who asks again within `fresh` seconds is given what was read before.
+    """
+
+    def __init__(self, mp: Millpond, most: int, timeout: float, fresh: float = 0.0) -> None:
         self._mp = mp
         self._most = most
         self._timeout = timeout
+        self._fresh = fresh
         self._lock = threading.Lock()
         self._latest: Reading | None = None
-        self._read_at = -FRESH
+        self._good_until = 0.0
         self._said = False
 
     def read(self) -> Reading | None:
         """Return the pools, or None if they cannot be read now."""
         with self._lock:
-            if time.monotonic() - self._read_at >= FRESH:
+            if time.monotonic() >= self._good_until:
                 self._latest = self._read()
-                self._read_at = time.monotonic()
+                self._good_until = time.monotonic() + self._fresh
             return self._latest
 
     def _read(self) -> Reading | None:
