@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from millpond import (
 from millpond.core.control import Bury
 from millpond.core.errors import ConfigError
 from millpond.runtime.outcome import Carried
+from millpond.store.memory import MemoryStore
 
 
 @pytest.mark.rows("HN-26")
@@ -260,8 +262,11 @@ async def test_baggage_goes_along_within_reason() -> None:
         seen.append(baggage.get_baggage("tenant"))
 
     async with app.mp:
-        for value in ("acme", "x" * 5000):
-            token = trace_context.attach(baggage.set_baggage("tenant", value))
+        for much in (0, 3):
+            context = baggage.set_baggage("tenant", "acme")
+            for number in range(much):
+                context = baggage.set_baggage(f"more{number}", "x" * 2000, context)
+            token = trace_context.attach(context)
             await (await send.submit())
             trace_context.detach(token)
     assert ["acme", None] == seen
@@ -356,6 +361,84 @@ async def test_an_attempt_that_nobody_will_hear_of_still_ends() -> None:
     process = app.span("process mail")
     assert "released" == app.told(process)["millpond.outcome"]
     assert StatusCode.UNSET is process.status.status_code
+
+
+class Deaf:
+    """A store whose answers to settlements are lost, the first or all of them."""
+
+    def __init__(self, *, always: bool) -> None:
+        self._store = MemoryStore(clock=asyncio.get_running_loop().time)
+        self._always = always
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def settle(self, *args: Any, **kwargs: Any) -> Any:
+        """Do it, and do not tell."""
+        answer = await self._store.settle(*args, **kwargs)
+        if self._always or not self.lost:
+            self.lost += 1
+            raise ConnectionError("the answer was lost")
+        return answer
+
+
+@pytest.mark.memory("the store is one that is deaf")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_answer_that_was_lost_is_found_out(fails: bool) -> None:
+    """The settlement is sent again, and was applied before: the span says what became of it."""
+    app = Traced(Millpond(work=True))
+    deaf = Deaf(always=False)
+    app.mp.make_store = lambda: deaf
+    mail = app.mp.pool("mail", retry=Retry.constant(30, attempts=2))
+
+    @mail.task
+    async def send(ctx: Context) -> None:
+        if fails and ctx.attempt == 1:
+            raise ConnectionError
+
+    async with app.mp:
+        await (await send.submit())
+        await asyncio.sleep(1)
+    assert 1 == deaf.lost
+    outcomes = [app.told(span)["millpond.outcome"] for span in app.spans("process mail")]
+    assert (["retry", "completed"] if fails else ["completed"]) == outcomes
+
+
+@pytest.mark.memory("the store is one that is deaf")
+async def test_the_span_of_an_attempt_of_which_nobody_hears_ends_with_everything() -> None:
+    """Then it does not say how it ended, for nobody knows."""
+    app = Traced(Millpond(work=True))
+    deaf = Deaf(always=True)
+    app.mp.make_store = lambda: deaf
+    mail = app.mp.pool("mail")
+
+    @mail.task
+    async def send() -> None: ...
+
+    async with app.mp:
+        await send.submit()
+        await asyncio.sleep(1)
+        assert [] == app.spans("process mail")
+    assert "millpond.outcome" not in app.told(app.span("process mail"))
+
+
+async def test_a_task_that_was_known_is_not_sent_again() -> None:
+    """The second submit says that it is a duplicate, and of which task."""
+    app = Traced()
+    mail = app.mp.pool("mail")
+
+    @mail.task
+    async def send() -> None: ...
+
+    async with app.mp:
+        first = await send.options(idempotency_key="once").submit()
+        await send.options(idempotency_key="once").submit()
+        await mail.drain()
+    told = [app.told(span) for span in app.spans("submit mail")]
+    assert [None, True] == [one.get("millpond.duplicate") for one in told]
+    assert [str(first.id)] * 2 == [one["messaging.message.id"] for one in told]
+    assert [1] == [value for _, value in app.measured("messaging.client.sent.messages")]
 
 
 async def test_telemetry_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

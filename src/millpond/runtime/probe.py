@@ -165,7 +165,13 @@ class Probes:
 
     def evicted(self, runtime: Runtime, batches: Sequence[Batch], answer: SubmitAnswer) -> None:
         """Tell of tasks that had to make room for others, if there were any."""
-        told = {one.task for batch in answer.batches for one in batch.admissions}
+        # One that its own batch was told of as queued may have been evicted by the next.
+        told = {
+            one.task
+            for batch in answer.batches
+            for one in batch.admissions
+            if one.status is Status.REJECTED
+        }
         gone = [task for task in answer.ended if task not in told]
         reasons = {
             pool: reason
