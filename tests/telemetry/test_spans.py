@@ -1,6 +1,8 @@
 """Spans: a submit, an attempt, and the link between them, whatever way a task goes."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -361,6 +363,45 @@ async def test_an_attempt_that_nobody_will_hear_of_still_ends() -> None:
     process = app.span("process mail")
     assert "released" == app.told(process)["millpond.outcome"]
     assert StatusCode.UNSET is process.status.status_code
+
+
+@pytest.mark.real_loop
+async def test_a_submit_from_a_thread_is_part_of_that_threads_trace() -> None:
+    """What is done for it on the loop knows who asked."""
+    app = Traced()
+    mail = app.mp.pool("mail")
+
+    @mail.task
+    async def send() -> None: ...
+
+    def request() -> None:
+        with app.tracer.start_as_current_span("request"):
+            send.sync.submit().get()
+
+    async with app.mp:
+        await asyncio.to_thread(request)
+    submit = app.span("submit mail")
+    assert identity(app.span("request")) == parent(submit)
+    assert [identity(submit)] == links(app.span("process mail"))
+
+
+@pytest.mark.real_loop
+async def test_a_submit_in_a_transaction_of_the_callers_is_linked_too(tmp_path: Path) -> None:
+    """It is stored by another connection, with all that it carries."""
+    app = Traced(Millpond(f"sqlite:///{tmp_path}/work.db", work=True))
+    mail = app.mp.pool("mail")
+
+    @mail.task
+    async def send() -> None: ...
+
+    async with app.mp:
+        with contextlib.closing(sqlite3.connect(tmp_path / "work.db")) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            handle = await mail.submit(send.bind(), connection=connection)
+            connection.commit()
+        await handle
+    assert [identity(app.span("submit mail"))] == links(app.span("process mail"))
+    assert [1] == [value for _, value in app.measured("messaging.client.sent.messages")]
 
 
 class Deaf:
