@@ -47,6 +47,7 @@ class Reason(StrEnum):
     UNKNOWN_FUNCTION = "unknown_function"
     LEASE_LOST = "lease_lost"
     BAD_RESULT = "bad_result"
+    DUPLICATE = "duplicate"
 
 
 def reason_of(stored: str | None) -> Reason | None:
@@ -169,5 +170,10 @@ def answers_for(dedupe: Dedupe, status: Status) -> bool:
 
 
 def conflicts(known: Known, new: NewTask) -> bool:
-    """Return whether a known key came back with another function or other arguments."""
-    return (known.function, known.fingerprint) != (new.call.function, new.fingerprint)
+    """Return whether a known key came back with another function or other arguments.
+
+    A fingerprint of 0 says nothing: a task told in SQL has none.
+    """
+    if known.function != new.call.function:
+        return True
+    return known.fingerprint != new.fingerprint and 0 not in (known.fingerprint, new.fingerprint)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millpond.runtime.child import Channel
     from millpond.runtime.job import Job
     from millpond.runtime.processes import Brief
-    from millpond.store.sqlite.lent import LentConnection
+    from millpond.store.rows.lent import LentConnection
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.join import submit_within
+from millpond.pool.join import submit_joined, submit_within
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
@@ -272,7 +272,7 @@ class Pool:
         on it, and never waits.
         """
         if connection is not None:
-            return (await self.looked_up(self.submit_within([work], options, connection)))[0]
+            return (await self._joined([work], options, connection))[0]
         runtime = self._mp.runtime
         if self.spec.name not in runtime.declared:
             await self._mp.ready(self)
@@ -356,7 +356,7 @@ class Pool:
     ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
-            return await self.looked_up(self.submit_within(list(works), options, connection))
+            return await self._joined(list(works), options, connection)
         return await self._submit(list(works), checked(options), wait)
 
     @overload
@@ -504,6 +504,13 @@ class Pool:
         """Submit inside a transaction of the caller's, in its thread and at once."""
         given = checked(options)
         return submit_within(self, [self._made(work, given) for work in works], connection)
+
+    async def _joined(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[Handle[Any]]:
+        given = checked(options)
+        made = [self._made(work, given) for work in works]
+        return await self.looked_up(await submit_joined(self, made, connection))
 
     async def looked_up(self, handles: list[Handle[Any]]) -> list[Handle[Any]]:
         """Let those handles that stand for tasks known before tell of them."""

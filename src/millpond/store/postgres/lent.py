@@ -71,7 +71,8 @@ class LentConnection(Lent):
 
     def execute(self, query: Query, params: Params | None = None) -> LentCursor:
         """Execute a statement; return its cursor."""
-        return self.cursor().execute(query, params)
+        # Without parameters a % is a %.
+        return self.cursor().execute(query, params or None)
 
     def executemany(self, query: Query, params_seq: Iterable[Params]) -> LentCursor:
         """Execute a statement for each row."""

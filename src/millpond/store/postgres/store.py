@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from millpond.core.control import Declare
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
+from millpond.store.postgres.inbox import Inbox
+from millpond.store.postgres.join import Joiner, way_of
 from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.wake import Wakes
-from millpond.store.rows.store import RowsStore
+from millpond.store.rows.store import RowsStore, aside, hint_of
 from millpond.store.rows.tables import SqlTables
+from millpond.store.rows.writer import must_not_be_forked
+from millpond.store.verbs import steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
+    from millpond.store.postgres.join import Way
     from millpond.store.postgres.url import Address
+    from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
     from millpond.store.rows.database import Connection
+
+T = TypeVar("T")
+
+_LONGEST = 60.0
+"""Seconds that a handler's `ctx.commit` may take."""
 
 
 class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
@@ -57,6 +76,13 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         self._schema = dialect_of(address.schema)
         clock = ServerClock() if clock is None else clock
         self._told: Callable[[float], None] | None = getattr(clock, "told", None)
+        self._inbox = Inbox(clock, self._note_moved)
+        self._moved: list[SubmitAnswer] = []
+        """What became of what was moved, as long as nobody has been told."""
+        self._tell: Callable[[Hint], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._joiner = Joiner(address, cache(self._identity))
+        self._spares = Spares(self._open)
         super().__init__(
             str(address),
             self._schema,
@@ -124,6 +150,8 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             self._open,
             make_unit,
             told=self._told,
+            # Those that do one thing only leave it to the writer.
+            move=self._inbox.move if make_unit == self._unit else None,
             patience=self._patience.lock,
         )
 
@@ -159,3 +187,142 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
 
     def _lend(self, connection: PostgresConnection) -> LentConnection:
         return LentConnection(connection)
+
+    # Transactions of others
+
+    def submit_within(
+        self,
+        connection: object,
+        batches: Sequence[Batch],
+        *,
+        declare: Sequence[PoolSpec] = (),
+    ) -> tuple[SubmitAnswer, Way] | Awaitable[tuple[SubmitAnswer, Way]]:
+        """Submit inside the transaction that is open on a connection of the caller's.
+
+        In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
+        store may not know are declared first, in a transaction of their own. What tells when the
+        caller's transaction is over is returned, too.
+        """
+        self._must_be_open()
+        must_not_be_forked(self._process, self._where)
+        way = way_of(connection, self._address)
+        for spec in declare:
+            self._do_now(partial(self._declare, spec))
+        answer = self._joiner.submit(way, batches)
+        return self._awaited(answer, way) if isawaitable(answer) else (answer, way)
+
+    async def _awaited(self, answer: Awaitable[SubmitAnswer], way: Way) -> tuple[SubmitAnswer, Way]:
+        return await answer, way
+
+    def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
+        return steps.control(tables, Declare(spec), self._clock())
+
+    def _do_now(self, job: Callable[[SqlTables], T]) -> T:
+        """Have something done and wait for it, on whatever thread."""
+        return self._do_inline(job) if self._writer is None else self._writer.do_now(job)
+
+    def _identity(self) -> str:
+        """Return the name that no other store has."""
+        with self._connected() as connection:
+            row = connection.execute(self._schema.sql["store_identity"]).fetchone()
+        return "" if row is None else row[0]
+
+    # What they have committed
+
+    def listen(self, tell: Callable[[Hint], None]) -> None:
+        """Call `tell` on this loop with the hints of other processes, from now on."""
+        self._tell, self._loop = tell, asyncio.get_running_loop()
+        super().listen(tell)
+
+    def _note_moved(self, answer: SubmitAnswer) -> None:
+        self._moved.append(answer)
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        moved, self._moved = self._moved, []
+        if moved:
+            hint = hint_of(moved)
+            if self._loop is not None and self._tell is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._tell, hint)
+            # That there is something to start the others have heard from those who submitted it.
+            answers = [*answers, msgspec.structs.replace(hint, wakes=())]
+        return super()._committed(answers)
+
+    async def changed(self) -> bool:
+        """Return whether anybody wrote since it was last asked, or has submitted something."""
+        version, inbox = await self._on_reader(self._looked)
+        before, self._seen_version = self._seen_version, version
+        return inbox or version != before
+
+    def _looked(self, connection: PostgresConnection) -> tuple[int, bool]:
+        row = connection.execute(self._schema.sql["version"]).fetchone()
+        return (-1, False) if row is None else (row[0], row[1])
+
+    async def _read(self, question: Callable[[SqlTables], object]) -> object:
+        """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
+        answer, first, last = await self._on_reader(partial(self._answered, question))
+        moving = last
+        while first is not None and first <= moving:
+            await self._do(_nothing)
+            before = first
+            answer, first, _ = await self._on_reader(partial(self._answered, question))
+            if first == before:
+                break
+        return answer
+
+    def _answered(
+        self, question: Callable[[SqlTables], T], connection: PostgresConnection
+    ) -> tuple[T, int | None, int]:
+        """Answer a question, and tell what was in the inbox at that moment."""
+
+        def both(tables: SqlTables) -> tuple[T, int | None, int]:
+            # It goes to the server with what is asked next.
+            span = tables.ask("inbox_span")
+            answer = question(tables)
+            first, last = span.fetchone()
+            return answer, first, last or 0
+
+        return self._answer(both, connection)
+
+    # Transactions of handlers
+
+    def hold(self, limit: float) -> PostgresHeld:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = HeldTransactor(
+            self._address,
+            self._schema,
+            self._spares,
+            self._new_unit,
+            settings=settings(self._durability, self._patience),
+            told=self._told,
+            patience=self._patience.lock,
+        )
+        return PostgresHeld(transactor, self._schema, self._clock, limit)
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[LentConnection], T],
+        *,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+
+        Over a connection of its own: what it waits for keeps nobody else waiting.
+        """
+        del now, entropy
+        work = partial(settled_with, self.hold(_LONGEST), settlement, write)
+        answer, value = work() if self._inline is not None else await aside(work)
+        await self.announce(answer)
+        return answer, value
+
+    async def close(self) -> None:
+        """Let go of the database; safe twice."""
+        await super().close()
+        self._spares.close()
+
+
+def _nothing(tables: SqlTables) -> None:
+    """Write nothing: whoever writes moves what is in the inbox first."""
