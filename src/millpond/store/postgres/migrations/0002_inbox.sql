@@ -66,10 +66,9 @@ DECLARE
     called  text := given ->> 'pool';
     asked   text;                           -- an idempotency key
     one     jsonb;
-    found   record;
     policy  jsonb;
-    here    record;
-    standing record;
+    here    record;                         -- the pool
+    standing record;                        -- what a key stands for
     answers jsonb := '[]';
     named   jsonb := '{}';                  -- what the keys of this very batch stand for
     places  bigint[] := '{}';               -- those of the tasks that are new
