@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 import django  # type: ignore[import-untyped]
 import psycopg
 import sqlalchemy

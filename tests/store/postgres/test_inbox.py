@@ -21,6 +21,7 @@ from millpond.store.postgres.names import qualified
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.wake import channel_of
 from millpond.store.protocol import Batch, BatchAnswer
+from millpond.store.verbs import steps
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 
 pytestmark = pytest.mark.real_loop
@@ -245,7 +246,9 @@ async def test_a_known_key_is_answered(schema: Schema) -> None:
             told = [(one.task, one.duplicate) for one in first.admissions]
             assert [(1, True), (3, False)] == told
             again = within(store, own, new(4, idempotency_key="b"), new(5, idempotency_key="c"))
-            assert [(3, True), (5, False)] == [(one.task, one.duplicate) for one in again.admissions]
+            assert [(3, True), (5, False)] == [
+                (one.task, one.duplicate) for one in again.admissions
+            ]
             twice = within(store, own, new(6, idempotency_key="a"), new(7, idempotency_key="a"))
             assert [(1, True), (1, True)] == [(one.task, one.duplicate) for one in twice.admissions]
             assert Reason.QUEUE_FULL is _reason(within(store, own, new(8, idempotency_key="d")))
@@ -283,8 +286,8 @@ async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> Non
         told = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
         assert [(2, Event.SUBMIT, None), (2, Event.EVICT, "duplicate")] == told
         # The key stands for the first.
-        answer = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
-        assert 1 == answer.batches[0].admissions[0].task
+        again = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
+        assert 1 == again.batches[0].admissions[0].task
 
 
 async def test_who_drops_does_so_when_it_is_moved(schema: Schema) -> None:
@@ -324,7 +327,7 @@ async def test_what_cannot_be_read_is_in_nobodys_way(schema: Schema) -> None:
             within(store, own, new(1), new(2), new(3))
             own.ask("UPDATE millpond_inbox SET body = 'rubbish' WHERE id = 2 RETURNING n")
             said = own.submit()
-            own.ask(f"UPDATE millpond_inbox SET body = '{{' WHERE id = {said} RETURNING n")
+            own.ask("UPDATE millpond_inbox SET body = '{' WHERE spoken = 1 RETURNING n")
             own.connection.commit()
         assert [1, 3] == [one for one in await leased(store) if one in (1, 3)]
         assert ("running", "running") == await store.view.status([1, 3])
@@ -336,14 +339,14 @@ async def test_what_cannot_be_stored_is_in_nobodys_way(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is raised: it is tried alone, then without what was said of it."""
-    take = inbox.steps.take_committed
+    take = steps.take_committed
 
     def taken(tables: Any, tasks: Any, now: float) -> Any:
         if any(one.key == "bad" for one in tasks):
             raise ValueError("it does not fit")
         return take(tables, tasks, now)
 
-    monkeypatch.setattr(inbox.steps, "take_committed", taken)
+    monkeypatch.setattr(steps, "take_committed", taken)
     async with opened(schema) as store:
         with connected(schema) as own:
             within(store, own, new(1), new(2, key="bad"), new(3))
@@ -371,9 +374,10 @@ async def test_the_function_says_all_that_a_task_may_say(schema: Schema) -> None
         with connected(schema) as own:
             plain = own.submit()
             full = own.submit(
-                """'{"order": 7, "note": "ä"}', key => 'k', idempotency_key => 'once', priority => 3,
-                run_at => to_timestamp(2000000000), expires_in => 3e8, timeout => 5, attempts => 1,
-                weight => 2, labels => '{"tenant": "acme"}', submitted_by => 'trigger'"""
+                """'{"order": 7, "note": "ä"}', key => 'k', idempotency_key => 'once',
+                priority => 3, run_at => to_timestamp(2000000000), expires_in => 3e8,
+                timeout => 5, attempts => 1, weight => 2, labels => '{"tenant": "acme"}',
+                submitted_by => 'trigger'"""
             )
             assert full == own.submit("idempotency_key => 'once'")
             own.connection.commit()
@@ -479,18 +483,18 @@ async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
 async def test_a_trigger_submits(schema: Schema) -> None:
     """Whatever inserts a row has its task submitted with it."""
     async with opened(schema) as store:
-        name = schema.address.schema
+        call = f'"{schema.address.schema}".submit'
         with connected(schema) as own:
             own.connection.execute(
-                f"""CREATE TEMP TABLE orders (id bigint);
+                """CREATE TEMP TABLE orders (id bigint);
                 CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$
                 BEGIN
-                    PERFORM "{name}".submit('p', 'work', jsonb_build_object('order', NEW.id));
+                    PERFORM submit('p', 'work', jsonb_build_object('order', NEW.id));
                     RETURN NEW;
                 END $$;
                 CREATE TRIGGER tell AFTER INSERT ON orders
                     FOR EACH ROW EXECUTE FUNCTION pg_temp.tell();
-                INSERT INTO orders VALUES (1), (2);""".encode()
+                INSERT INTO orders VALUES (1), (2);""".replace("submit", call).encode()
             )
             own.connection.commit()
         page = await store.view.tasks("p")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -298,12 +298,9 @@ class Joiner:
         self._looked_at: WeakSet[Any] = WeakSet()
         """Connections of which it is known that the store is there, and may be used."""
 
-    def submit(self, way: Way, batches: Sequence[Batch]) -> SubmitAnswer | Awaitable[SubmitAnswer]:
-        """Submit inside the transaction that is open; to be awaited where the connection is."""
+    def submit(self, way: Way, batches: Sequence[Batch]) -> SubmitAnswer:
+        """Submit inside the transaction that is open."""
         steps = self._steps(way, batches)
-        return self._waited_for(way, steps) if way.waits else self._at_once(way, steps)
-
-    def _at_once(self, way: Way, steps: Steps[T]) -> T:
         try:
             self._must_be_open(way.state())
             statement, argument = next(steps)
@@ -316,7 +313,9 @@ class Joiner:
         except Exception as error:
             raise self._explained(error) from error
 
-    async def _waited_for(self, way: Way, steps: Steps[T]) -> T:
+    async def submitted(self, way: Way, batches: Sequence[Batch]) -> SubmitAnswer:
+        """Submit over a connection whose answers are waited for."""
+        steps = self._steps(way, batches)
         try:
             state: Any = way.state()
             self._must_be_open(await state if isawaitable(state) else state)

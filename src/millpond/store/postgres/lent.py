@@ -60,7 +60,13 @@ class LentConnection(Lent):
         """Have the connection for one statement, once nothing of ours stands in line before it."""
         with super().use(statement):
             self._connection.sync()
-            yield
+            try:
+                yield
+            except psycopg.errors.QueryCanceled as error:
+                # Whoever ended it has stopped what was at work.
+                if (over := self.over()) is not None:
+                    raise over from error
+                raise
 
     def cursor(self) -> LentCursor:
         """Return a new cursor."""

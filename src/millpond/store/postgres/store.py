@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from contextlib import closing
 from functools import cache, partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from millpond.core.control import Declare
+from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
@@ -208,11 +208,12 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         way = way_of(connection, self._address)
         for spec in declare:
             self._do_now(partial(self._declare, spec))
-        answer = self._joiner.submit(way, batches)
-        return self._awaited(answer, way) if isawaitable(answer) else (answer, way)
+        if way.waits:
+            return self._submitted(way, batches)
+        return self._joiner.submit(way, batches), way
 
-    async def _awaited(self, answer: Awaitable[SubmitAnswer], way: Way) -> tuple[SubmitAnswer, Way]:
-        return await answer, way
+    async def _submitted(self, way: Way, batches: Sequence[Batch]) -> tuple[SubmitAnswer, Way]:
+        return await self._joiner.submitted(way, batches), way
 
     def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
         return steps.control(tables, Declare(spec), self._clock())
@@ -315,7 +316,8 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         del now, entropy
         work = partial(settled_with, self.hold(_LONGEST), settlement, write)
         answer, value = work() if self._inline is not None else await aside(work)
-        await self.announce(answer)
+        if answer.settled[0] is Settled.APPLIED:
+            await self.announce(answer)
         return answer, value
 
     async def close(self) -> None:

@@ -144,7 +144,8 @@ class HeldTransaction(Generic[L]):
             return
         lock = self.connection.lock
         if not lock.acquire(blocking=False):
-            # A statement is at work: it is told to stop.
+            # A statement is at work: it is told to stop, and none comes after it.
+            self.connection.end(self._took_too_long)
             self._transactor.interrupt()
             lock.acquire()
         try:

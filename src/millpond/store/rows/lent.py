@@ -78,6 +78,10 @@ class Lent:
         """Execute nothing any more; `why` makes the error for those who try."""
         self._over = why or _too_late
 
+    def over(self) -> Exception | None:
+        """Return the error for those who still try, if nothing is executed any more."""
+        return None if self._over is None else self._over()
+
     def close_cursors(self) -> None:
         """Let go of rows that were not fetched: they would keep the connection in the past."""
         for cursor in list(self._cursors):
