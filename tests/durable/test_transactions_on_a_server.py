@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -334,3 +338,22 @@ async def test_rights_are_named(shop: Shop) -> None:
                 await shop.pool.submit(shop.send.bind(1), connection=own)
             own.execute("SELECT 1")
             own.rollback()
+
+
+def test_the_example_works_on_a_server(postgres_url: str) -> None:
+    """Elsewhere it only says what it needs."""
+    example = Path(__file__).parents[2] / "docs/examples/transactions_on_postgresql.py"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": ":".join(sys.path),
+        "DATABASE_URL": postgres_url,
+    }
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", str(example)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert ("paid 1250\n", "", 0) == (answer.stdout, answer.stderr, answer.returncode)
