@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull
-from millpond.core.task import Dedupe
+from millpond.core.task import UNTOLD, Dedupe
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
@@ -170,10 +170,8 @@ def answers_for(dedupe: Dedupe, status: Status) -> bool:
 
 
 def conflicts(known: Known, new: NewTask) -> bool:
-    """Return whether a known key came back with another function or other arguments.
-
-    A fingerprint of 0 says nothing: a task told in SQL has none.
-    """
-    if known.function != new.call.function:
-        return True
-    return known.fingerprint != new.fingerprint and 0 not in (known.fingerprint, new.fingerprint)
+    """Return whether a known key came back with another function or other arguments."""
+    if (known.function, known.fingerprint) == (new.call.function, new.fingerprint):
+        return False
+    told = UNTOLD not in (known.fingerprint, new.fingerprint)
+    return told or known.function != new.call.function

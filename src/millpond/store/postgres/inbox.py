@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.core.errors import MillpondError, OutcomeUnknown
 from millpond.core.spec import OrderKind
-from millpond.core.task import UNREADABLE, Call, Dedupe, NewTask
+from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.rows.rows import new_of
 from millpond.store.verbs import steps
@@ -98,6 +98,7 @@ class Arrival(NamedTuple):
             attempts=said.attempts,
             idempotency_key=said.idempotency_key,
             dedupe=said.dedupe,
+            fingerprint=UNTOLD if said.idempotency_key is not None else 0,
             submitted_by=said.submitted_by,
         )
 

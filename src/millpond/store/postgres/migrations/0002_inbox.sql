@@ -17,7 +17,7 @@ CREATE TABLE millpond_inbox (
     key             text COLLATE "C",
     idempotency_key text COLLATE "C",
     function        text COLLATE "C" NOT NULL,
-    fingerprint     bigint NOT NULL,        -- 0 = not known: as told by the function `submit`
+    fingerprint     bigint NOT NULL,        -- 2^63 - 1: told in SQL, not to be compared
     spoken          smallint NOT NULL CHECK (spoken IN (0, 1)),  -- its body is the words of `submit`
     body            bytea NOT NULL
 );
@@ -122,7 +122,8 @@ BEGIN
             answers := answers || jsonb_build_array(jsonb_build_array(one -> 'id', false, 'queued'));
         ELSIF standing.function <> one ->> 'function'
               OR (standing.fingerprint <> (one ->> 'fingerprint')::bigint
-                  AND standing.fingerprint <> 0 AND (one ->> 'fingerprint')::bigint <> 0) THEN
+                  AND 9223372036854775807 NOT IN (standing.fingerprint,
+                                                  (one ->> 'fingerprint')::bigint)) THEN
             RETURN jsonb_build_object(
                 'refused', 'idempotency_conflict', 'task', standing.task, 'key', asked);
         ELSE
@@ -271,7 +272,7 @@ BEGIN
     answer := millpond_put(jsonb_build_object('pool', pool, 'tasks', jsonb_build_array(
         jsonb_build_object(
             'id', id, 'key', key, 'idempotency_key', idempotency_key, 'dedupe', dedupe,
-            'function', function, 'fingerprint', 0, 'spoken', 1,
+            'function', function, 'fingerprint', 9223372036854775807, 'spoken', 1,
             'body', encode(convert_to(jsonb_build_object(
                 'function', function, 'arguments', arguments, 'key', key,
                 'idempotency_key', idempotency_key, 'delay', delay, 'priority', priority,
