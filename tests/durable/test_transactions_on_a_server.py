@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import asyncpg
 import psycopg
@@ -212,7 +213,8 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
         with psycopg.connect(shop.url) as own:
             own.execute(asked, [shop.pool.name])
             bad = own.execute(asked.replace("8", '"x"'), [shop.pool.name]).fetchone()
-        assert 8 == await shop.ran.get()
+        async with asyncio.timeout(5):
+            assert 8 == await shop.ran.get()
         assert bad is not None
         assert "failed" == (await (await shop.mp.handle(bad[0])).wait()).status
 
@@ -228,6 +230,18 @@ async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch)
             row = own.execute(asked, [deaf.pool.name]).fetchone()
         assert row is not None
         assert 9 == await (await deaf.mp.handle(row[0]))
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "sqlalchemy async asyncpg"])
+async def test_a_schema_may_have_an_odd_name(url: str, driver: str) -> None:
+    """Signs that drivers have for arguments, quotes and spaces: they are only a name."""
+    named = quote("Od\"d: ?1 $1 :given 's")
+    shop = Shop(f"{url}{'&' if '?' in url else '?'}schema={named}")
+    async with shop.mp, asyncio.timeout(20):
+        async with BUYERS[driver](url) as buyer:
+            handle = await shop.pool.submit(shop.send.bind(1), connection=buyer.given)
+            await buyer.commit()
+        assert 1 == await handle
 
 
 # Connections that cannot be joined

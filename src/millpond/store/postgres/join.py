@@ -37,11 +37,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[tuple[str, str], Any, T]
+
+class Statement(NamedTuple):
+    """A statement with one argument, which each driver has its own sign for."""
+
+    before: str
+    after: str
+
+    def with_sign(self, sign: str) -> str:
+        """Return it with the sign in the place of the argument."""
+        return f"{self.before}{sign}{self.after}"
+
+
+Steps: TypeAlias = Generator[tuple[Statement, str], Any, T]
 """Statements with their argument, each of which is answered by a text; in the end, what came of
 them. So what is asked is written down once, whoever has to wait for the answers."""
 
-_LOOK = """\
+_LOOK = Statement(
+    """\
 SELECT CAST(json_build_array(
     n.oid IS NOT NULL,
     coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
@@ -51,7 +64,9 @@ SELECT CAST(json_build_array(
                 FROM pg_catalog.pg_class AS t
                WHERE t.relnamespace = n.oid AND t.relname = 'millpond_inbox'), false),
     CAST(current_user AS text), CAST(current_database() AS text)) AS text)
-  FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = CAST(? AS text)"""
+  FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = CAST(""",
+    " AS text)",
+)
 """What is there, and what may be done with it; it cannot fail, which would spoil a transaction."""
 
 
@@ -83,7 +98,7 @@ class Way:
         """Return "open", or what else it is: "closed", "failed" or "none"; may be awaitable."""
         raise NotImplementedError
 
-    def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text, or to be awaited
+    def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text, or to be awaited
         """Return the one text that a statement gives for a text."""
         raise NotImplementedError
 
@@ -106,10 +121,10 @@ class Psycopg(Way):
         """Return what can be done with it."""
         return _state_of_psycopg(self.given)
 
-    def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text
+    def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask over a cursor of our own: its owner's may give rows of any kind."""
         with psycopg.Cursor(self.given, row_factory=tuple_row) as cursor:
-            asked = statement.replace("?", "%s").encode()
+            asked = statement.with_sign("%s").encode()
             row = cursor.execute(asked, [argument], prepare=False).fetchone()
         return _text(row)
 
@@ -125,10 +140,10 @@ class AsyncPsycopg(Way):
         """Return what can be done with it."""
         return _state_of_psycopg(self.given)
 
-    async def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text
+    async def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask over a cursor of our own."""
         async with psycopg.AsyncCursor(self.given, row_factory=tuple_row) as cursor:
-            asked = statement.replace("?", "%s").encode()
+            asked = statement.with_sign("%s").encode()
             await cursor.execute(asked, [argument], prepare=False)
             row = await cursor.fetchone()
         return _text(row)
@@ -165,9 +180,9 @@ class Asyncpg(Way):
             return "closed"
         return "open" if self.given.is_in_transaction() else "none"
 
-    async def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text
+    async def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask."""
-        return await self.given.fetchval(statement.replace("?", "$1"), argument)
+        return await self.given.fetchval(statement.with_sign("$1"), argument)
 
 
 class SqlAlchemy(Way):
@@ -187,7 +202,7 @@ class SqlAlchemy(Way):
         self.driver = pooled.driver_connection
         return _state_of_dbapi(pooled)
 
-    def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text
+    def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask."""
         asked, arguments = _alchemical(statement, argument)
         return self.given.execute(asked, arguments).scalar_one()
@@ -215,7 +230,7 @@ class AsyncSqlAlchemy(Way):
         self.driver = pooled.driver_connection
         return _state_of_dbapi(pooled)
 
-    async def ask(self, statement: str, argument: str) -> Any:  # noqa: ANN401 - a text
+    async def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask."""
         asked, arguments = _alchemical(statement, argument)
         return (await self.given.execute(asked, arguments)).scalar_one()
@@ -225,12 +240,12 @@ def _state_of_dbapi(pooled: Any) -> str:  # noqa: ANN401 - SQLAlchemy's, around 
     return "none" if getattr(pooled.dbapi_connection, "autocommit", False) is True else "open"
 
 
-def _alchemical(statement: str, argument: str) -> tuple[Any, dict[str, str]]:
+def _alchemical(statement: Statement, argument: str) -> tuple[Any, dict[str, str]]:
     """Return a statement as SQLAlchemy wants it: there a : begins the name of an argument."""
     from sqlalchemy import text  # noqa: PLC0415 - who gave us its connection has loaded it
 
-    asked = statement.replace(":", "\\:").replace("?", ":given")
-    return text(asked), {"given": argument}
+    before, after = (part.replace(":", "\\:") for part in statement)
+    return text(Statement(before, after).with_sign(":given")), {"given": argument}
 
 
 def way_of(given: object, address: Address) -> Way:
@@ -294,7 +309,9 @@ class Joiner:
     def __init__(self, address: Address, identity: Callable[[], str]) -> None:
         self._address = address
         self._identity = identity
-        self._enter = f"SELECT {quoted(address.schema)}.millpond_enter(CAST(? AS text))"
+        self._enter = Statement(
+            f"SELECT {quoted(address.schema)}.millpond_enter(CAST(", " AS text))"
+        )
         self._looked_at: WeakSet[Any] = WeakSet()
         """Connections of which it is known that the store is there, and may be used."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import closing
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -81,7 +81,8 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         """What became of what was moved, as long as nobody has been told."""
         self._tell: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._joiner = Joiner(address, cache(self._identity))
+        self._joiner = Joiner(address, self._identity)
+        self._known_identity = ""
         self._spares = Spares(self._open)
         super().__init__(
             str(address),
@@ -120,6 +121,7 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             )
             if self._told is not None:
                 self._told(server_time(connection.driver))
+            self._known_identity = self._identity_by(connection)
         except BaseException:
             connection.close()
             raise
@@ -224,8 +226,13 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
 
     def _identity(self) -> str:
         """Return the name that no other store has."""
-        with self._connected() as connection:
-            row = connection.execute(self._schema.sql["store_identity"]).fetchone()
+        if not self._known_identity:
+            with self._connected() as connection:
+                self._known_identity = self._identity_by(connection)
+        return self._known_identity
+
+    def _identity_by(self, connection: PostgresConnection) -> str:
+        row = connection.execute(self._schema.sql["store_identity"]).fetchone()
         return "" if row is None else row[0]
 
     # What they have committed
