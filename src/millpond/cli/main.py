@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "worker": "run the tasks of an application, until told to stop",
+    "run": "run a command for each item, and keep what became of each: a durable xargs",
     "doctor": "look at a store, and say what is wrong or risky",
     "demo": "see pools and a bulkhead at work, in a quarter of a minute",
 }

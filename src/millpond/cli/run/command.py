@@ -1,0 +1,428 @@
+"""The command line of `millpond run`, and which of its errands is meant."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from millpond.cli.exits import Exit, Refusal
+from millpond.cli.run import options as words
+from millpond.cli.run.exits import RunExit
+from millpond.cli.run.template import MEANINGS, Template, Text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from millpond.cli.run.place import About, Place
+
+USAGE = """\
+millpond run [OPTIONS] [--] COMMAND [ARGUMENT ...] [::: ITEM ...]
+       millpond run --failed | --show ITEM | --list [--store FILE] [--json]"""
+
+REPLACED = "replacement strings:\n" + "\n".join(
+    f"  {name:<5} {meaning}" for name, meaning in MEANINGS.items()
+)
+
+SIGNALS = """\
+signals:
+  The first Ctrl-C (SIGINT), SIGTERM or SIGHUP lets what runs end, and starts nothing more. A
+  second one kills what runs; it will be run again. A third leaves at once."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of a run."""
+    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in RunExit)
+    made = argparse.ArgumentParser(
+        prog="millpond run",
+        usage=USAGE,
+        description="Run a command for each item, many at a time, and keep what became of each: "
+        "xargs that can be killed. Items are lines of the standard input, or are given by -a or "
+        "behind `:::`.",
+        epilog=f"{REPLACED}\n\n{SIGNALS}\n\nexit codes:\n{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="what to run; replacement strings stand for the item, which comes last if there is "
+        "none of them. An item is an argument, never shell text",
+    )
+    _add_items(made)
+    _add_course(made)
+    _add_output(made)
+    _add_looking(made)
+    return made
+
+
+def _add_items(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "-a", "--arg-file", metavar="FILE", help="read items from this file (- is standard input)"
+    )
+    ends = made.add_mutually_exclusive_group()
+    ends.add_argument(
+        "-0", "--null", action="store_true", help="items end with a NUL, as find -print0 writes"
+    )
+    ends.add_argument(
+        "-d",
+        "--delimiter",
+        type=words.delimiter,
+        metavar="C",
+        help=r"items end with this character (default: \n, and empty lines are left out)",
+    )
+    made.add_argument(
+        "-I", dest="replace", default="{}", metavar="TEXT", help="what stands for the item"
+    )
+    made.add_argument(
+        "--shell",
+        action="store_true",
+        help="the command is a script for /bin/sh; the item is its $1, and one word where {} is",
+    )
+    made.add_argument("-r", "--no-run-if-empty", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_course(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "-j",
+        "-P",
+        "--jobs",
+        type=words.jobs,
+        default=words.jobs("100%"),
+        metavar="N",
+        help="run N at a time; 150%% or +2 go by the number of cores, 0 is all at once (default: "
+        "as many as there are cores)",
+    )
+    made.add_argument(
+        "--retries",
+        type=words.whole,
+        default=0,
+        metavar="N",
+        help="try a command that fails N times more (default: 0)",
+    )
+    made.add_argument(
+        "--retry-delay",
+        type=words.pause,
+        default=1.0,
+        metavar="TIME",
+        help="before the first retry; doubled with each, up to a minute (default: 1)",
+    )
+    made.add_argument(
+        "--timeout",
+        type=words.seconds,
+        metavar="TIME",
+        help="a command that runs for longer has failed, and is killed with all it started "
+        "(30, 1.5, 5m, 2h)",
+    )
+    made.add_argument(
+        "--key", metavar="TEXT", help="what limits per key count by, such as {//} for the folder"
+    )
+    made.add_argument(
+        "--key-regex",
+        type=words.pattern,
+        metavar="REGEX",
+        help="the same from the item: the first group, such as '//([^/]+)' for a host; items "
+        "that do not match have no limit",
+    )
+    made.add_argument(
+        "--per-key", type=words.count, metavar="N", help="run at most N of a key (default: 1)"
+    )
+    made.add_argument(
+        "--rate", type=words.rate, metavar="RATE", help="start so many: 10/s, 100/m, 1/30s"
+    )
+    made.add_argument(
+        "--rate-per-key", type=words.rate, metavar="RATE", help="start so many of each key"
+    )
+    made.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the last run of this command: only what has not ended, and items that "
+        "are new",
+    )
+    made.add_argument(
+        "--resume-failed", action="store_true", help="the same, and try again what failed"
+    )
+    made.add_argument(
+        "--store",
+        metavar="FILE",
+        help="keep the run in this file, and beside it (default: a new one in "
+        "$XDG_STATE_HOME/millpond/run, kept for a month)",
+    )
+    made.add_argument(
+        "--halt",
+        type=words.halt,
+        metavar="WHEN",
+        help="end early: now,fail=1 kills what runs when the first fails, soon,fail=10%% starts "
+        "nothing more when a tenth has; also success= and done= (default: never)",
+    )
+    made.add_argument(
+        "--dry-run", action="store_true", help="print the commands, and run and keep nothing"
+    )
+
+
+def _add_output(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "-k", "--keep-order", action="store_true", help="print output in the order of the items"
+    )
+    made.add_argument("--tag", action="store_true", help="begin each line of output with its item")
+    made.add_argument(
+        "-t", "--verbose", action="store_true", help="print each command to stderr as it starts"
+    )
+    made.add_argument(
+        "-q", "--quiet", action="store_true", help="no progress and no summary on stderr"
+    )
+
+
+def _add_looking(made: argparse.ArgumentParser) -> None:
+    which = made.add_mutually_exclusive_group()
+    which.add_argument(
+        "--show",
+        metavar="ITEM",
+        help="print the output that is kept of an item of the last run: by its number or its "
+        "text, or of all; with a command, of the last run of that",
+    )
+    which.add_argument("--failed", action="store_true", help="print which items of it failed")
+    which.add_argument("--list", action="store_true", help="print the runs that are kept")
+    made.add_argument(
+        "--json", action="store_true", help="print what --show, --failed and --list tell as JSON"
+    )
+
+
+def main(arguments: Sequence[str], command: str = "run") -> int:
+    """Run commands, or show what became of those that ran."""
+    options, given, files = _parsed(arguments)
+    try:
+        if options.list or options.failed or options.show is not None:
+            return asyncio.run(_look(options))
+        if not options.command:
+            _refuse("no command is given; to run each line as one: --shell 'eval \"$1\"'")
+        template = Template(options.command, shell=options.shell, replace=options.replace)
+        if options.dry_run:
+            return asyncio.run(_dry_run(template, options, given, files))
+        return _run(template, options, given, files)
+    except BrokenPipeError:
+        return RunExit.PIPE
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str] | None, str | None]:
+    """Return the options, and items or a file of items from the end of the line."""
+    line, mark, rest = _split(list(arguments))
+    made = parser()
+    options = made.parse_args(line)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    _check(made, options, mark)
+    if mark == "::::":
+        if len(rest) != 1:
+            made.error(":::: takes one file of items")
+        return options, None, rest[0]
+    return options, rest if mark else None, options.arg_file
+
+
+def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
+    """Return the line up to `:::` or `::::`, that, and what follows."""
+    marks = [at for at, one in enumerate(arguments) if one in (":::", "::::")]
+    if len(marks) > 1:
+        _refuse("only one list of items can be given: ::: is there more than once")
+    if not marks:
+        return arguments, "", []
+    at = marks[0]
+    return arguments[:at], arguments[at], arguments[at + 1 :]
+
+
+def _check(made: argparse.ArgumentParser, options: argparse.Namespace, mark: str) -> None:
+    """Object to options that do not go together."""
+    looks = options.list or options.failed or options.show is not None
+    if mark and options.arg_file is not None:
+        made.error(f"items are given by -a and by {mark}; one of them is enough")
+    if options.json and not looks:
+        made.error("--json goes with --show, --failed or --list")
+    if options.key is not None and options.key_regex is not None:
+        made.error("--key and --key-regex exclude each other")
+    limits_keys = options.per_key is not None or options.rate_per_key is not None
+    if limits_keys and options.key is None and options.key_regex is None:
+        made.error("a limit per key needs --key or --key-regex")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise Refusal(Exit.USAGE, message)
+
+
+def _items(
+    options: argparse.Namespace, given: list[str] | None, file: str | None
+) -> AsyncIterator[list[str]]:
+    from millpond.cli.run import items  # noqa: PLC0415 - `--help` needs nothing of it
+
+    if given is not None:
+        return items.words(given)
+    end = b"\0" if options.null else options.delimiter or b"\n"
+    descriptor = 0 if file is None else items.opened(file)
+    if descriptor == 0 and file is None and os.isatty(0):
+        sys.stderr.write("millpond run: items are read from the terminal, one per line; ")
+        sys.stderr.write("Ctrl-D ends them\n")
+    return items.read(descriptor, end)
+
+
+# Its errands
+
+
+async def _look(options: argparse.Namespace) -> int:
+    from millpond.cli.run import show  # noqa: PLC0415 - what runs commands needs nothing of it
+    from millpond.cli.run.place import all_runs, chosen  # noqa: PLC0415
+
+    if options.list:
+        places = [chosen(options.store)] if options.store is not None else all_runs()
+        return await show.list_runs(places, as_json=options.json)
+    place = _place_to_look_at(options)
+    if options.failed:
+        return await show.show_failed(place, as_json=options.json)
+    return await show.show_item(place, options.show, as_json=options.json)
+
+
+def _place_to_look_at(options: argparse.Namespace) -> Place:
+    from millpond.cli.run.place import About, all_runs, chosen, latest  # noqa: PLC0415
+
+    if options.store is not None:
+        return chosen(options.store)
+    if options.command:
+        about = About.of(
+            Template(options.command, shell=options.shell, replace=options.replace)
+        )
+        place = latest(about)
+        if place is None:
+            told = f"no run of {shlex.join(options.command)} from this folder is kept"
+            raise Refusal(Exit.NOTHING, told)
+        return place
+    places = all_runs()
+    if not places:
+        raise Refusal(Exit.NOTHING, "no run is kept")
+    return places[-1]
+
+
+async def _dry_run(
+    template: Template,
+    options: argparse.Namespace,
+    given: list[str] | None,
+    file: str | None,
+) -> int:
+    number = 0
+    async for items in _items(options, given, file):
+        for item in items:
+            number += 1
+            told = os.fsencode(template.shown(item, number)) + b"\n"
+            os.write(1, told)
+    return RunExit.DONE
+
+
+def _run(
+    template: Template,
+    options: argparse.Namespace,
+    given: list[str] | None,
+    file: str | None,
+) -> int:
+    from millpond.cli import collector  # noqa: PLC0415 - `--help` needs nothing of it
+    from millpond.cli.run import course, place, process  # noqa: PLC0415
+    from millpond.core.errors import MillpondError  # noqa: PLC0415
+
+    if template.program is not None and process.found(template.program) is None:
+        return _not_there(template.program)
+    jobs = min(options.jobs, process.most_at_once())
+    wanted = course.Wanted(
+        jobs=jobs,
+        retries=options.retries,
+        retry_delay=options.retry_delay,
+        timeout=options.timeout,
+        key=None if options.key is None else Text(options.key, options.replace),
+        key_pattern=options.key_regex,
+        per_key=_per_key(options),
+        rate=options.rate,
+        rate_per_key=options.rate_per_key,
+        halt=options.halt,
+        in_order=options.keep_order,
+        tag=options.tag,
+        quiet=options.quiet,
+        verbose=options.verbose,
+        redo_failed=options.resume_failed,
+    )
+    where = _place(place.About.of(template), options)
+    collector.let_it_rest()
+    try:
+        return asyncio.run(_carried_out(where, template, wanted, _items(options, given, file)))
+    except MillpondError as error:
+        raise Refusal(Exit.STORE, str(error)) from error
+    finally:
+        where.let_go()
+
+
+async def _carried_out(
+    where: Place, template: Template, wanted: object, items: AsyncIterator[list[str]]
+) -> int:
+    from millpond.cli.run.course import Course, Wanted  # noqa: PLC0415
+
+    assert isinstance(wanted, Wanted)  # noqa: S101
+    return await Course(where, template, wanted, items).run()
+
+
+def _per_key(options: argparse.Namespace) -> int | None:
+    """Return how many of a key may run: one, unless something else limits them."""
+    if options.key is None and options.key_regex is None:
+        return None
+    if options.per_key is None and options.rate_per_key is not None:
+        return None
+    return int(options.per_key or 1)
+
+
+def _place(about: About, options: argparse.Namespace) -> Place:
+    """Return where this run is kept, taken for this process alone."""
+    from millpond.cli.run import orphans, place  # noqa: PLC0415
+
+    again = options.resume or options.resume_failed
+    if options.store is not None:
+        where = place.chosen(options.store)
+        _check_store(where, about, again=again)
+    else:
+        where = (place.latest(about) if again else None) or place.fresh(about)
+    if where.about() is None:
+        if again and not options.quiet:
+            sys.stderr.write("millpond run: there is nothing to resume; this is a new run\n")
+        where.make(about)
+    where.take()
+    groups = orphans.left_behind(where.ledger)
+    if groups:
+        sys.stderr.write(
+            f"millpond run: {len(groups)} commands of the run that was killed are still at work; "
+            "they are ended, and run again\n"
+        )
+        orphans.end(groups)
+    if options.store is None:
+        place.clear_out(about, time.time())
+    return where
+
+
+def _check_store(where: Place, about: About, *, again: bool) -> None:
+    from millpond.cli.run.place import resumed  # noqa: PLC0415
+
+    if where.about() is None:
+        if where.file.exists():
+            _refuse(f"{where.file} is there, and is not a run; give --store another name")
+        return
+    resumed(where, about)
+    if not again:
+        _refuse(
+            f"{where.file} is a run of this command already: --resume goes on with it; to begin "
+            "anew, remove it or give --store another name"
+        )
+
+
+def _not_there(program: str) -> int:
+    is_there = os.path.exists(program)  # noqa: PTH110 - a path, or a name that is none
+    told = "cannot be run" if is_there else "is not there"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"millpond run: the command {program!r} {told}; nothing was started\n")
+    return RunExit.NOT_RUN if is_there else RunExit.NOT_FOUND

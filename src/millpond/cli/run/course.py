@@ -1,0 +1,445 @@
+"""The course of a run: items go in, commands come out, and what became of each is stored.
+
+The items are tasks of a pool in a store of their own. So limits, rates, retries and what a crash
+leaves behind are the pool's business; here is only what a command needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.cli.plain import plain
+from millpond.cli.run.exits import RunExit
+from millpond.cli.run.items import Known, packed, unpacked
+from millpond.cli.run.options import Halt
+from millpond.cli.run.orphans import Ledger
+from millpond.cli.run.output import CommandFailed, Ended, Ran, collected, failure
+from millpond.cli.run.printer import Printer, Reader
+from millpond.cli.run.process import Processes, found
+from millpond.cli.run.progress import DRAW_EVERY, Line, Tally, summary
+from millpond.cli.run.signals import Interrupts
+from millpond.cli.run.template import Template, Text
+from millpond.core.backoff import LONGEST, Retry, delay
+from millpond.core.lifecycle import Status
+from millpond.core.rate import Rate
+from millpond.core.spec import fifo
+from millpond.core.wish import GiveUp, RetryLater
+from millpond.pool.context import Context
+from millpond.pool.millpond import Millpond
+from millpond.pool.task import BoundCall, TaskFunction
+from millpond.runtime.retention import Keep
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from millpond.cli.run.place import Place
+    from millpond.core.task import Task
+    from millpond.pool.pool import Pool
+    from millpond.runtime.hooks import Observed
+    from millpond.runtime.worker import Worker
+
+POOL = "run"
+FUNCTION = "command"
+
+KEPT_FOR = 10 * 365 * 86_400.0
+"""Seconds for which a run keeps what became of its items: until it is removed itself."""
+
+LEASE = 3_600.0
+"""Seconds for which its leases hold. Nobody else is at a run, and one that was killed is known by
+its lock, so this is only how long a machine may sleep, or `millpond run` be stopped by Ctrl-Z."""
+
+AHEAD = 16
+"""How many items are claimed beyond those at work, so that no slot waits for the store."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether all is well."""
+
+ENDLESS = 10 * 365 * 86_400.0
+
+NAMED = 5
+"""How many of the failed items a summary names."""
+
+TRY_LATER = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
+"""Why a command could not be started that is no fault of its item."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asks for."""
+
+    jobs: int
+    retries: int = 0
+    retry_delay: float = 1.0
+    timeout: float | None = None
+    key: Text | None = None
+    key_pattern: re.Pattern[str] | None = None
+    per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
+    halt: Halt | None = None
+    in_order: bool = False
+    tag: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    redo_failed: bool = False
+
+
+class Course:
+    """One run, from its first item to its summary."""
+
+    def __init__(
+        self,
+        place: Place,
+        template: Template,
+        wanted: Wanted,
+        items: AsyncIterator[list[str]],
+    ) -> None:
+        self.place = place
+        self.template = template
+        self.wanted = wanted
+        self.items = items
+        self.tally = Tally()
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.line = Line(self.tally, shown=terminal and not wanted.quiet)
+        self.printer = Printer(in_order=wanted.in_order, tag=wanted.tag, before=self.line.clear)
+        self.over = asyncio.Event()
+        """There is nothing left to do."""
+        self.soft = asyncio.Event()
+        """Nothing more is to be started."""
+        self.hard = asyncio.Event()
+        """What runs is to be killed."""
+        self.halted = False
+        self.unread = False
+        """Nobody reads the output any more."""
+        self._ended: dict[int, tuple[str, Ended]] = {}
+        """Commands that have ended and are not stored yet, by task."""
+        self._backoff = Retry(
+            attempts=1,
+            initial=wanted.retry_delay,
+            max_delay=max(wanted.retry_delay, LONGEST),
+            jitter=0.0,
+        )
+        self._began = time.monotonic()
+        self._program = found(template.program) if template.program is not None else None
+        mp = self.mp = Millpond(
+            place.url,
+            work=False,
+            keep=Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0),
+            lease=LEASE,
+            durability="normal",
+        )
+        limited = wanted.rate is not None or wanted.rate_per_key is not None
+        self.pool: Pool = mp.pool(
+            POOL,
+            max_concurrent=wanted.jobs,
+            queue=fifo(),
+            max_per_key=wanted.per_key,
+            rate=wanted.rate,
+            rate_per_key=wanted.rate_per_key,
+            # A claim takes its share of a rate; there is no hurry where there is one.
+            prefetch=0 if limited else AHEAD,
+        )
+        self.task: TaskFunction[[str], Ran, object] = self._registered()
+        mp.observe(self._observed)
+
+    def _registered(self) -> TaskFunction[[str], Ran, object]:
+        @self.pool.task(name=FUNCTION, retry=self._pause_before_retry)
+        async def command(ctx: Context, item: str) -> Ran:
+            return await self._command(ctx, unpacked(item))
+
+        return command
+
+    # From its beginning to its end
+
+    async def run(self) -> RunExit:
+        """Run everything that is not done; return how that ended."""
+        ledger = Ledger(self.place.ledger)
+        self.processes = Processes(self.place.folder, ledger)
+        loop = asyncio.get_running_loop()
+        self.interrupts = Interrupts(loop, self.processes, self._asked_to_stop)
+        self.interrupts.listen()
+        try:
+            async with self.mp:
+                await self._prepare()
+                async with self.mp.worker(pools=[self.pool]) as worker:
+                    await self._work(worker)
+                self._print_the_rest()
+                await self._sum_up()
+        finally:
+            self.line.clear()
+            ledger.close()
+            self.processes.close()
+        return self._exit()
+
+    async def _prepare(self) -> None:
+        """Find out what there is already."""
+        if self.wanted.redo_failed:
+            failed = [task.new.id async for task in stored(self.mp, Status.FAILED)]
+            for first in range(0, len(failed), 1_000):
+                await self.pool.redrive(failed[first : first + 1_000])
+        tally, view = self.tally, await self.pool.snapshot()
+        tally.completed = view.completed
+        tally.failed = sum([1 async for _ in stored(self.mp, Status.FAILED)])
+        tally.cancelled = sum([1 async for _ in stored(self.mp, Status.CANCELLED)])
+        tally.before = tally.ended
+        tally.total = tally.ended + view.queued + view.running
+        if self.wanted.in_order:
+            await self._expect_unfinished()
+
+    async def _expect_unfinished(self) -> None:
+        unfinished = {
+            task.sequence: task.new.id
+            for status in (Status.RUNNING, Status.QUEUED)
+            async for task in stored(self.mp, status)
+        }
+        self.printer.expect(unfinished[number] for number in sorted(unfinished))
+
+    async def _work(self, worker: Worker) -> None:
+        """Work until there is nothing left, or somebody asks to stop."""
+        feeding = asyncio.create_task(self._feed())
+        tasks = [asyncio.create_task(self.over.wait()), asyncio.create_task(self.soft.wait())]
+        drawing = asyncio.create_task(self._draw()) if self.line.shown else None
+        try:
+            while not (self.over.is_set() or self.soft.is_set() or worker.stopping):
+                await asyncio.wait(
+                    {*tasks, feeding} if not feeding.done() else tasks,
+                    timeout=LOOK_EVERY,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if feeding.done():
+                    feeding.result()
+                    await self._look()
+            feeding.cancel()
+            await self._stop(worker)
+        finally:
+            for one in (feeding, *tasks, *([drawing] if drawing else [])):
+                one.cancel()
+            await asyncio.gather(feeding, *tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Ask the store whether something is left, where nobody may tell: others cancel, too."""
+        if self.tally.running or self.over.is_set():
+            return
+        view = await self.mp.runtime.view.pool(POOL, measured=False)
+        if view is not None and not (view.queued + view.running):
+            self.over.set()
+
+    async def _stop(self, worker: Worker) -> None:
+        """Let what runs end; a second signal, or a halt that is meant so, kills it."""
+        if self.soft.is_set() and not self.hard.is_set() and self.tally.running:
+            self._tell(f"{self.tally.running} still at work; Ctrl-C once more kills them")
+        stopping = asyncio.create_task(worker.stop(0.0 if self.hard.is_set() else ENDLESS))
+        hurry = asyncio.create_task(self.hard.wait())
+        await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not stopping.done():
+            worker.hurry()
+        await stopping
+
+    async def _draw(self) -> None:
+        while True:
+            self.line.draw()
+            await asyncio.sleep(DRAW_EVERY)
+
+    # Items
+
+    async def _feed(self) -> None:
+        """Store items as they come."""
+        known = Known()
+        pool = self.pool
+        async for items in self.items:
+            works = [self._call(item, known) for item in items]
+            batch, _, closures = await pool.prepared(works, {})
+            answer = await pool.sent(batch, closures, None)
+            new = [one.task for one in answer.admissions if not one.duplicate]
+            self.printer.expect(new)
+            self.tally.total += len(new)
+        self.tally.reading = False
+        self._check()
+
+    def _call(self, item: str, known: Known) -> BoundCall[Ran]:
+        options: dict[str, object] = {"idempotency_key": known.name(item)}
+        key = self._key(item)
+        if key:
+            options["key"] = key
+        return BoundCall(self.task, (packed(item),), {}, options)
+
+    def _key(self, item: str) -> str | None:
+        """Return what the limits per key know an item by; None = they do not count it."""
+        wanted = self.wanted
+        if wanted.key is not None:
+            text = wanted.key.filled(item, 0)
+        elif wanted.key_pattern is not None:
+            match = wanted.key_pattern.search(item)
+            text = "" if match is None else match[1 if match.re.groups else 0] or ""
+        else:
+            return None
+        return plain(text)[:512] or None
+
+    # Commands
+
+    async def _command(self, ctx: Context, item: str) -> Ran:
+        """Run the command for one item."""
+        arguments = self.template.arguments(item, ctx.sequence)
+        if self.wanted.verbose:
+            self._tell(self.template.shown(item, ctx.sequence))
+        self.tally.running += 1
+        try:
+            ended = await self._ran(ctx, arguments)
+        finally:
+            self.tally.running -= 1
+        self._ended[ctx.task_id] = item, ended
+        if ended.code or ended.timed_out:
+            raise failure(ended)
+        if isinstance(ended.out, bytes) and isinstance(ended.err, bytes):
+            return Ran(ended.seconds, ended.out, ended.err)
+        return Ran(ended.seconds, in_files=True)
+
+    async def _ran(self, ctx: Context, arguments: list[str]) -> Ended:
+        wanted, processes = self.wanted, self.processes
+        process = self._started(arguments)
+        try:
+            if wanted.timeout is not None:
+                process.limit(wanted.timeout)
+            code = await process.exit_code()
+            if self.interrupts.killing:
+                # It was killed because all is to stop, which says nothing of its item.
+                await asyncio.Event().wait()
+            final = ctx.attempt > wanted.retries
+            return collected(process, code, self.place.outputs, ctx.task_id, final=final)
+        finally:
+            processes.ended(process)
+
+    def _started(self, arguments: list[str]):  # noqa: ANN202
+        program = self._program or found(arguments[0])
+        if program is None:
+            raise GiveUp from CommandFailed("exit 127", f"there is no command {arguments[0]!r}")
+        try:
+            return self.processes.start(program, arguments)
+        except OSError as error:
+            if error.errno in TRY_LATER:
+                raise RetryLater(1.0, spend=False) from None
+            raise GiveUp from CommandFailed("exit 126", f"it cannot be run: {error.strerror}")
+        except ValueError as error:
+            raise GiveUp from CommandFailed("exit 126", f"it cannot be run: {error}")
+
+    def _pause_before_retry(self, attempt: int, _error: BaseException) -> float | None:
+        """Return after how many seconds to try again; None = not at all."""
+        return delay(self._backoff, attempt, jitter=0.5) if attempt <= self.wanted.retries else None
+
+    # What became of them
+
+    def _observed(self, happened: Observed) -> None:
+        """Take in that something was stored."""
+        task, tally = happened.task_id, self.tally
+        if task is None or happened.pool != POOL:
+            return
+        item, ended = self._ended.pop(task, ("", None))
+        match happened.kind:
+            case "completed":
+                tally.completed += 1
+            case "failed":
+                tally.failed += 1
+            case "cancelled" | "rejected":
+                tally.cancelled += 1
+            case "retry":
+                tally.retried += 1
+                return
+            case _:
+                return
+        try:
+            self.printer.ended(task, item, ended)
+        except Reader:
+            self.unread = True
+            self.soft.set()
+        self._check()
+
+    def _check(self) -> None:
+        """See whether that was all, or enough."""
+        tally, halt = self.tally, self.wanted.halt
+        if not tally.reading and tally.left <= 0:
+            self.over.set()
+        if halt is not None and not self.halted:
+            total = None if tally.reading else tally.total
+            if halt.reached(failed=tally.failed, succeeded=tally.completed, total=total):
+                self._halt(now=halt.when == "now")
+
+    def _halt(self, *, now: bool) -> None:
+        self.halted = True
+        self.soft.set()
+        if now:
+            self.interrupts.killing = True
+            self.processes.signal_all(signal.SIGTERM)
+            self.hard.set()
+
+    def _asked_to_stop(self, count: int) -> None:
+        self.soft.set()
+        if count > 1:
+            self.hard.set()
+
+    def _print_the_rest(self) -> None:
+        try:
+            self.printer.flush()
+        except Reader:
+            self.unread = True
+
+    # The end
+
+    async def _sum_up(self) -> None:
+        self.line.clear()
+        if self.wanted.quiet:
+            return
+        tally = self.tally
+        self._tell(summary(tally, time.monotonic() - self._began))
+        if tally.failed:
+            await self._name_failed()
+        if tally.left or tally.reading:
+            self._tell("the same command with --resume goes on with what is left")
+
+    async def _name_failed(self) -> None:
+        from millpond.cli.run.show import failed_line  # noqa: PLC0415 - rarely needed
+
+        count = 0
+        async for task in stored(self.mp, Status.FAILED):
+            if count == NAMED:
+                more = self.tally.failed - count
+                self._tell(f"and {more:,} more; --failed lists them, --show NUMBER tells of one")
+                return
+            self._tell(failed_line(task))
+            count += 1
+
+    def _tell(self, text: str) -> None:
+        self.line.clear()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"millpond run: {plain(text)}\n")
+            sys.stderr.flush()
+
+    def _exit(self) -> RunExit:
+        """Return how it ended."""
+        first = self.interrupts.first
+        if first is not None and self.tally.left:
+            return RunExit(128 + first)
+        if self.unread:
+            return RunExit.PIPE
+        return RunExit.FAILED if self.tally.failed else RunExit.DONE
+
+
+async def stored(mp: Millpond, status: Status | None = None) -> AsyncIterator[Task]:
+    """Yield the tasks of a run, in their order."""
+    after: int | None = 0
+    while after is not None:
+        page = await mp.runtime.view.tasks(POOL, status=status, after=after, limit=1_000)
+        for task in page.tasks:
+            yield task
+        after = page.next
+
+
