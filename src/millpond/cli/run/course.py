@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import re
+import logging
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from millpond.cli.plain import plain
-from millpond.cli.run.exits import RunExit
+from millpond.cli.run.attempt import Attempts
+from millpond.cli.run.exits import OF_A_SIGNAL, RunExit
 from millpond.cli.run.items import Known, packed, unpacked
-from millpond.cli.run.options import Halt
 from millpond.cli.run.orphans import Ledger
-from millpond.cli.run.output import CommandFailed, Ended, Ran, collected, failure
+from millpond.cli.run.output import Ran
 from millpond.cli.run.printer import Printer, Reader
-from millpond.cli.run.process import Processes, found
+from millpond.cli.run.process import Processes
 from millpond.cli.run.progress import DRAW_EVERY, Line, Tally, summary
 from millpond.cli.run.signals import Interrupts
-from millpond.cli.run.template import Template, Text
-from millpond.core.backoff import LONGEST, Retry, delay
 from millpond.core.lifecycle import Status
-from millpond.core.rate import Rate
 from millpond.core.spec import fifo
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.task import LONGEST_KEY
 from millpond.pool.context import Context
 from millpond.pool.millpond import Millpond
 from millpond.pool.task import BoundCall, TaskFunction
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from millpond.cli.run.place import Place
+    from millpond.cli.run.template import Template
+    from millpond.cli.run.wanted import Wanted
     from millpond.core.task import Task
     from millpond.pool.pool import Pool
     from millpond.runtime.hooks import Observed
@@ -68,29 +63,6 @@ ENDLESS = 10 * 365 * 86_400.0
 
 NAMED = 5
 """How many of the failed items a summary names."""
-
-TRY_LATER = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
-"""Why a command could not be started that is no fault of its item."""
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for."""
-
-    jobs: int
-    retries: int = 0
-    retry_delay: float = 1.0
-    timeout: float | None = None
-    key: Text | None = None
-    key_pattern: re.Pattern[str] | None = None
-    per_key: int | None = None
-    rate: Rate | None = None
-    rate_per_key: Rate | None = None
-    halt: Halt | None = None
-    in_order: bool = False
-    tag: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    redo_failed: bool = False
 
 
 class Course:
@@ -118,18 +90,10 @@ class Course:
         self.hard = asyncio.Event()
         """What runs is to be killed."""
         self.halted = False
+        self._failed_before = 0
         self.unread = False
         """Nobody reads the output any more."""
-        self._ended: dict[int, tuple[str, Ended]] = {}
-        """Commands that have ended and are not stored yet, by task."""
-        self._backoff = Retry(
-            attempts=1,
-            initial=wanted.retry_delay,
-            max_delay=max(wanted.retry_delay, LONGEST),
-            jitter=0.0,
-        )
         self._began = time.monotonic()
-        self._program = found(template.program) if template.program is not None else None
         mp = self.mp = Millpond(
             place.url,
             work=False,
@@ -148,13 +112,12 @@ class Course:
             # A claim takes its share of a rate; there is no hurry where there is one.
             prefetch=0 if limited else AHEAD,
         )
-        self.task: TaskFunction[[str], Ran, object] = self._registered()
         mp.observe(self._observed)
 
-    def _registered(self) -> TaskFunction[[str], Ran, object]:
-        @self.pool.task(name=FUNCTION, retry=self._pause_before_retry)
+    def _registered(self, attempts: Attempts) -> TaskFunction[[str], Ran, Any]:
+        @self.pool.task(name=FUNCTION, retry=attempts.pause_before_retry)
         async def command(ctx: Context, item: str) -> Ran:
-            return await self._command(ctx, unpacked(item))
+            return await attempts.run(ctx, unpacked(item))
 
         return command
 
@@ -163,19 +126,23 @@ class Course:
     async def run(self) -> RunExit:
         """Run everything that is not done; return how that ended."""
         ledger = Ledger(self.place.ledger)
-        self.processes = Processes(self.place.folder, ledger)
+        processes = self.processes = Processes(self.place.folder, ledger)
         loop = asyncio.get_running_loop()
-        self.interrupts = Interrupts(loop, self.processes, self._asked_to_stop)
-        self.interrupts.listen()
+        interrupts = self.interrupts = Interrupts(loop, processes, self._asked_to_stop)
+        interrupts.listen()
+        self.attempts = Attempts(self, processes, interrupts)
+        self.task = self._registered(self.attempts)
         try:
             async with self.mp:
                 await self._prepare()
-                async with self.mp.worker(pools=[self.pool]) as worker:
-                    await self._work(worker)
+                with untold():
+                    async with self.mp.worker(pools=[self.pool]) as worker:
+                        await self._work(worker)
                 self._print_the_rest()
                 await self._sum_up()
         finally:
             self.line.clear()
+            interrupts.leave()
             ledger.close()
             self.processes.close()
         return self._exit()
@@ -190,7 +157,7 @@ class Course:
         tally.completed = view.completed
         tally.failed = sum([1 async for _ in stored(self.mp, Status.FAILED)])
         tally.cancelled = sum([1 async for _ in stored(self.mp, Status.CANCELLED)])
-        tally.before = tally.ended
+        tally.before, self._failed_before = tally.ended, tally.failed
         tally.total = tally.ended + view.queued + view.running
         if self.wanted.in_order:
             await self._expect_unfinished()
@@ -235,8 +202,8 @@ class Course:
 
     async def _stop(self, worker: Worker) -> None:
         """Let what runs end; a second signal, or a halt that is meant so, kills it."""
-        if self.soft.is_set() and not self.hard.is_set() and self.tally.running:
-            self._tell(f"{self.tally.running} still at work; Ctrl-C once more kills them")
+        if self.interrupts.first and not self.hard.is_set() and self.tally.running:
+            self.tell(f"{self.tally.running} still at work; Ctrl-C once more kills them")
         stopping = asyncio.create_task(worker.stop(0.0 if self.hard.is_set() else ENDLESS))
         hurry = asyncio.create_task(self.hard.wait())
         await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
@@ -268,73 +235,10 @@ class Course:
 
     def _call(self, item: str, known: Known) -> BoundCall[Ran]:
         options: dict[str, object] = {"idempotency_key": known.name(item)}
-        key = self._key(item)
-        if key:
-            options["key"] = key
+        key = self.wanted.key_of(item)
+        if key is not None:
+            options["key"] = plain(key)[:LONGEST_KEY]
         return BoundCall(self.task, (packed(item),), {}, options)
-
-    def _key(self, item: str) -> str | None:
-        """Return what the limits per key know an item by; None = they do not count it."""
-        wanted = self.wanted
-        if wanted.key is not None:
-            text = wanted.key.filled(item, 0)
-        elif wanted.key_pattern is not None:
-            match = wanted.key_pattern.search(item)
-            text = "" if match is None else match[1 if match.re.groups else 0] or ""
-        else:
-            return None
-        return plain(text)[:512] or None
-
-    # Commands
-
-    async def _command(self, ctx: Context, item: str) -> Ran:
-        """Run the command for one item."""
-        arguments = self.template.arguments(item, ctx.sequence)
-        if self.wanted.verbose:
-            self._tell(self.template.shown(item, ctx.sequence))
-        self.tally.running += 1
-        try:
-            ended = await self._ran(ctx, arguments)
-        finally:
-            self.tally.running -= 1
-        self._ended[ctx.task_id] = item, ended
-        if ended.code or ended.timed_out:
-            raise failure(ended)
-        if isinstance(ended.out, bytes) and isinstance(ended.err, bytes):
-            return Ran(ended.seconds, ended.out, ended.err)
-        return Ran(ended.seconds, in_files=True)
-
-    async def _ran(self, ctx: Context, arguments: list[str]) -> Ended:
-        wanted, processes = self.wanted, self.processes
-        process = self._started(arguments)
-        try:
-            if wanted.timeout is not None:
-                process.limit(wanted.timeout)
-            code = await process.exit_code()
-            if self.interrupts.killing:
-                # It was killed because all is to stop, which says nothing of its item.
-                await asyncio.Event().wait()
-            final = ctx.attempt > wanted.retries
-            return collected(process, code, self.place.outputs, ctx.task_id, final=final)
-        finally:
-            processes.ended(process)
-
-    def _started(self, arguments: list[str]):  # noqa: ANN202
-        program = self._program or found(arguments[0])
-        if program is None:
-            raise GiveUp from CommandFailed("exit 127", f"there is no command {arguments[0]!r}")
-        try:
-            return self.processes.start(program, arguments)
-        except OSError as error:
-            if error.errno in TRY_LATER:
-                raise RetryLater(1.0, spend=False) from None
-            raise GiveUp from CommandFailed("exit 126", f"it cannot be run: {error.strerror}")
-        except ValueError as error:
-            raise GiveUp from CommandFailed("exit 126", f"it cannot be run: {error}")
-
-    def _pause_before_retry(self, attempt: int, _error: BaseException) -> float | None:
-        """Return after how many seconds to try again; None = not at all."""
-        return delay(self._backoff, attempt, jitter=0.5) if attempt <= self.wanted.retries else None
 
     # What became of them
 
@@ -343,7 +247,7 @@ class Course:
         task, tally = happened.task_id, self.tally
         if task is None or happened.pool != POOL:
             return
-        item, ended = self._ended.pop(task, ("", None))
+        item, ended = self.attempts.ended.pop(task, ("", None))
         match happened.kind:
             case "completed":
                 tally.completed += 1
@@ -370,7 +274,9 @@ class Course:
             self.over.set()
         if halt is not None and not self.halted:
             total = None if tally.reading else tally.total
-            if halt.reached(failed=tally.failed, succeeded=tally.completed, total=total):
+            failed = tally.failed - self._failed_before
+            succeeded = tally.ended - tally.before - failed
+            if halt.reached(failed=failed, succeeded=succeeded, total=total):
                 self._halt(now=halt.when == "now")
 
     def _halt(self, *, now: bool) -> None:
@@ -399,11 +305,11 @@ class Course:
         if self.wanted.quiet:
             return
         tally = self.tally
-        self._tell(summary(tally, time.monotonic() - self._began))
+        self.tell(summary(tally, time.monotonic() - self._began))
         if tally.failed:
             await self._name_failed()
         if tally.left or tally.reading:
-            self._tell("the same command with --resume goes on with what is left")
+            self.tell("`millpond run --resume` and the same command go on with what is left")
 
     async def _name_failed(self) -> None:
         from millpond.cli.run.show import failed_line  # noqa: PLC0415 - rarely needed
@@ -412,12 +318,13 @@ class Course:
         async for task in stored(self.mp, Status.FAILED):
             if count == NAMED:
                 more = self.tally.failed - count
-                self._tell(f"and {more:,} more; --failed lists them, --show NUMBER tells of one")
+                self.tell(f"and {more:,} more; --failed lists them, --show NUMBER tells of one")
                 return
-            self._tell(failed_line(task))
+            self.tell(failed_line(task))
             count += 1
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Say something on the standard error."""
         self.line.clear()
         with contextlib.suppress(OSError):
             sys.stderr.write(f"millpond run: {plain(text)}\n")
@@ -426,11 +333,27 @@ class Course:
     def _exit(self) -> RunExit:
         """Return how it ended."""
         first = self.interrupts.first
-        if first is not None and self.tally.left:
-            return RunExit(128 + first)
+        unfinished = self.tally.left > 0 or self.tally.reading
+        if first is not None and unfinished:
+            return OF_A_SIGNAL[first]
         if self.unread:
             return RunExit.PIPE
+        if unfinished and not self.halted:
+            self.tell("the worker ended by itself; --resume goes on")
+            return RunExit.BROKE
         return RunExit.FAILED if self.tally.failed else RunExit.DONE
+
+
+@contextlib.contextmanager
+def untold() -> Iterator[None]:
+    """Keep the pool's own word of dead workers from a user who knows that a run was killed."""
+    log = logging.getLogger("millpond.maintenance")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 async def stored(mp: Millpond, status: Status | None = None) -> AsyncIterator[Task]:
@@ -443,3 +366,8 @@ async def stored(mp: Millpond, status: Status | None = None) -> AsyncIterator[Ta
         after = page.next
 
 
+async def run(
+    place: Place, template: Template, wanted: Wanted, items: AsyncIterator[list[str]]
+) -> RunExit:
+    """Run a command for each item; return how that ended."""
+    return await Course(place, template, wanted, items).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 from typing import Self
 
@@ -30,3 +31,10 @@ class RunExit(IntEnum):
     INTERRUPTED = 130, "Ctrl-C: what is left is run by --resume"
     PIPE = 141, "nobody reads the output any more: what is left is run by --resume"
     TERMINATED = 143, "SIGTERM: what is left is run by --resume"
+
+
+OF_A_SIGNAL = {
+    signal.SIGHUP: RunExit.HUNG_UP,
+    signal.SIGINT: RunExit.INTERRUPTED,
+    signal.SIGTERM: RunExit.TERMINATED,
+}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from millpond.cli.exits import Exit, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 AT_ONCE = 1_000
 """How many items are stored in one step."""
@@ -135,5 +135,3 @@ def unpacked(stored: str) -> str:
     if not stored.startswith(_AS_BYTES):
         return stored
     return os.fsdecode(base64.b64decode(stored.removeprefix(_AS_BYTES)))
-
-

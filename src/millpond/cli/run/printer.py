@@ -37,6 +37,8 @@ class Printer:
         """Take in which tasks come next."""
         if self.in_order:
             self._expected.extend(tasks)
+            # One of them may have ended already.
+            self._print_what_is_due()
 
     def ended(self, task: int, item: str, ended: Ended | None) -> None:
         """Print the output of a task, now or when it is its turn; it may have none."""
@@ -45,6 +47,9 @@ class Printer:
                 self._print(item, ended)
             return
         self._held[task] = None if ended is None else (item, ended)
+        self._print_what_is_due()
+
+    def _print_what_is_due(self) -> None:
         while self._expected and self._expected[0] in self._held:
             held = self._held.pop(self._expected.popleft())
             if held is not None:

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from millpond.cli.run.orphans import Ledger
@@ -140,7 +140,7 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self.live: dict[int, Process] = {}
 
-    def start(self, program: str, arguments: Sequence[str]) -> Process:
+    def start(self, program: str, arguments: list[str]) -> Process:
         """Start a command; OSError if it cannot be."""
         out = self._unnamed_file()
         try:

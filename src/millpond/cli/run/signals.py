@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,6 +41,8 @@ class Interrupts:
         self._last = float("-inf")
         self.first: signal.Signals | None = None
         """The signal that came first."""
+        self._handlers: dict[signal.Signals, Any] = {}
+        """Who heeded the signals before."""
         self.killing = False
         """What runs is being killed: how it ends says nothing of its item."""
 
@@ -49,7 +51,12 @@ class Interrupts:
         for name in HEEDED:
             number = signal.Signals[name]
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._on_signal)
+                self._handlers[number] = signal.signal(number, self._on_signal)
+
+    def leave(self) -> None:
+        """Leave signals to whom they were left before."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.heard(signal.Signals(number), time.monotonic())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from millpond.cli.exits import Exit, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 SHELL = "/bin/sh"
 
@@ -171,21 +171,20 @@ def _quoted_by(script: str) -> str:
     Here-documents are not understood; there the quotes around a reference stay in the text.
     """
     stack = [""]
-    rest: Iterator[str] = iter(re.findall(r"\\.|\$\(|.", script, flags=re.DOTALL))
-    for token in rest:
+    for part in re.findall(r"\\.|\$\(|.", script, flags=re.DOTALL):
         inside = stack[-1]
         if inside == "'":
-            if token.endswith("'"):
+            if part.endswith("'"):
                 stack.pop()
-        elif token == "$(" or (token == "(" and inside != '"'):
+        elif part == "$(" or (part == "(" and inside != '"'):
             stack.append("(")
-        elif token == ")" and inside == "(":
+        elif part == ")" and inside == "(":
             stack.pop()
-        elif token == '"':
+        elif part == '"':
             if inside == '"':
                 stack.pop()
             else:
                 stack.append('"')
-        elif token == "'" and inside != '"':
+        elif part == "'" and inside != '"':
             stack.append("'")
     return stack[-1] if stack[-1] in ("'", '"') else ""
