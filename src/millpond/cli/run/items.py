@@ -115,19 +115,20 @@ class Known:
         return f"{digest.hex()}+{self._again[digest]}"
 
 
-# A payload is JSON, which has no bytes. No item has a NUL in it, unless they are ended otherwise.
+# A payload is JSON, which has no bytes; they are stored as base64 behind a NUL.
 _AS_BYTES = "\0"
 
 
 def packed(item: str) -> str:
     """Return an item as text that can be stored, whatever bytes it has."""
-    if item.isascii() and not item.startswith(_AS_BYTES):
-        return item
     try:
         item.encode()
     except UnicodeEncodeError:
-        return _AS_BYTES + base64.b64encode(os.fsencode(item)).decode()
-    return item
+        pass
+    else:
+        if not item.startswith(_AS_BYTES):
+            return item
+    return _AS_BYTES + base64.b64encode(os.fsencode(item)).decode()
 
 
 def unpacked(stored: str) -> str:
