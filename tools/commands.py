@@ -3,9 +3,12 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from millpond.cli import doctor, worker
+from millpond.cli import doctor, run, worker
 from millpond.cli.exits import Exit
 from millpond.cli.main import COMMANDS
+from millpond.cli.run.exits import RunExit
+from millpond.cli.run.parser import SIGNALS as SIGNALS_OF_A_RUN
+from millpond.cli.run.template import MEANINGS
 from millpond.demo import __main__ as demo
 
 HEAD = """\
@@ -14,10 +17,12 @@ HEAD = """\
 
 It comes with the package and needs nothing else; `python -m millpond` is the same. `--help` says
 what this page says, `--version` the version.
-[How to run workers](../how-to/run-workers.md) shows it at work."""
+[How to run workers](../how-to/run-workers.md) and [how to run commands](../how-to/run-commands.md)
+show it at work."""
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "worker": worker.parser,
+    "run": run.parser,
     "doctor": doctor.parser,
     "demo": lambda: demo.parser("millpond demo"),
 }
@@ -37,7 +42,8 @@ def command(name: str) -> Iterator[str]:
     yield from ("| argument | meaning |", "|---|---|")
     told = parser._actions  # noqa: SLF001 - the parser does not tell otherwise
     for action in (one for one in told if one.dest != "help"):
-        yield f"| `{written(action)}` | {str(action.help).replace('|', '&#124;')} |"
+        meaning = str(action.help).replace("|", "&#124;").replace("%%", "%")
+        yield f"| `{written(action)}` | {meaning} |"
 
 
 def page() -> str:
@@ -49,4 +55,10 @@ def page() -> str:
             lines += ["", *(line.strip() for line in worker.SIGNALS.splitlines()[1:])]
             lines += ["", "| exit code | of a worker |", "|---|---|"]
             lines += [f"| {code:d} | {code.meaning} |" for code in Exit]
+        if name == "run":
+            lines += ["", "| replacement string | stands for |", "|---|---|"]
+            lines += [f"| `{one}` | {meaning} |" for one, meaning in MEANINGS.items()]
+            lines += ["", *(line.strip() for line in SIGNALS_OF_A_RUN.splitlines()[1:])]
+            lines += ["", "| exit code | of a run |", "|---|---|"]
+            lines += [f"| {code:d} | {code.meaning} |" for code in RunExit]
     return "\n".join(lines) + "\n"

@@ -72,7 +72,9 @@ def _add_items(made: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the command is a script for /bin/sh; the item is its $1, and one word where {} is",
     )
-    made.add_argument("-r", "--no-run-if-empty", action="store_true", help=argparse.SUPPRESS)
+    made.add_argument(
+        "-r", "--no-run-if-empty", action="store_true", help="as ever: without items nothing runs"
+    )
 
 
 def _add_course(made: argparse.ArgumentParser) -> None:
