@@ -125,7 +125,7 @@ class Course:
 
     async def run(self) -> RunExit:
         """Run everything that is not done; return how that ended."""
-        ledger = Ledger(self.place.ledger)
+        ledger = Ledger(self.place.ledger, self.wanted.jobs)
         processes = self.processes = Processes(self.place.folder, ledger)
         loop = asyncio.get_running_loop()
         interrupts = self.interrupts = Interrupts(loop, processes, self._asked_to_stop)

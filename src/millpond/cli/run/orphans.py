@@ -1,12 +1,13 @@
 """Orphans: commands that outlived the `millpond run` that started them.
 
-A ledger in a file has the process of each command at work. A run that was killed leaves them in
+A ledger has the process of each command at work. A run that was killed leaves them in
 it; whoever goes on with that run ends them first, so that no item is at work twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
 import struct
@@ -19,7 +20,6 @@ _ENTRY = struct.Struct("<QQ")
 """A process, and when it was started, in milliseconds since the machine was."""
 
 _HEAD = 64
-_NOBODY = _ENTRY.pack(0, 0)
 
 CLOSE_ENOUGH = 500
 """Milliseconds between when a process was started and when that was noted."""
@@ -28,31 +28,38 @@ LOOK_EVERY = 0.02
 
 
 class Ledger:
-    """The commands at work, in a file: one small write when one begins, and one when it ends."""
+    """The commands at work, in a file that is mapped: to note one is no call of the system.
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.pwrite(self._file, _boot(), 0)
-        self._free: list[int] = []
-        self._slots = 0
+    What is in it outlives this process, however that ends, but not the machine's next start.
+    """
 
-    def enter(self, pid: int) -> int:
-        """Note a process; return the slot to leave."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot, self._slots = self._slots, self._slots + 1
-        os.pwrite(self._file, _ENTRY.pack(pid, _now()), _HEAD + slot * _ENTRY.size)
+    def __init__(self, path: Path, slots: int) -> None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.truncate(file, _HEAD + slots * _ENTRY.size)
+            self._map = mmap.mmap(file, 0)
+        finally:
+            os.close(file)
+        self._map[:_HEAD] = _boot()
+        self._free = [_HEAD + slot * _ENTRY.size for slot in reversed(range(slots))]
+
+    def enter(self, pid: int) -> int | None:
+        """Note a process; return the slot to leave, if there is one."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        _ENTRY.pack_into(self._map, slot, pid, _now())
         return slot
 
-    def leave(self, slot: int) -> None:
+    def leave(self, slot: int | None) -> None:
         """Note that the process of a slot has ended."""
-        os.pwrite(self._file, _NOBODY, _HEAD + slot * _ENTRY.size)
-        self._free.append(slot)
+        if slot is not None:
+            _ENTRY.pack_into(self._map, slot, 0, 0)
+            self._free.append(slot)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+        """Let go of the file."""
+        self._map.close()
 
 
 def left_behind(path: Path) -> list[int]:

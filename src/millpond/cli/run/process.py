@@ -45,7 +45,7 @@ class Process:
         self.out = out
         self.err = err
         self.started = time.monotonic()
-        self.slot = 0
+        self.slot: int | None = None
         self.timed_out = False
         self.told = False
         """Whether it was told to stop."""
