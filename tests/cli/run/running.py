@@ -44,3 +44,12 @@ def until(what: Callable[[], bool]) -> None:
 def lines(file: Path) -> list[str]:
     """Return what commands have written to a file so far."""
     return file.read_text().splitlines() if file.exists() else []
+
+
+def is_at_work(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and that nobody reaped does not."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return told.rpartition(")")[2].split()[0] != "Z"

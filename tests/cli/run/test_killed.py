@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from tests.cli.run.running import PATIENCE, lines, started, until
+from tests.cli.run.running import PATIENCE, is_at_work, lines, started, until
 
 from millpond.cli.run.exits import RunExit
 
@@ -39,10 +39,12 @@ def test_nothing_that_was_done_is_done_again_after_a_kill(tmp_path: Path) -> Non
 
 def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path: Path) -> None:
     """No item is ever at work twice at a time."""
-    script = "mkdir lock-{} || exit 9; [ -e again ] || { > asleep; sleep 30; }; rmdir lock-{}"
+    script = (
+        "mkdir lock-{} || exit 9; [ -e again ] || { echo $$ > asleep; sleep 30; }; rmdir lock-{}"
+    )
     line = ("--shell", script, ":::", "a")
     killed = started(*line, cwd=tmp_path)
-    until((tmp_path / "asleep").exists)
+    until(lambda: lines(tmp_path / "asleep") != [])
     killed.kill()
     killed.communicate(timeout=PATIENCE)
     (tmp_path / "again").touch()
@@ -51,6 +53,8 @@ def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path:
     told = resumed.communicate(timeout=PATIENCE)
     assert RunExit.DONE == resumed.returncode, told
     assert "1 commands of the run that was killed are still at work" in told[1]
+    (orphan,) = lines(tmp_path / "asleep")
+    assert not is_at_work(int(orphan))
 
 
 def test_the_first_signal_lets_what_runs_end(tmp_path: Path) -> None:

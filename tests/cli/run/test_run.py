@@ -1,18 +1,22 @@
 """`millpond run` with real commands: what runs, what is printed, what is kept, how it ends."""
 
+import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.run.running import lines
+from tests.cli.run.running import is_at_work, lines
 
 from millpond.cli import main as command
 from millpond.cli.exits import Exit
+from millpond.cli.run.course import Course
 from millpond.cli.run.exits import RunExit
+from millpond.runtime.worker import Worker
 
 Run = Callable[..., int]
 
@@ -180,6 +184,27 @@ def test_a_run_halts_when_it_is_told_to(run: Run, capfd: pytest.CaptureFixture[s
     Path("log2").touch()
     assert RunExit.FAILED == run("--resume", *line)
     assert "2 of 3 done, 1 failed" in capfd.readouterr().err
+
+
+def test_a_command_that_was_killed_with_all_others_has_not_failed(
+    run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is seen to have ended before the worker gives it back."""
+    stop = Course._stop
+
+    async def late(self: Course, worker: Worker) -> None:
+        (process,) = self.processes.live
+        self.interrupts.killing = True
+        self.processes.signal_all(signal.SIGTERM)
+        while is_at_work(process):  # noqa: ASYNC110 - nobody tells when a child is reaped
+            await asyncio.sleep(0.001)
+        self.hard.set()
+        await stop(self, worker)
+
+    monkeypatch.setattr(Course, "_stop", late)
+    script = "[ {} = a ] || sleep 30"
+    assert RunExit.DONE == run("-j2", "--halt", "soon,success=1", "--shell", script, ":::", *"ba")
+    assert "1 of 2 done, 1 left" in capfd.readouterr().err
 
 
 def test_a_resumed_run_does_only_what_is_not_done(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -283,8 +282,6 @@ class Course:
         self.halted = True
         self.soft.set()
         if now:
-            self.interrupts.killing = True
-            self.processes.signal_all(signal.SIGTERM)
             self.hard.set()
 
     def _asked_to_stop(self, count: int) -> None:
