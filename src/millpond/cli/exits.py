@@ -25,7 +25,6 @@ class Exit(IntEnum):
     STORE = 4, "the store could not be opened, or refused what the application declares"
     FORCED = 5, "a second signal cut the drain short; what ran was given back"
     LOST = 6, "it left without telling the store of all it held: that is found by its lease"
-    NOTHING = 7, "no such pool or task, or one that this cannot be done to; the rest was done"
     INTERRUPTED = 130, "Ctrl-C before it began"
 
 

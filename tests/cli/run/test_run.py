@@ -14,8 +14,10 @@ from tests.cli.run.running import is_at_work, lines
 
 from millpond.cli import main as command
 from millpond.cli.exits import Exit
-from millpond.cli.run.course import Course
+from millpond.cli.run.course import KEEP, Course
 from millpond.cli.run.exits import RunExit
+from millpond.cli.run.place import Place
+from millpond.cli.run.show import opened
 from millpond.runtime.worker import Worker
 
 Run = Callable[..., int]
@@ -92,12 +94,19 @@ def test_what_was_written_is_kept(run: Run, capfd: pytest.CaptureFixture[str]) -
     )
     assert RunExit.DONE == run("--failed")
     assert "#2 exit 3  3: err 3\n" == capfd.readouterr().out
-    assert Exit.NOTHING == run("--show", "9")
+    assert RunExit.NOTHING == run("--show", "9")
     assert RunExit.DONE == run("--list", "--json")
     listed = json.loads(capfd.readouterr().out)
     assert (1, 1, 0, False) == tuple(
         listed[name] for name in ("completed", "failed", "left", "running")
     )
+
+
+def test_what_is_kept_is_not_removed_by_looking_at_it(run: Run) -> None:
+    """Whoever opens a store keeps it tidy, and would remove after an hour what is done."""
+    assert RunExit.DONE == run("-q", "--store", "x.db", "true", ":::", "a")
+    assert KEEP == opened(Place(Path("x.db").absolute())).keep
+    assert 365 * 86_400 < min(KEEP.completed, KEEP.failed, KEEP.keys)
 
 
 def test_much_output_is_kept_whole_too(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +270,20 @@ def test_a_dry_run_tells_what_would_be_run(run: Run, capfd: pytest.CaptureFixtur
     assert RunExit.DONE == run("--dry-run", "mv", "{}", "{.}.png", ":::", "a b.jpg", "c")
     assert "mv 'a b.jpg' 'a b.png'\nmv c c.png\n" == capfd.readouterr().out
     assert not Path(os.environ["XDG_STATE_HOME"]).exists()
+
+
+def test_a_dry_run_of_what_is_left_leaves_out_what_has_ended(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is run, and nothing is stored."""
+    line = ("test", "{}", "=", "a", ":::")
+    assert RunExit.FAILED == run("-q", "-j1", "--halt", "soon,fail=1", *line, "a", "b", "c")
+    assert RunExit.DONE == run("--dry-run", "--resume", *line, "b", "d", "a", "a")
+    told = capfd.readouterr().out.splitlines()
+    assert ["test d = a", "test a = a"] == told[-2:]
+    assert "test c = a" in told or 2 == len(told), "c may have run beside b"
+    assert RunExit.DONE == run("--dry-run", "--resume", *line, "b", "d", "a", "a")
+    assert told == capfd.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(

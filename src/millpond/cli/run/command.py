@@ -9,9 +9,11 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.cli.plain import plain
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.parser import parser
 from millpond.cli.run.template import Template, Text
@@ -102,19 +104,23 @@ def _items(
 
 async def _look(options: argparse.Namespace) -> int:
     from millpond.cli.run import show  # noqa: PLC0415 - what runs commands needs nothing of it
-    from millpond.cli.run.place import all_runs, chosen  # noqa: PLC0415
+    from millpond.cli.run.place import NothingThere, all_runs, chosen  # noqa: PLC0415
 
-    if options.list:
-        places = [chosen(options.store)] if options.store is not None else all_runs()
-        return await show.list_runs(places, as_json=options.json)
-    place = _place_to_look_at(options)
-    if options.failed:
-        return await show.show_failed(place, as_json=options.json)
-    return await show.show_item(place, options.show, as_json=options.json)
+    try:
+        if options.list:
+            places = [chosen(options.store)] if options.store is not None else all_runs()
+            return await show.list_runs(places, as_json=options.json)
+        place = _place_to_look_at(options)
+        if options.failed:
+            return await show.show_failed(place, as_json=options.json)
+        return await show.show_item(place, options.show, as_json=options.json)
+    except NothingThere as nothing:
+        sys.stderr.write(f"millpond run: {plain(str(nothing))}\n")
+        return RunExit.NOTHING
 
 
 def _place_to_look_at(options: argparse.Namespace) -> Place:
-    from millpond.cli.run.place import About, all_runs, chosen, latest  # noqa: PLC0415
+    from millpond.cli.run.place import About, NothingThere, all_runs, chosen, latest  # noqa: PLC0415
 
     if options.store is not None:
         return chosen(options.store)
@@ -123,11 +129,11 @@ def _place_to_look_at(options: argparse.Namespace) -> Place:
         place = latest(about)
         if place is None:
             told = f"no run of {shlex.join(options.command)} from this folder is kept"
-            raise Refusal(Exit.NOTHING, told)
+            raise NothingThere(told)
         return place
     places = all_runs()
     if not places:
-        raise Refusal(Exit.NOTHING, "no run is kept")
+        raise NothingThere("no run is kept")
     return places[-1]
 
 
@@ -137,13 +143,38 @@ async def _dry_run(
     given: list[str] | None,
     file: str | None,
 ) -> int:
-    number = 0
+    left, known, number = await _known(template, options)
+    for at, item in left:
+        _print_command(template, item, at)
     async for items in _items(options, given, file):
         for item in items:
+            if known[item]:
+                known[item] -= 1
+                continue
             number += 1
-            told = os.fsencode(template.shown(item, number)) + b"\n"
-            os.write(1, told)
+            _print_command(template, item, number)
     return RunExit.DONE
+
+
+async def _known(
+    template: Template, options: argparse.Namespace
+) -> tuple[list[tuple[int, str]], Counter[str], int]:
+    """Return what a resumed run would begin with, which items it has, and their last number."""
+    from millpond.cli.run.place import About, chosen, latest  # noqa: PLC0415
+    from millpond.cli.run.show import unfinished  # noqa: PLC0415
+
+    if not (options.resume or options.resume_failed):
+        return [], Counter(), 0
+    about = About.of(template)
+    place = latest(about) if options.store is None else chosen(options.store)
+    if place is None or place.about() is None:
+        return [], Counter(), 0
+    left, known = await unfinished(place)
+    return left, known, known.total()
+
+
+def _print_command(template: Template, item: str, number: int) -> None:
+    os.write(1, os.fsencode(template.shown(item, number)) + b"\n")
 
 
 def _run(

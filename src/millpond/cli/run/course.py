@@ -48,6 +48,9 @@ FUNCTION = "command"
 KEPT_FOR = 10 * 365 * 86_400.0
 """Seconds for which a run keeps what became of its items: until it is removed itself."""
 
+KEEP = Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0)
+"""For whoever opens the store of a run: one that keeps less may remove what is older."""
+
 LEASE = 3_600.0
 """Seconds for which its leases hold. Nobody else is at a run, and one that was killed is known by
 its lock, so this is only how long a machine may sleep, or `millpond run` be stopped by Ctrl-Z."""
@@ -96,7 +99,7 @@ class Course:
         mp = self.mp = Millpond(
             place.url,
             work=False,
-            keep=Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0),
+            keep=KEEP,
             lease=LEASE,
             durability="normal",
         )

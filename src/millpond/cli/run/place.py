@@ -35,6 +35,10 @@ KEPT_OF_A_COMMAND = 20
 """How many runs of one command are kept there."""
 
 
+class NothingThere(Exception):
+    """There is no such run, or no such item in it."""
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is of; a run can only be resumed with the same."""
 

@@ -7,18 +7,18 @@ import re
 import shlex
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millpond.cli.exits import Exit, Refusal
 from millpond.cli.plain import plain
-from millpond.cli.run.course import POOL, stored
+from millpond.cli.run.course import KEEP, POOL, stored
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.items import unpacked
 from millpond.cli.run.output import Ran, files_of, signal_name
-from millpond.cli.run.place import About, Place, described
+from millpond.cli.run.place import About, NothingThere, Place, described
 from millpond.cli.run.printer import write
 from millpond.core.errors import MillpondError
 from millpond.core.lifecycle import Status
@@ -75,7 +75,7 @@ async def show_item(place: Place, which: str, *, as_json: bool) -> RunExit:
             else:
                 _print_output(task, place.outputs, alone=which != "all")
     if not count and which != "all":
-        raise Refusal(Exit.NOTHING, f"no item {which!r} in {place.file}; {WHICH}")
+        raise NothingThere(f"no item {which!r} in {place.file}; {WHICH}")
     return RunExit.DONE
 
 
@@ -134,8 +134,8 @@ async def _run_of(place: Place, about: About) -> ShownRun:
 def opened(place: Place) -> Millpond:
     """Return the store of a run, in which nothing is declared: looking must not change it."""
     if not place.file.exists():
-        raise Refusal(Exit.NOTHING, f"no run is kept at {place.file}")
-    return Millpond(place.url, work=False, durability="normal")
+        raise NothingThere(f"no run is kept at {place.file}")
+    return Millpond(place.url, work=False, keep=KEEP, durability="normal")
 
 
 def item_of(task: Task) -> str:
@@ -237,3 +237,15 @@ def _print_json(value: msgspec.Struct) -> None:
 
 def _print(line: str) -> None:
     write(1, plain(line).encode("utf-8", "backslashreplace") + b"\n")
+
+
+async def unfinished(place: Place) -> tuple[list[tuple[int, str]], Counter[str]]:
+    """Return the items of a run that have not ended, with their numbers, and all that it has."""
+    left: list[tuple[int, str]] = []
+    known: Counter[str] = Counter()
+    async with opened(place) as mp:
+        async for task in stored(mp):
+            known[item_of(task)] += 1
+            if not task.status.terminal:
+                left.append((task.sequence, item_of(task)))
+    return left, known
