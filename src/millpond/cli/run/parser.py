@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
         prog="millpond run",
         usage=USAGE,
         description="Run a command for each item, many at a time, and keep what became of each: "
-        "xargs that can be killed. Items are lines of the standard input, or are given by -a or "
-        "behind `:::`.",
+        "an xargs\nthat can be killed. Items are lines of the standard input, or are given by -a "
+        "or behind `:::`.",
         epilog=f"{REPLACED}\n\n{SIGNALS}\n\nexit codes:\n{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -154,7 +154,11 @@ def state_folder() -> Path:
     """Return the folder of all runs that were given no place."""
     given = os.environ.get("XDG_STATE_HOME", "")
     # A relative one is to be ignored, says the convention.
-    base = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
+    try:
+        base = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError:
+        message = "you have no home folder to keep runs in: give --store, or set XDG_STATE_HOME"
+        raise Refusal(Exit.STORE, message) from None
     return base / "millpond" / "run"
 
 
@@ -171,10 +175,10 @@ def _stamp(folder: Path) -> str:
 
 
 def fresh(about: About) -> Place:
-    """Return the place of a new run in the state folder, and clear out old ones."""
+    """Return the place of a new run in the state folder."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(about.started_at))
-    part = f"{about.started_at % 1:.6f}".removeprefix("0.")
-    return Place(state_folder() / f"{about.digest}-{stamp}.{part}-{os.getpid()}" / FILE)
+    part = int(about.started_at % 1 * 1_000_000)
+    return Place(state_folder() / f"{about.digest}-{stamp}.{part:06}-{os.getpid()}" / FILE)
 
 
 def latest(about: About) -> Place | None:
