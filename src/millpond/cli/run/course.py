@@ -309,7 +309,8 @@ class Course:
         if tally.failed:
             await self._name_failed()
         if tally.left or tally.reading:
-            self.tell("`millpond run --resume` and the same command go on with what is left")
+            again = "; give it the items again, for not all were read" if tally.reading else ""
+            self.tell(f"`millpond run --resume` and the same command go on with the rest{again}")
 
     async def _name_failed(self) -> None:
         from millpond.cli.run.show import failed_line  # noqa: PLC0415 - rarely needed
