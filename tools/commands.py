@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from millpond.cli import doctor, run, worker
 from millpond.cli.exits import Exit
 from millpond.cli.main import COMMANDS
+from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
 from millpond.cli.run.exits import RunExit
-from millpond.cli.run.parser import SIGNALS as SIGNALS_OF_A_RUN
 from millpond.cli.run.template import MEANINGS
 from millpond.demo import __main__ as demo
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.plain import plain
+from millpond.cli.run.arguments import parser
 from millpond.cli.run.exits import RunExit
-from millpond.cli.run.parser import parser
 from millpond.cli.run.template import Template, Text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millpond.cli.run.place import About, Place
 
 
-def main(arguments: Sequence[str], _command: str = "run") -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run commands, or show what became of those that ran."""
     options, given, files = _parsed(arguments)
     try:
