@@ -49,7 +49,7 @@ KEPT_FOR = 10 * 365 * 86_400.0
 """Seconds for which a run keeps what became of its items: until it is removed itself."""
 
 KEEP = Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0)
-"""For whoever opens the store of a run: one that keeps less may remove what is older."""
+"""What is kept for how long; no word of what happened, of which nothing here would be read."""
 
 LEASE = 3_600.0
 """Seconds for which its leases hold. Nobody else is at a run, and one that was killed is known by
