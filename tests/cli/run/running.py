@@ -11,12 +11,14 @@ PATIENCE = 30.0
 """Seconds for anything that is waited for: a machine that does much else is slow."""
 
 
-def started(*arguments: str, cwd: Path, items: str = "") -> "subprocess.Popen[str]":
+def started(
+    *arguments: str, cwd: Path, items: str = "", stdout: int = subprocess.PIPE
+) -> "subprocess.Popen[str]":
     """Start `millpond run` in a process of its own, in a folder where its runs are kept, too."""
     process = subprocess.Popen(
         [sys.executable, "-m", "millpond", "run", *arguments],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,

@@ -1,5 +1,6 @@
 """`millpond run` in a process that is killed, interrupted, or talks to nobody."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 from tests.cli.run.running import PATIENCE, is_at_work, lines, started, until
 
 from millpond.cli.run.exits import RunExit
+from millpond.core.control import Purge
+from millpond.pool.millpond import Millpond
 
 ITEMS = [str(number) for number in range(300)]
 
@@ -123,3 +126,33 @@ def test_two_are_never_at_one_run(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     first.communicate(timeout=PATIENCE)
     assert RunExit.DONE == first.returncode
+
+
+def test_output_that_cannot_be_written_is_not_lost_in_silence(tmp_path: Path) -> None:
+    """A full disk ends the run; what was done is kept."""
+    with Path("/dev/full").open("w") as full:
+        run = started("-j1", "echo", cwd=tmp_path, items="a\nb\nc", stdout=full.fileno())
+        told = run.communicate(timeout=PATIENCE)
+    assert RunExit.BROKE == run.returncode, told
+    assert "the output cannot be written: No space left on device" in told[1]
+    shown = started("--show", "1", cwd=tmp_path)
+    assert "a\n" == shown.communicate(timeout=PATIENCE)[0]
+
+
+def test_what_others_cancel_is_not_waited_for(tmp_path: Path) -> None:
+    """Its store is one as any other: another process may purge it."""
+    script = "> at-{}; until [ -e go ]; do sleep 0.01; done"
+    run = started("-j1", "--store", "x.db", "--shell", script, ":::", *"abc", cwd=tmp_path)
+    until((tmp_path / "at-a").exists)
+    purged = asyncio.run(_purge(tmp_path / "x.db"))
+    (tmp_path / "go").touch()
+    told = run.communicate(timeout=PATIENCE)
+    assert 1 <= purged <= 2
+    assert f"{3 - purged} of 3 done, {purged} cancelled" in told[1]
+    assert RunExit.DONE == run.returncode
+
+
+async def _purge(file: Path) -> int:
+    mp = Millpond(f"sqlite:///{file}", work=False)
+    async with mp:
+        return (await mp.runtime.order(Purge("run", None))).count

@@ -71,7 +71,8 @@ def test_old_runs_are_cleared_out_but_for_those_at_work(state: Path) -> None:
 def test_nobody_else_can_read_what_is_kept(state: Path) -> None:
     """Commands and output may be secret."""
     place = made("x", 0.0)
-    assert 0o700 == place.folder.stat().st_mode & 0o777
+    for folder in (place.file.parent, place.folder, place.outputs):
+        assert 0o700 == folder.stat().st_mode & 0o777
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

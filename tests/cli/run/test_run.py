@@ -14,10 +14,8 @@ from tests.cli.run.running import is_at_work, lines
 
 from millpond.cli import main as command
 from millpond.cli.exits import Exit
-from millpond.cli.run.course import KEEP, KEPT_FOR, Course
+from millpond.cli.run.course import Course
 from millpond.cli.run.exits import RunExit
-from millpond.cli.run.place import Place
-from millpond.cli.run.show import opened
 from millpond.runtime.worker import Worker
 
 Run = Callable[..., int]
@@ -100,13 +98,6 @@ def test_what_was_written_is_kept(run: Run, capfd: pytest.CaptureFixture[str]) -
     assert (1, 1, 0, False) == tuple(
         listed[name] for name in ("completed", "failed", "left", "running")
     )
-
-
-def test_what_is_kept_is_not_removed_by_looking_at_it(run: Run) -> None:
-    """Whoever opens a store keeps it tidy, and would remove after an hour what is done."""
-    assert RunExit.DONE == run("-q", "--store", "x.db", "true", ":::", "a")
-    assert KEEP == opened(Place(Path("x.db").absolute())).keep
-    assert {KEPT_FOR} == {KEEP.completed, KEEP.failed, KEEP.keys}
 
 
 def test_much_output_is_kept_whole_too(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

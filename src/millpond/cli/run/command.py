@@ -209,10 +209,11 @@ def _run(
         verbose=options.verbose,
         redo_failed=options.resume_failed,
     )
+    source = _items(options, given, file)
     where = _place(place.About.of(template), options)
     collector.let_it_rest()
     try:
-        return asyncio.run(run(where, template, wanted, _items(options, given, file)))
+        return asyncio.run(run(where, template, wanted, source))
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from error
     finally:

@@ -19,7 +19,7 @@ from millpond.cli.run.exits import OF_A_SIGNAL, RunExit
 from millpond.cli.run.items import Known, packed, unpacked
 from millpond.cli.run.orphans import Ledger
 from millpond.cli.run.output import Ran
-from millpond.cli.run.printer import Printer, Reader
+from millpond.cli.run.printer import Printer
 from millpond.cli.run.process import Processes
 from millpond.cli.run.progress import DRAW_EVERY, Line, Tally, summary
 from millpond.cli.run.signals import Interrupts
@@ -49,7 +49,7 @@ KEPT_FOR = 10 * 365 * 86_400.0
 """Seconds for which a run keeps what became of its items: until it is removed itself."""
 
 KEEP = Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0)
-"""For whoever opens the store of a run: one that keeps less may remove what is older."""
+"""What is kept for how long; no word of what happened, of which nothing here would be read."""
 
 LEASE = 3_600.0
 """Seconds for which its leases hold. Nobody else is at a run, and one that was killed is known by
@@ -93,8 +93,8 @@ class Course:
         """What runs is to be killed."""
         self.halted = False
         self._failed_before = 0
-        self.unread = False
-        """Nobody reads the output any more."""
+        self.unwritten: OSError | None = None
+        """Why output cannot be written any more: nobody reads it, or the disk is full."""
         self._began = time.monotonic()
         mp = self.mp = Millpond(
             place.url,
@@ -155,14 +155,18 @@ class Course:
             failed = [task.new.id async for task in stored(self.mp, Status.FAILED)]
             for first in range(0, len(failed), 1_000):
                 await self.pool.redrive(failed[first : first + 1_000])
+        await self._count()
+        self.tally.before, self._failed_before = self.tally.ended, self.tally.failed
+        if self.wanted.in_order:
+            await self._expect_unfinished()
+
+    async def _count(self) -> None:
+        """Count what the store has. An item that failed and was tried again counts once."""
         tally, view = self.tally, await self.pool.snapshot()
         tally.completed = view.completed
         tally.failed = sum([1 async for _ in stored(self.mp, Status.FAILED)])
         tally.cancelled = sum([1 async for _ in stored(self.mp, Status.CANCELLED)])
-        tally.before, self._failed_before = tally.ended, tally.failed
         tally.total = tally.ended + view.queued + view.running
-        if self.wanted.in_order:
-            await self._expect_unfinished()
 
     async def _expect_unfinished(self) -> None:
         unfinished = {
@@ -200,6 +204,7 @@ class Course:
             return
         view = await self.mp.runtime.view.pool(POOL, measured=False)
         if view is not None and not (view.queued + view.running):
+            await self._count()
             self.over.set()
 
     async def _stop(self, worker: Worker) -> None:
@@ -264,8 +269,8 @@ class Course:
                 return
         try:
             self.printer.ended(task, item, ended)
-        except Reader:
-            self.unread = True
+        except OSError as error:
+            self.unwritten = error
             self.soft.set()
         self._check()
 
@@ -295,8 +300,8 @@ class Course:
     def _print_the_rest(self) -> None:
         try:
             self.printer.flush()
-        except Reader:
-            self.unread = True
+        except OSError as error:
+            self.unwritten = error
 
     # The end
 
@@ -337,8 +342,11 @@ class Course:
         unfinished = self.tally.left > 0 or self.tally.reading
         if first is not None and unfinished:
             return OF_A_SIGNAL[first]
-        if self.unread:
+        if isinstance(self.unwritten, BrokenPipeError):
             return RunExit.PIPE
+        if self.unwritten is not None:
+            self.tell(f"the output cannot be written: {self.unwritten.strerror}; --show has it all")
+            return RunExit.BROKE
         if unfinished and not self.halted:
             self.tell("the worker ended by itself; --resume goes on")
             return RunExit.BROKE

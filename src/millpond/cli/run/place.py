@@ -107,10 +107,11 @@ class Place:
             raise Refusal(Exit.STORE, message) from None
 
     def make(self, about: About) -> None:
-        """Make a new run here, for nobody else to read."""
+        """Make a new run here; what is made for it is for nobody else to read."""
         try:
-            self.outputs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.folder.chmod(0o700)
+            # Each by itself: the parents that mkdir makes on its way are for all to read.
+            for folder in (self.file.parent, self.folder, self.outputs):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.folder / "about.json").write_bytes(msgspec.json.encode(about))
         except OSError as error:
             message = f"no run can be kept at {self.file}: {error.strerror}"

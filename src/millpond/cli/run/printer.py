@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
-class Reader(Exception):
-    """Nobody reads the standard output any more."""
-
-
 class Printer:
-    """Writes output to the standard streams of this process."""
+    """Writes output to the standard streams of this process; OSError if it cannot."""
 
     def __init__(
         self, *, in_order: bool, tag: bool, before: Callable[[], None] = lambda: None
@@ -67,11 +64,8 @@ class Printer:
             return
         self._before()
         mark = os.fsencode(item) + b"\t" if self._tag else b""
-        try:
-            write(1, ended.out, mark)
-            write(2, ended.err, mark)
-        except BrokenPipeError:
-            raise Reader from None
+        write(1, ended.out, mark)
+        write(2, ended.err, mark)
 
 
 def write(descriptor: int, output: bytes | Path, mark: bytes = b"") -> None:
@@ -97,4 +91,8 @@ def _marked(output: bytes, mark: bytes) -> bytes:
 
 def _write(descriptor: int, data: bytes) -> None:
     while data:
-        data = data[os.write(descriptor, data) :]
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            # Somebody who has the same terminal or pipe does not wait; we do.
+            select.select([], [descriptor], [])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from millpond.cli.plain import plain
-from millpond.cli.run.course import KEEP, POOL, stored
+from millpond.cli.run.course import POOL, stored
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.items import unpacked
 from millpond.cli.run.output import Ran, files_of, signal_name
@@ -135,7 +135,7 @@ def opened(place: Place) -> Millpond:
     """Return the store of a run, in which nothing is declared: looking must not change it."""
     if not place.file.exists():
         raise NothingThere(f"no run is kept at {place.file}")
-    return Millpond(place.url, work=False, keep=KEEP, durability="normal")
+    return Millpond(place.url, work=False, durability="normal")
 
 
 def item_of(task: Task) -> str:
