@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millpond import Millpond, Retry, fair_round_robin
+from millpond import GiveUp, Millpond, Outcome, Retry, fair_round_robin
 from millpond.cli import main as command
 
 EVIL = "\x1b[2J\x9b31m\u202e\r"
@@ -73,6 +73,10 @@ def app(url: str) -> Millpond:
     async def review(number: int, tenant: str) -> int:
         return number
 
+    @mp.task
+    async def notify(outcome: Outcome, whom: str) -> None:
+        raise GiveUp(f"{whom} does not answer")
+
     @hooks.task(key="key")
     async def hook(key: str) -> None:
         pass
@@ -87,6 +91,8 @@ async def filled(mp: Millpond) -> None:
     async with mp:
         await mail.submit_many(send.each(["ada", "bad1", "bob", f"bad{EVIL}"]))
         await hooks.submit_many(hook.each("abcd"))
+        notify = mp.tasks["notify"].bind(whom="ops")
+        await mail.submit(send.bind("cleo"), on_complete=notify)
         async with mp.worker(pools=["mail"]):
             await mail.drain()
         await reviews.submit_many(review.bind(n, "acme" if n % 3 else "bolt") for n in range(6))

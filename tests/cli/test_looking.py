@@ -13,7 +13,7 @@ POOL_KEYS = {
     *("parked", "claimed", "kept", "completed", "failed", "cancelled", "rejected"),
     *("max_concurrent", "declared_max_concurrent", "max_per_key", "queue", "on_full", "bound"),
     *("lanes", "ordered", "oldest_queued_age", "waits", "run_times", "stale_settles", "revision"),
-    "created_at",
+    *("created_at", "callbacks"),
 }
 TASK_KEYS = {
     *("id", "pool", "function", "status", "state", "key", "labels", "lane", "priority", "seq"),
@@ -35,7 +35,7 @@ def test_pools_as_json(millpond: Call) -> None:
     hooks, mail, reviews = answer.json
     assert [POOL_KEYS] * 3 == [set(pool) for pool in answer.json]
     assert ("hooks", "mail", "reviews") == tuple(pool["name"] for pool in answer.json)
-    assert (2, 2, "idle") == (mail["completed"], mail["failed"], mail["state"])
+    assert (3, 2, "idle") == (mail["completed"], mail["failed"], mail["state"])
     assert (7, 1, "waiting") == (reviews["queued"], reviews["scheduled"], reviews["state"])
     assert {"p50", "p90", "p99", "samples"} == set(mail["waits"])
     assert 2 == hooks["lanes"]
@@ -90,8 +90,8 @@ def test_tasks_as_json(millpond: Call) -> None:
 def test_every_page_has_other_tasks_and_all_of_them_have_all(millpond: Call) -> None:
     """Page by page, from pool to pool, whatever the size of a page."""
     everything = millpond("tasks", "--ids").out.split()
-    assert 15 == len(set(everything)) == len(everything)
-    for size in (1, 4, 15, 50):
+    assert 16 == len(set(everything)) == len(everything)
+    for size in (1, 4, 16, 50):
         read: list[str] = []
         place: str | None = None
         while True:
@@ -109,15 +109,15 @@ def test_a_page_says_how_to_see_the_next(millpond: Call) -> None:
     answer = millpond("tasks", "--limit", 2)
     assert 2 == len(answer.rows)
     assert "more: --after 2:hooks\n" == answer.err
-    assert "" == millpond("tasks", "--limit", 15).err
+    assert "" == millpond("tasks", "--limit", 16).err
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--pool", "mail"), 4),
-        (("--pool", "mail", "--pool", "hooks"), 8),
-        (("--status", "completed"), 2),
+        (("--pool", "mail"), 5),
+        (("--pool", "mail", "--pool", "hooks"), 9),
+        (("--status", "completed"), 3),
         (("--status", "failed"), 2),
         (("--status", "queued"), 11),
         (("--status", "scheduled"), 1),
@@ -126,9 +126,11 @@ def test_a_page_says_how_to_see_the_next(millpond: Call) -> None:
         (("--key", "acme"), 5),
         (("--key", "acme", "--status", "scheduled"), 1),
         (("--pool", "reviews", "--key", "ada"), 0),
-        (("--newer-than", "1h"), 15),
+        (("--newer-than", "1h"), 16),
         (("--older-than", "1h"), 0),
-        (("--older-than", "0"), 15),
+        (("--older-than", "0"), 16),
+        (("--callbacks",), 1),
+        (("--callbacks", "--pool", "hooks"), 0),
     ],
 )
 def test_tasks_are_chosen(millpond: Call, options: tuple[str, ...], expected: int) -> None:
@@ -146,7 +148,7 @@ def test_age_is_counted_from_the_submit(millpond: Call, tmp_path: Path) -> None:
         (("--older-than", "1h"), 1),
         (("--older-than", "1h", "--newer-than", "3h"), 1),
         (("--older-than", "3h"), 0),
-        (("--newer-than", "1h"), 14),
+        (("--newer-than", "1h"), 15),
     ):
         assert expected == len(millpond("tasks", "--json", *line).json["tasks"])
 
@@ -247,6 +249,20 @@ def test_dead_tasks(millpond: Call) -> None:
     assert (Exit.CLEAN, 2) == (answer.code, len(answer.rows))
     assert "ValueError: no such address bad1" in answer.out
     assert 0 == len(millpond("dead", "--pool", "reviews", "--json").json["tasks"])
+
+
+def test_callbacks_that_failed_are_not_overlooked(millpond: Call) -> None:
+    """Nobody waits for them: so they are pointed at, and shown when they are asked for."""
+    assert "callbacks failed, too: --callbacks shows them\n" == millpond("dead").err
+    answer = millpond("dead", "--callbacks")
+    assert "" == answer.err
+    (row,) = answer.rows
+    assert ["mail~callbacks", "notify"] == row[1:3]
+    (task,) = millpond("dead", "--callbacks", "--ids").out.split()
+    assert "failed" == millpond("task", task, "--json").json["task"]["status"]
+    assert {"running": 0, "queued": 0, "completed": 0, "failed": 1, "cancelled": 0} == (
+        millpond("pools", "mail", "--json").json[0]["callbacks"]
+    )
 
 
 # What all have in common

@@ -228,6 +228,13 @@ def test_failed_tasks_are_queued_again(millpond: Call) -> None:
     assert "0 tasks of mail queued again\n" == millpond("redrive", "--pool", "mail").out
 
 
+def test_callbacks_are_queued_again(millpond: Call) -> None:
+    """As tasks are, when they are asked for."""
+    line = ("redrive", "--pool", "mail", "--callbacks", "--yes", "--json")
+    assert {"pools": ["mail"], "found": 1, "redriven": 1} == done(millpond(*line))
+    assert 1 == pool(millpond, "mail")["callbacks"]["queued"]
+
+
 def test_cancelled_tasks_are_queued_again(millpond: Call) -> None:
     """When they are asked for."""
     millpond("purge", "reviews", "--yes")

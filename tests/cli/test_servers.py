@@ -33,7 +33,7 @@ def store(filled_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_server_is_looked_at_as_a_file_is(millpond: Call) -> None:
     """Pools, tasks, one of them, and the audit."""
     assert ["hooks", "mail", "reviews"] == [p["name"] for p in millpond("pools", "--json").json]
-    assert 15 == len(millpond("tasks", "--ids").out.split())
+    assert 16 == len(millpond("tasks", "--ids").out.split())
     (task, _) = millpond("dead", "--ids").out.split()
     told = millpond("task", task, "--json").json
     assert ["retry", "fail"] == [run["outcome"] for run in told["attempts"]]
@@ -41,7 +41,7 @@ def test_a_server_is_looked_at_as_a_file_is(millpond: Call) -> None:
         {name: value for name, value in line.items() if name != "position"}
         for line in millpond("audit", "--task", task).lines
     ]
-    assert 15 == len(millpond("audit", "--kind", "submit").lines)
+    assert 17 == len(millpond("audit", "--kind", "submit").lines)
     assert 1 == len(millpond("top", "--json", "--looks", 1).lines)
     assert Exit.CLEAN == millpond("migrate", "--check").code
 

@@ -336,6 +336,7 @@ async def _redrive_all(asked: dict[str, Any]) -> int:
         key=asked["key"],
         older_than=asked["older_than"],
         newer_than=asked["newer_than"],
+        callbacks=asked["callbacks"],
     )
     async with reached(asked["store"], asked["app"]) as here:
         tasks = [task async for task in _ids(here, chosen)]

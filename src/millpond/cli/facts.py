@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 
+_ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 _NUMBERS = ("task", "run", "cause")
 _SECRET = ("token",)
 """Who has the token of a fence could settle in the name of its holder."""
 
 
-def of_pool(view: PoolView, now: float, lanes: Iterable[LaneView] | None = None) -> Facts:
-    """Return what is told of a pool; its lanes too, where they were asked for."""
+def of_pool(
+    view: PoolView,
+    now: float,
+    callbacks: PoolView | None = None,
+    lanes: Iterable[LaneView] | None = None,
+) -> Facts:
+    """Return what is told of a pool and its callbacks; its lanes too, where they were asked for."""
     spec, oldest = view.spec, view.oldest_queued_at
     bound = spec.backpressure
     facts: Facts = {
@@ -60,6 +66,12 @@ def of_pool(view: PoolView, now: float, lanes: Iterable[LaneView] | None = None)
         "revision": view.revision,
         "created_at": view.created_at,
     }
+    if callbacks is not None:
+        facts["callbacks"] = {
+            "running": callbacks.running,
+            "queued": callbacks.queued,
+            **{str(status): callbacks.totals.get(status, 0) for status in _ENDS},
+        }
     if lanes is not None:
         facts["lane_states"] = list(lanes)
     return bare(facts)  # type: ignore[no-any-return]

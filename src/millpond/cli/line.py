@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.exits import OF_AN_OPERATOR, Exit, Refusal
+from millpond.cli.plain import plain
 from millpond.cli.which import APP, STORE
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def confirm(question: str, *, yes: bool) -> None:
         )
     sys.stdout.flush()
     try:
-        agreed = click.confirm(question, err=True)
+        agreed = click.confirm(plain(question), err=True)
     except click.Abort:
         sys.stderr.write("\n")
         agreed = False

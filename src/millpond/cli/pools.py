@@ -40,13 +40,16 @@ def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) ->
 async def read(here: Reached, names: tuple[str, ...], *, lanes: bool) -> list[Facts]:
     """Return what is told of pools."""
     from millpond.cli.facts import of_pool
+    from millpond.core.task import CALLBACKS
 
     told = []
     for name in await here.pools(names):
         now = here.now()
         view = await here.view.pool(name, now=now)
         if view is not None:
-            told.append(of_pool(view, now, await here.view.lanes(name) if lanes else None))
+            callbacks = await here.view.pool(name + CALLBACKS, now=now, measured=False)
+            found = await here.view.lanes(name) if lanes else None
+            told.append(of_pool(view, now, callbacks, found))
     return told
 
 

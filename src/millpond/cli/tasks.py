@@ -117,9 +117,20 @@ def _listed(
             else:
                 size = most or (sys.maxsize if only_ids else AT_ONCE)
                 await listing.one_page(size, as_json=as_json, only_ids=only_ids)
+            if chosen.state == "failed" and not (chosen.callbacks or as_json or only_ids):
+                await _tell_of_callbacks(here, chosen)
         return Exit.CLEAN
 
     return carry_out(show())
+
+
+async def _tell_of_callbacks(here: Reached, chosen: Chosen) -> None:
+    """Say that callbacks failed as well: nobody waits for those."""
+    from millpond.cli.render import note
+
+    async for _ in walk(here, chosen._replace(callbacks=True, after=None)):
+        note("callbacks failed, too: --callbacks shows them")
+        return
 
 
 class Listing:

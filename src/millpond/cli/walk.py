@@ -43,6 +43,8 @@ class Chosen(NamedTuple):
     key: str | None = None
     older_than: float | None = None
     newer_than: float | None = None
+    callbacks: bool = False
+    """Whether the callbacks (on_complete) of the pools are meant, and not their own tasks."""
     after: str | None = None
 
 
@@ -61,6 +63,11 @@ def choosing(*, state: bool = True) -> Callable[[Given], Given]:
             ),
             click.option(
                 "--newer-than", type=DURATION, metavar="AGE", help="Submitted since so long ago."
+            ),
+            click.option(
+                "--callbacks",
+                is_flag=True,
+                help="The callbacks (on_complete) of pools instead of their own tasks.",
             ),
         ]
         if state:
@@ -86,12 +93,14 @@ async def walk(here: Reached, chosen: Chosen) -> AsyncIterator[tuple[Task, str]]
     """Yield tasks with their places: pool by pool, each in the order of its queue."""
     from millpond.cli.facts import view_of
     from millpond.core.lifecycle import Status
+    from millpond.core.task import CALLBACKS
 
     state = chosen.state
     status = Status.QUEUED if state in ("scheduled", "parked") else state and Status(state)
     now = here.now()
     behind, passed = _place(chosen.after)
-    for pool in sorted(await here.pools(chosen.pools)):
+    suffix = CALLBACKS if chosen.callbacks else ""
+    for pool in sorted(name + suffix for name in await here.pools(chosen.pools)):
         if behind is not None and pool < behind:
             continue
         after: int | None = passed if pool == behind else 0
