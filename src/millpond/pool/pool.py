@@ -35,6 +35,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.unit import unit_of
 from millpond.runtime.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
@@ -677,21 +678,7 @@ class Pool:
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:
         """Return the lane or key an order is about."""
-        if lane is not None and key is not None:
-            raise ConfigError("lane", lane, "and key exclude each other")
-        if lane is None and key is not None and self.spec.lanes is not None:
-            raise ConfigError(
-                "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
-            )
-        if lane is None:
-            return None if key is None else check.text("key", key)
-        if not self.spec.strict:
-            raise ConfigError("lane", lane, f"is unknown: pool {self.name!r} has no lanes")
-        name = str(lane)
-        lanes = self.spec.lanes
-        if lanes is not None and name not in map(str, range(lanes)):
-            raise ConfigError("lane", lane, f"must be from 0 to {lanes - 1}")
-        return name
+        return unit_of(self.spec, self.name, lane, key)
 
     # Looking
 

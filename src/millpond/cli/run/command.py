@@ -87,7 +87,7 @@ def _refuse(message: str) -> NoReturn:
 def _items(
     options: argparse.Namespace, given: list[str] | None, file: str | None
 ) -> AsyncIterator[list[str]]:
-    from millpond.cli.run import items  # noqa: PLC0415 - `--help` needs nothing of it
+    from millpond.cli.run import items
 
     if given is not None:
         return items.words(given)
@@ -103,8 +103,8 @@ def _items(
 
 
 async def _look(options: argparse.Namespace) -> int:
-    from millpond.cli.run import show  # noqa: PLC0415 - what runs commands needs nothing of it
-    from millpond.cli.run.place import NothingThere, all_runs, chosen  # noqa: PLC0415
+    from millpond.cli.run import show
+    from millpond.cli.run.place import NothingThere, all_runs, chosen
 
     try:
         if options.list:
@@ -120,7 +120,7 @@ async def _look(options: argparse.Namespace) -> int:
 
 
 def _place_to_look_at(options: argparse.Namespace) -> Place:
-    from millpond.cli.run.place import About, NothingThere, all_runs, chosen, latest  # noqa: PLC0415
+    from millpond.cli.run.place import About, NothingThere, all_runs, chosen, latest
 
     if options.store is not None:
         return chosen(options.store)
@@ -160,8 +160,8 @@ async def _known(
     template: Template, options: argparse.Namespace
 ) -> tuple[list[tuple[int, str]], Counter[str], int]:
     """Return what a resumed run would begin with, which items it has, and their last number."""
-    from millpond.cli.run.place import About, chosen, latest  # noqa: PLC0415
-    from millpond.cli.run.show import unfinished  # noqa: PLC0415
+    from millpond.cli.run.place import About, chosen, latest
+    from millpond.cli.run.show import unfinished
 
     if not (options.resume or options.resume_failed):
         return [], Counter(), 0
@@ -183,11 +183,11 @@ def _run(
     given: list[str] | None,
     file: str | None,
 ) -> int:
-    from millpond.cli import collector  # noqa: PLC0415 - `--help` needs nothing of it
-    from millpond.cli.run import place, process  # noqa: PLC0415
-    from millpond.cli.run.course import run  # noqa: PLC0415
-    from millpond.cli.run.wanted import Wanted  # noqa: PLC0415
-    from millpond.core.errors import MillpondError  # noqa: PLC0415
+    from millpond.cli import collector
+    from millpond.cli.run import place, process
+    from millpond.cli.run.course import run
+    from millpond.cli.run.wanted import Wanted
+    from millpond.core.errors import MillpondError
 
     if template.program is not None and process.found(template.program) is None:
         return _not_there(template.program)
@@ -231,7 +231,7 @@ def _per_key(options: argparse.Namespace) -> int | None:
 
 def _place(about: About, options: argparse.Namespace) -> Place:
     """Return where this run is kept, taken for this process alone."""
-    from millpond.cli.run import orphans, place  # noqa: PLC0415
+    from millpond.cli.run import orphans, place
 
     again = options.resume or options.resume_failed
     if options.store is not None:
@@ -257,7 +257,7 @@ def _place(about: About, options: argparse.Namespace) -> Place:
 
 
 def _check_store(where: Place, about: About, *, again: bool) -> None:
-    from millpond.cli.run.place import resumed  # noqa: PLC0415
+    from millpond.cli.run.place import resumed
 
     if where.about() is None:
         if where.file.exists():

@@ -318,7 +318,7 @@ class Course:
             self.tell(f"`millpond run --resume` and the same command go on with the rest{again}")
 
     async def _name_failed(self) -> None:
-        from millpond.cli.run.show import failed_line  # noqa: PLC0415 - rarely needed
+        from millpond.cli.run.show import failed_line
 
         count = 0
         async for task in stored(self.mp, Status.FAILED):

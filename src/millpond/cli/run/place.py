@@ -82,7 +82,7 @@ class Place:
     @property
     def url(self) -> str:
         """The store as Millpond names it."""
-        from urllib.parse import quote  # noqa: PLC0415 - `--help` needs nothing of it
+        from urllib.parse import quote
 
         return f"sqlite:///{quote(str(self.file))}"
 
@@ -209,7 +209,7 @@ def chosen(path: str) -> Place:
     if "://" in path and not path.startswith("sqlite:///"):
         message = "--store: a run is kept in a SQLite file; give its path"
         raise Refusal(Exit.USAGE, message)
-    from millpond.store.sqlite.url import path_of  # noqa: PLC0415 - `--help` needs nothing of it
+    from millpond.store.sqlite.url import path_of
 
     file = path_of(path) if path.startswith("sqlite:///") else Path(path)
     return Place(file.absolute())

@@ -123,6 +123,11 @@ def _noted(noted: Note) -> tuple[Any, ...]:
     )
 
 
+def encoded_number(number: int) -> bytes:
+    """Return what a row that tells of this number holds somewhere, as others may too."""
+    return _pack(number)
+
+
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
     return [
