@@ -43,9 +43,9 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-BENCHES := bulkhead store pools sqlite postgres
+BENCHES := bulkhead store pools sqlite postgres run
 
-bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, sync
+bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, run, sync
 	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
 bench-%: $(BENCH)/ready
