@@ -167,7 +167,8 @@ BEGIN
           FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
     ), changed AS (
         UPDATE millpond_unit AS u SET running = u.running - l.n
-          FROM leaving AS l WHERE u.pool = the_pool AND u.unit = l.key
+          FROM leaving AS l
+         WHERE u.pool = the_pool AND u.unit = l.key AND u.unit = ANY(gone)
         RETURNING u.*, l.n, l.o
     )
     SELECT count(*) AS n, array_agg(unit) FILTER (WHERE running = 0 AND groups = 0) AS idle,
@@ -600,10 +601,13 @@ BEGIN
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
         IF fair THEN
+            -- Which rows are meant is said twice here and below: a planner that takes a table for empty
+            -- joins all of it, and reads ten thousand keys for a few.
             UPDATE millpond_seat AS s
                SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
               FROM unnest(n.shares, n.stays) AS u (share, stays)
-             WHERE s.pool = p.id AND s.share = u.share AND s.owner = '';
+             WHERE s.pool = p.id AND s.share = u.share AND s.owner = ''
+               AND s.share = ANY(n.shares);
             p.resting := p.resting + n.resting;
             p.passed_turn := n.last_turn;
             p.passed_join := n.last_joined;
@@ -626,7 +630,7 @@ BEGIN
                SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
               FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
                       FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
-             WHERE o.pool = p.id AND o.unit = u.unit;
+             WHERE o.pool = p.id AND o.unit = u.unit AND o.unit = ANY(n.units);
             DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
         END IF;
         ids := n.ids;
