@@ -145,7 +145,7 @@ def too_much(few: Seen, many: Seen) -> dict[str, str]:
         table: f"rows {few.rows[table]} -> {many.rows[table]}, "
         f"pages {few.pages[table]} -> {many.pages[table]}"
         for table in many.rows
-        if many.rows[table] > 1.3 * few.rows[table] + 100
+        if many.rows[table] > 2 * few.rows[table] + 100
         # An index of a million rows is a level or two deeper.
         or many.pages[table] > 3 * few.pages[table] + 200
     }
