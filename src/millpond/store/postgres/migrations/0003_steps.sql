@@ -59,7 +59,8 @@ END $$;
 
 -- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
 --
--- A list of one value holds it for every task; no keys = none has one.
+-- A list of one value holds it for every task; no keys = none has one. Where somebody could start them,
+-- the message is sent with the commit.
 CREATE FUNCTION millpond_take(
     lock_number bigint,
     at double precision,
@@ -69,6 +70,8 @@ CREATE FUNCTION millpond_take(
     plains text[],
     keys text[],
     priorities bigint[],
+    channel text,
+    message text,
     OUT refused text,
     OUT moment double precision,
     OUT last_seq bigint,
@@ -138,6 +141,9 @@ BEGIN
            ready = p.ready + count
      WHERE id = p.id;
     UPDATE millpond_meta SET version = version + 1, latest = moment, records = told + count;
+    IF wakes AND channel IS NOT NULL THEN
+        PERFORM pg_notify(channel, message);
+    END IF;
 END $$;
 
 -- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
