@@ -578,9 +578,10 @@ async def test_a_hint_crosses_from_process_to_process_and_back(
 
 
 async def test_the_message_of_a_submit_may_go_along_with_it(
-    opened: Opening, postgres_url: str
+    opened: Opening, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one after a pause; the others are gathered, as ever."""
+    monkeypatch.setattr(wake_module, "PAUSE", 60.0)
     ear, speaker = await opened("a").listening(), opened("b")
     along = speaker.wakes.along("mail")
     assert along is not None
