@@ -38,6 +38,13 @@ class Ahead:
             return 0
         return spec.prefetch - len(self.held.get(pool, ()))
 
+    def runs_low(self, pool: str) -> bool:
+        """Return whether less than half of what may be held of a pool is held."""
+        spec = self._worker.runtime.declared.get(pool)
+        if spec is None or not spec.prefetch or pool in self._worker.dry:
+            return False
+        return 2 * len(self.held.get(pool, ())) < spec.prefetch
+
     def tasks(self) -> list[int]:
         """Return the tasks of all claims."""
         return [claim.fence.task for claims in self.held.values() for claim in claims]

@@ -81,6 +81,10 @@ class Slot:
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
+                if worker.is_backed_up:
+                    # The store works on what has ended while this goes on.
+                    worker.kick()
+                    await asyncio.sleep(0)
                 # An idle slot must not keep what its last handler returned or raised.
                 del job, value, outcome
             woken = self._wake = worker.loop.create_future()

@@ -53,6 +53,9 @@ log = logging.getLogger("millpond.worker")
 MOST_AT_ONCE = 1000
 """How many tasks one lease asks for, and one settle tells of, at most."""
 
+ENOUGH = 200
+"""How many ended jobs are settled although others could be run first."""
+
 WOKEN_AT_ONCE = 4
 """How many slots are woken for a batch of jobs, and by each job that has to wait."""
 
@@ -113,7 +116,7 @@ class Worker:
         """How many verbs were answered."""
         self.tally = Tally()
         self._watches: dict[str, Watch] = {}
-        self._dry: set[str] = set()
+        self.dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
         self._unknown: set[tuple[str, str]] = set()
         """Pools, and functions in them, of which it was said that they are not known here."""
@@ -231,7 +234,7 @@ class Worker:
         for pool, watch in self._watches.items():
             watch.woken(Wake(pool, 0.0))
             self._due[pool] = None
-        self._dry.clear()
+        self.dry.clear()
         self.kick()
 
     def held(self) -> list[int]:
@@ -312,7 +315,7 @@ class Worker:
         if watch is None or (self.own and not self.runtime.closures):
             return
         watch.woken(wake)
-        self._dry.discard(wake.pool)
+        self.dry.discard(wake.pool)
         self._look_at(wake.pool, watch)
 
     def _look_at(self, pool: str, watch: Watch) -> None:
@@ -332,6 +335,11 @@ class Worker:
     def scheduled(self) -> bool:
         """Whether a turn is to come soon."""
         return self._scheduled
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether so much has ended that a turn should begin, though more could be run."""
+        return len(self._ended) >= ENOUGH and not self._turning and self.runtime.shared
 
     def kick(self) -> None:
         """See to it that a turn comes soon."""
@@ -439,10 +447,13 @@ class Worker:
         now = self.runtime.clock()
         full = self.concurrency is not None and self._taken() >= self.concurrency
         for pool in list(self._due):
-            if full and not pool.endswith(CALLBACKS):
-                continue
-            free = self._free(pool)
+            free = 0 if full and not pool.endswith(CALLBACKS) else self._free(pool)
             if free < 1:
+                if self.ahead.runs_low(pool):
+                    del self._due[pool]
+                    return LeaseAsk(
+                        pool=pool, worker=self.name, want=0, ahead=self.ahead.room(pool)
+                    )
                 continue
             del self._due[pool]
             watch = self._watches[pool]
@@ -529,12 +540,14 @@ class Worker:
             self.give_back_ahead(pool)
         got = len(answer.leased)
         if answer.drained:
-            self._dry.add(pool)
-        elif self._dry:
-            self._dry.discard(pool)
-        self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
+            self.dry.add(pool)
+        elif self.dry:
+            self.dry.discard(pool)
+        if ask.want:
+            self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
         if got >= ask.want:
-            self._due[pool] = None
+            if got or answer.claimed:
+                self._due[pool] = None
         elif answer.next_at is not None:
             self._look_at(pool, self._watches[pool])
         if got:
@@ -708,7 +721,7 @@ class Worker:
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
-        if pool not in self._due and pool not in self._dry and pool in self._watches:
+        if pool not in self._due and pool not in self.dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
 

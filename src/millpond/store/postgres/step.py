@@ -62,6 +62,8 @@ class Stepped(msgspec.Struct, frozen=True):
     give_back: bool
     starting: int
     """How many of the following were started; the others are held ahead."""
+    tokens: list[int] | None
+    """Of the first of them, which were held ahead before."""
     ids: list[int] | None
     places: list[int] | None
     submitted: list[float] | None
@@ -154,7 +156,7 @@ class Step:
         )
 
     def _tasks(self, told: Stepped) -> list[Leased]:
-        pool, token = told.pool, self.token
+        pool, token, begun = told.pool, self.token, told.tokens or ()
         tasks = []
         count = len(told.ids or ())
         for index, (identifier, place, body, submitted_at, due) in enumerate(
@@ -168,7 +170,7 @@ class Step:
             )
         ):
             new = new_of(body, identifier, pool)
-            fence = Fence(identifier, 1, token)
+            fence = Fence(identifier, 1, token if index >= len(begun) else begun[index])
             call = new.call
             if call.function == UNREADABLE:
                 # Its end is told to the verbs: whoever ran it would say the same.

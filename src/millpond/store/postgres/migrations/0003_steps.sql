@@ -214,12 +214,174 @@ BEGIN
     END IF;
 END $$;
 
+-- End some of what is folded, and start successors in their slots: the part of a step that has to sort
+-- things out. Many meet many here, so nothing may be looked for one by one.
+CREATE FUNCTION millpond_end_some(
+    moment double precision,
+    settled bigint[],
+    settled_tokens bigint[],
+    one_result bytea,
+    results bytea[],
+    successors bigint[],
+    successor_tokens bigint[],
+    OUT ended bigint,
+    OUT begun bigint,
+    OUT pool bigint,
+    OUT last_pool bigint,
+    OUT worker text,
+    OUT last_worker text,
+    OUT starts boolean[],
+    OUT ids bigint[],
+    OUT places bigint[],
+    OUT due double precision[],
+    OUT tokens bigint[],
+    OUT keys text[],
+    OUT plain text[],
+    OUT times bytea,
+    OUT timed bigint
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_nestloop = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    WITH said AS MATERIALIZED (
+        SELECT q.id, coalesce(q.token, settled_tokens[1]) AS token, q.successor,
+               coalesce(q.successor_token, successor_tokens[1]) AS successor_token,
+               CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
+          FROM unnest(settled, settled_tokens, results, successors, successor_tokens)
+               WITH ORDINALITY AS q (id, token, result, successor, successor_token, n)
+    ), gone AS (
+        DELETE FROM millpond_lease AS l
+         WHERE l.token = ANY(settled_tokens || successor_tokens) RETURNING l.*
+    ), held AS MATERIALIZED (
+        SELECT l.token, l.pool, l.worker, l.started_at, l.revision, u.claim, u.id, u.place,
+               coalesce(u.rank, l.ranks[1]) AS rank,
+               coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+               coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
+          FROM gone AS l,
+               unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain, l.claims)
+               AS u (id, place, rank, submitted_at, due, key, plain, claim)
+    ), begun AS MATERIALIZED (
+        SELECT h.*, s.n FROM said AS s
+          JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token
+           AND h.claim IS NOT NULL
+    ), ends AS MATERIALIZED (
+        SELECT h.*, s.result, s.n, b.n AS begun_by,
+               CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END AS began_at
+          FROM said AS s
+          JOIN held AS h ON h.id = s.id AND h.token = s.token
+          LEFT JOIN begun AS b ON b.id = h.id
+         WHERE h.claim IS NULL OR b.n < s.n
+    ), stays AS (
+        INSERT INTO millpond_lease
+        SELECT h.token, CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END, h.pool,
+               h.worker, CASE WHEN b.n IS NULL THEN h.revision END,
+               CASE WHEN min(h.claim) FILTER (WHERE b.n IS NULL) IS NOT NULL
+                    THEN array_agg(h.claim ORDER BY h.claim) END,
+               array_agg(h.id ORDER BY h.claim), array_agg(h.place ORDER BY h.claim),
+               array_agg(h.rank ORDER BY h.claim), array_agg(h.submitted_at ORDER BY h.claim),
+               array_agg(h.due ORDER BY h.claim), array_agg(h.key ORDER BY h.claim),
+               array_agg(h.plain ORDER BY h.claim)
+          FROM held AS h LEFT JOIN ends AS o ON o.id = h.id LEFT JOIN begun AS b ON b.id = h.id
+         WHERE o.id IS NULL
+         GROUP BY 1, 2, 3, 4, 5
+    ), stored AS (
+        INSERT INTO millpond_ended
+        SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
+               rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token,
+               began_at, began_at, NULL, 0, 0, NULL, NULL
+          FROM ends
+    ), arrows AS (
+        SELECT pool, worker, false AS start, n, id, place, due, token, key, plain,
+               CASE WHEN begun_by IS NULL
+                    THEN float8send(started_at - due) || float8send(moment - started_at) END
+               AS times
+          FROM ends
+         UNION ALL
+        SELECT pool, worker, true, n, id, place, due, token, key, plain, NULL FROM begun
+         ORDER BY n, start
+    )
+    SELECT count(*) FILTER (WHERE NOT start) AS ended, count(*) FILTER (WHERE start) AS begun,
+           min(pool) AS pool, max(pool) AS last_pool,
+           min(worker) AS worker, max(worker) AS last_worker,
+           array_agg(start) AS starts, array_agg(id) AS ids, array_agg(place) AS places,
+           CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
+           CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
+           AS tokens,
+           CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
+           CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
+           AS plain,
+           string_agg(times, '') AS times, count(times) AS timed
+      INTO ended, begun, pool, last_pool, worker, last_worker, starts, ids, places, due, tokens, keys,
+           plain, times, timed
+      FROM arrows;
+END $$;
+
+-- Start the first tasks that a worker holds ahead of a pool, in the order in which it claimed them.
+CREATE FUNCTION millpond_begin_claims(
+    the_pool bigint,
+    asker text,
+    most bigint,
+    moment double precision,
+    OUT n bigint,
+    OUT ids bigint[],
+    OUT places bigint[],
+    OUT tokens bigint[],
+    OUT submitted_at double precision[],
+    OUT due double precision[],
+    OUT keys text[],
+    OUT plain text[],
+    OUT bodies bytea[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    WITH gone AS (
+        DELETE FROM millpond_lease AS l
+         WHERE l.worker = asker AND l.pool = the_pool AND l.claims IS NOT NULL RETURNING l.*
+    ), held AS MATERIALIZED (
+        SELECT l.token, l.revision, u.claim, u.id, u.place, coalesce(u.rank, l.ranks[1]) AS rank,
+               coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+               coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain,
+               row_number() OVER (ORDER BY u.claim) <= most AS starts
+          FROM gone AS l,
+               unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain, l.claims)
+               AS u (id, place, rank, submitted_at, due, key, plain, claim)
+         ORDER BY u.claim
+    ), stays AS (
+        INSERT INTO millpond_lease
+        SELECT h.token, CASE WHEN h.starts THEN moment ELSE 'infinity' END, the_pool, asker,
+               CASE WHEN NOT h.starts THEN h.revision END,
+               CASE WHEN NOT h.starts THEN array_agg(h.claim) END, array_agg(h.id),
+               array_agg(h.place), array_agg(h.rank), array_agg(h.submitted_at), array_agg(h.due),
+               array_agg(h.key), array_agg(h.plain)
+          FROM held AS h GROUP BY h.token, h.starts, h.revision
+    )
+    SELECT count(*), array_agg(h.id), array_agg(h.place), array_agg(h.token),
+           array_agg(h.submitted_at), array_agg(h.due), array_agg(h.key), array_agg(h.plain),
+           array_agg(t.body)
+      INTO n, ids, places, tokens, submitted_at, due, keys, plain, bodies
+      FROM held AS h
+     CROSS JOIN LATERAL
+           (SELECT o.body FROM millpond_task AS o WHERE o.place = h.place OFFSET 0) AS t
+     WHERE h.starts;
+END $$;
+
 -- Complete plain tasks of one worker; start what it held ahead in the slots they left (`successors`, one
 -- for each or none); let it start the next of a pool, and hold others ahead.
 --
 -- `asked_pool` NULL: it takes none. `at` NULL: the server's clock counts. One token stands for all, and
 -- one result if `results` is NULL. The first `starting` of what is returned are started, the others held
--- ahead. `refused` says why nothing was done; an error of the class MP says the same.
+-- ahead; of the first of them, which were held ahead before, `tokens` are the tokens. `refused` says why nothing was done; an error of the class MP says the same.
 CREATE FUNCTION millpond_step(
     lock_number bigint,
     at double precision,
@@ -244,6 +406,7 @@ CREATE FUNCTION millpond_step(
     OUT next_at double precision,
     OUT give_back boolean,
     OUT starting integer,
+    OUT tokens bigint[],
     OUT ids bigint[],
     OUT places bigint[],
     OUT submitted double precision[],
@@ -260,6 +423,7 @@ DECLARE
     ending constant integer := coalesce(cardinality(settled), 0);
     relayed integer := 0;
     taken integer := 0;
+    beginning integer := 0;  -- of what was held ahead
     claiming integer := 0;
     told bigint;
     claim_number bigint;
@@ -271,6 +435,7 @@ DECLARE
     w record;  -- the worker
     e record;  -- what ends
     n record;  -- what is next
+    b record;  -- what was held ahead
     a_limit bigint;
     slots bigint := 0;
     may_claim bigint := 0;
@@ -310,75 +475,9 @@ BEGIN
               FROM unnest(e.places, e.ranks, e.submitted_at, e.due, results)
                    AS u (place, rank, submitted_at, due, result);
         ELSE
-            WITH said AS MATERIALIZED (
-                SELECT q.id, coalesce(q.token, settled_tokens[1]) AS token, q.successor,
-                       coalesce(q.successor_token, successor_tokens[1]) AS successor_token,
-                       CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
-                  FROM unnest(settled, settled_tokens, results, successors, successor_tokens)
-                       WITH ORDINALITY AS q (id, token, result, successor, successor_token, n)
-            ), gone AS (
-                DELETE FROM millpond_lease AS l
-                 WHERE l.token = ANY(settled_tokens || successor_tokens) RETURNING l.*
-            ), held AS MATERIALIZED (
-                SELECT l.token, l.pool, l.worker, l.started_at, l.revision, u.claim, u.id, u.place,
-                       coalesce(u.rank, l.ranks[1]) AS rank,
-                       coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
-                       coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
-                  FROM gone AS l,
-                       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain, l.claims)
-                       AS u (id, place, rank, submitted_at, due, key, plain, claim)
-            ), begun AS MATERIALIZED (
-                SELECT h.*, s.n FROM said AS s
-                  JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token
-                   AND h.claim IS NOT NULL
-            ), ends AS MATERIALIZED (
-                SELECT h.*, s.result, s.n, b.n AS begun_by,
-                       CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END AS began_at
-                  FROM said AS s
-                  JOIN held AS h ON h.id = s.id AND h.token = s.token
-                  LEFT JOIN begun AS b ON b.id = h.id
-                 WHERE h.claim IS NULL OR b.n < s.n
-            ), stays AS (
-                INSERT INTO millpond_lease
-                SELECT h.token, CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END, h.pool,
-                       h.worker, CASE WHEN b.n IS NULL THEN h.revision END,
-                       CASE WHEN min(h.claim) FILTER (WHERE b.n IS NULL) IS NOT NULL
-                            THEN array_agg(h.claim ORDER BY h.claim) END,
-                       array_agg(h.id ORDER BY h.claim), array_agg(h.place ORDER BY h.claim),
-                       array_agg(h.rank ORDER BY h.claim), array_agg(h.submitted_at ORDER BY h.claim),
-                       array_agg(h.due ORDER BY h.claim), array_agg(h.key ORDER BY h.claim),
-                       array_agg(h.plain ORDER BY h.claim)
-                  FROM held AS h LEFT JOIN ends AS o ON o.id = h.id LEFT JOIN begun AS b ON b.id = h.id
-                 WHERE o.id IS NULL
-                 GROUP BY 1, 2, 3, 4, 5
-            ), stored AS (
-                INSERT INTO millpond_ended
-                SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
-                       rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token,
-                       began_at, began_at, NULL, 0, 0, NULL, NULL
-                  FROM ends
-            ), arrows AS (
-                SELECT pool, worker, false AS start, n, id, place, due, token, key, plain,
-                       CASE WHEN begun_by IS NULL
-                            THEN float8send(started_at - due) || float8send(moment - started_at) END
-                       AS times
-                  FROM ends
-                 UNION ALL
-                SELECT pool, worker, true, n, id, place, due, token, key, plain, NULL FROM begun
-                 ORDER BY n, start
-            )
-            SELECT count(*) FILTER (WHERE NOT start) AS ended, count(*) FILTER (WHERE start) AS begun,
-                   min(pool) AS pool, max(pool) AS last_pool,
-                   min(worker) AS worker, max(worker) AS last_worker,
-                   array_agg(start) AS starts, array_agg(id) AS ids, array_agg(place) AS places,
-                   CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
-                   CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
-                   AS tokens,
-                   CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
-                   CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
-                   AS plain,
-                   string_agg(times, '') AS times, count(times) AS timed
-              INTO e FROM arrows;
+            SELECT * INTO e
+              FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
+                                     successor_tokens);
             settled_tokens := e.tokens;
             relayed := e.begun;
             IF relayed > 0 THEN
@@ -435,9 +534,12 @@ BEGIN
             SELECT coalesce(sum(cardinality(l.ids)), 0) INTO own_claims FROM millpond_lease AS l
              WHERE l.worker = asker AND l.pool = p.id AND l.claims IS NOT NULL;
         END IF;
-        slots := least(want, a_limit - running_now);
+        slots := greatest(least(want, a_limit - running_now), 0);
+        beginning := least(slots, own_claims);
+        slots := slots - beginning;
         IF ahead > 0 AND running_now <= a_limit AND a_limit > 0 THEN
-            may_claim := least(ahead, (p.spec::json ->> 'prefetch')::bigint - own_claims);
+            may_claim := least(ahead, (p.spec::json ->> 'prefetch')::bigint - own_claims
+                                      + beginning);
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
@@ -445,7 +547,6 @@ BEGIN
             WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.tats <> '[]' THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
-            WHEN own_claims > 0 AND slots > 0 THEN 'held ahead'
             WHEN w.ahead - relayed > own_claims AND EXISTS (
                  SELECT 1 FROM millpond_live
                   WHERE worker = asker AND pool = p.id AND claim IS NOT NULL)
@@ -460,7 +561,7 @@ BEGIN
                  SELECT 1 FROM millpond_group
                   WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
             THEN 'owned'
-            WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
+            WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
         END;
         IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
             IF fair THEN
@@ -574,7 +675,8 @@ BEGIN
                 refused := 'unknown function';
             END IF;
         END IF;
-        IF refused IS NULL AND want > 0 AND slots > 0 AND starting = 0 AND p.claimed > relayed THEN
+        IF refused IS NULL AND want > 0 AND slots > 0 AND starting + beginning = 0
+           AND p.claimed > relayed THEN
             refused := 'hungry';
         END IF;
         IF refused IS NOT NULL THEN
@@ -583,8 +685,8 @@ BEGIN
             END IF;
             RETURN;
         END IF;
-        own_claims := own_claims + claiming;
-        give_back := own_claims > 0 AND running_now + starting > a_limit;
+        own_claims := own_claims - beginning + claiming;
+        give_back := own_claims > 0 AND running_now + beginning + starting > a_limit;
     END IF;
 
     IF ending > 0 THEN
@@ -603,6 +705,16 @@ BEGIN
         IF p.measured % 1000 < 2 * ending THEN
             DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured - 2000;
         END IF;
+    END IF;
+    IF beginning > 0 THEN
+        SELECT * INTO b FROM millpond_begin_claims(p.id, asker, beginning, moment);
+        IF b.n <> beginning THEN
+            RAISE EXCEPTION 'claims are not folded' USING ERRCODE = 'MP001';
+        END IF;
+        told := told + beginning;
+        INSERT INTO millpond_audit
+        VALUES (told, beginning, moment, NULL, 'lease', NULL, p.id, asker, b.tokens, b.ids, b.places,
+                b.due, b.keys, b.plain);
     END IF;
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
@@ -679,13 +791,30 @@ BEGIN
             claim_number := claim_number + claiming;
         END IF;
     END IF;
+    IF beginning > 0 THEN
+        -- They come first: they were next before anything that is queued now.
+        tokens := b.tokens;
+        IF taken > 0 THEN
+            submitted := b.submitted_at || CASE WHEN cardinality(submitted) = taken THEN submitted
+                ELSE array_fill(submitted[1], ARRAY[taken]) END;
+            dues := b.due || CASE WHEN cardinality(dues) = taken THEN dues
+                ELSE array_fill(dues[1], ARRAY[taken]) END;
+        ELSE
+            submitted := b.submitted_at;
+            dues := b.due;
+        END IF;
+        ids := b.ids || ids;
+        places := b.places || places;
+        bodies := b.bodies || bodies;
+        starting := starting + beginning;
+    END IF;
     running_now := running_now + starting;
     left_held := left_held + starting;
     processed := coalesce((p.totals::json ->> 'completed')::bigint, 0) + ending
                  + coalesce((p.totals::json ->> 'failed')::bigint, 0);
-    p.claimed := p.claimed - relayed + claiming;
+    p.claimed := p.claimed - relayed - beginning + claiming;
     has_room := running_now < a_limit OR p.claimed < (p.spec::json ->> 'prefetch')::bigint;
-    IF ending + taken > 0 THEN
+    IF ending + taken + beginning > 0 THEN
         UPDATE millpond_pool
            SET live = live_left, running = running_now, claimed = p.claimed,
                joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
@@ -699,8 +828,9 @@ BEGIN
          WHERE id = p.id;
         UPDATE millpond_meta
            SET version = version + 1, latest = moment, records = told, next_claim = claim_number;
-        IF relayed <> claiming THEN
-            UPDATE millpond_worker SET ahead = ahead - relayed + claiming WHERE id = a_worker;
+        IF relayed + beginning <> claiming THEN
+            UPDATE millpond_worker SET ahead = ahead - relayed - beginning + claiming
+             WHERE id = a_worker;
         END IF;
     END IF;
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
@@ -712,7 +842,7 @@ BEGIN
                 SELECT due INTO next_at FROM millpond_live
                  WHERE pool = p.id AND grp = 0 ORDER BY due, place LIMIT 1;
             END IF;
-        ELSIF own_claims > 0 OR (starting = slots AND EXISTS (
+        ELSIF own_claims > 0 OR (starting - beginning = slots AND EXISTS (
                SELECT 1 FROM millpond_live
                 WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1)) THEN
             next_at := moment;
