@@ -16,12 +16,13 @@ from millpond.testing.torture.fleet import Fleet
 from millpond.testing.torture.ledger import Ledger
 from millpond.testing.torture.member import LEDGER, ORDERS
 from millpond.testing.torture.report import Report, report
-from millpond.testing.torture.supervisor import Supervisor, Unfinished
+from millpond.testing.torture.supervisor import Child, Supervisor, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from millpond.pool.millpond import Millpond
+    from millpond.testing.torture.place import Place
     from millpond.testing.torture.plan import Orders
 
 SHORT: dict[str, Any] = {
@@ -35,12 +36,16 @@ SHORT: dict[str, Any] = {
     "poisoned": 1,
     "poison_attempts": 2,
     "patience": 20.0,
+    "called_off": 30,
 }
 """What the suite has time for."""
 
 
-def torture(orders: Orders, *, whole: bool) -> Report:
-    """Torture a fleet as ordered and return what came of it; its files stay in its home."""
+def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Report:
+    """Torture a fleet as ordered and return what came of it; its files stay in its home.
+
+    Only a place that can count is left to idle workers in the end.
+    """
     home = Path(orders.home)
     ledger = Ledger(home / LEDGER)
     try:
@@ -49,6 +54,10 @@ def torture(orders: Orders, *, whole: bool) -> Report:
         orders = msgspec.structs.replace(orders, began=time.monotonic())
         (home / ORDERS).write_bytes(msgspec.json.encode(orders))
         Supervisor(orders, ledger).run(lambda: with_store(orders, ledger, is_idle))
+        if place is not None and orders.idlers:
+            place.begin_to_count()
+            idlers = [Child("idler", number) for number in range(orders.idlers)]
+            Supervisor(orders, ledger, children=idlers).rest(place.counted)
     except Unfinished as unfinished:
         what = f"{unfinished}; {with_store(orders, ledger, _what_is_left)}"
         return msgspec.structs.replace(judged(orders, whole=whole), unfinished=what, clean=False)

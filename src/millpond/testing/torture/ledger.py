@@ -95,6 +95,21 @@ class Drained(Line, frozen=True):
     resumed: bool
 
 
+class CalledOff(Line, frozen=True):
+    """Somebody is about to cancel a task whose handler has begun."""
+
+    task: int
+    way: str
+
+
+class Noticed(Line, frozen=True):
+    """A handler noticed that its task is cancelled."""
+
+    task: int
+    attempt: int
+    token: int
+
+
 class Left(Line, frozen=True):
     """A process closed its Millpond in good order, having seen so many settles come too late."""
 
@@ -127,6 +142,16 @@ class Gone(Line, frozen=True):
     """Whether it was told or made to end."""
 
 
+class Rested(Line, frozen=True):
+    """So many workers had nothing to do for a while; what they asked of the store meanwhile."""
+
+    workers: int
+    seconds: float
+    transactions: int
+    statements: int | None
+    """None = nobody counted them."""
+
+
 AnyLine: TypeAlias = (
     Born
     | Began
@@ -136,10 +161,13 @@ AnyLine: TypeAlias = (
     | Refused
     | Awaited
     | Drained
+    | CalledOff
+    | Noticed
     | Left
     | Started
     | Struck
     | Gone
+    | Rested
 )
 
 _decoder = msgspec.json.Decoder(AnyLine)

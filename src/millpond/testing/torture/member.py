@@ -3,6 +3,8 @@
 A *worker* runs tasks until it is told to stop. A *submitter* submits its part of the plan, spread
 over time, and goes on where it was when it is started again. The *pulse* changes something in the
 store five times a second and is never hurt: a gap in what it does shows that nobody could write.
+Nor is the *canceller*, which cancels tasks that others run. An *idler* is a worker with the lease
+that workers have by default, and nothing to do.
 """
 
 from __future__ import annotations
@@ -15,20 +17,25 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.errors import MillpondError, TaskCancelled, TaskFailed, TaskRejected
-from millpond.testing.torture.fleet import Fleet
+from millpond.pool.millpond import Millpond
+from millpond.testing.torture.fleet import WAYS, Fleet
 from millpond.testing.torture.ledger import (
     Awaited,
+    Began,
     Born,
+    CalledOff,
     Drained,
     Ledger,
     Left,
     Refused,
+    Tail,
     Taken,
     read,
 )
@@ -37,14 +44,16 @@ from millpond.testing.torture.plan import Orders, spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from millpond.pool.handle import Handle
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.handle import CancelMode, Handle
     from millpond.testing.torture.plan import Item, Web
 
 ORDERS, LEDGER = "orders.json", "ledger.jsonl"
 
 PULSE = 0.2
 """Seconds between two beats."""
+
+LOOK_EVERY = 0.01
+"""Seconds between two looks at what others wrote down."""
 
 TRY_AGAIN = 0.25
 """Seconds after which a submitter tries again what the store could not take."""
@@ -60,6 +69,8 @@ class Member:
         self.role = role
         self.number = number
         self.ledger = Ledger(Path(orders.home) / LEDGER)
+        if role == "idler":
+            mp = Millpond(orders.url)
         self.fleet = Fleet(orders, self.ledger, mp)
         self.told_to_stop = asyncio.Event()
         self._awaiting: set[asyncio.Task[None]] = set()
@@ -70,6 +81,8 @@ class Member:
             "worker": self._work,
             "submitter": self._submit,
             "pulse": self._beat,
+            "canceller": self._cancel,
+            "idler": self._work,
         }
         mp = self.fleet.mp
         async with mp:
@@ -89,6 +102,42 @@ class Member:
             await asyncio.sleep(PULSE)
             await pool.resume()
             await asyncio.sleep(PULSE)
+
+    # Cancelling
+
+    async def _cancel(self) -> None:
+        dice = random.Random(f"{self.orders.seed}/cancels")
+        begun: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        looking = asyncio.create_task(self._look_who_began(begun))
+        try:
+            async with asyncio.TaskGroup() as strands:
+                for n in range(self.orders.called_off):
+                    pause = dice.uniform(0.0, 0.3)
+                    strands.create_task(self._call_off(n, WAYS[n % len(WAYS)], begun, pause))
+        finally:
+            looking.cancel()
+
+    async def _look_who_began(self, begun: dict[int, asyncio.Event]) -> None:
+        tail = Tail(Path(self.orders.home) / LEDGER)
+        while True:
+            for line in tail.read():
+                if isinstance(line, Began) and line.pool == "off":
+                    begun[line.task].set()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _call_off(
+        self, n: int, way: str, begun: dict[int, asyncio.Event], pause: float
+    ) -> None:
+        """Submit a task that never ends, and cancel it a moment after its handler has begun."""
+        moment = self.orders.submitting * n / self.orders.called_off
+        await asyncio.sleep(self.orders.began + moment - time.monotonic())
+        pool = self.fleet.pools["off"]
+        handle = await self._insist(lambda: pool.submit(self.fleet.endless(n, way)))
+        await begun[handle.id].wait()
+        await asyncio.sleep(pause)
+        self.ledger.write(CalledOff, task=handle.id, way=way)
+        mode: CancelMode = "interrupt" if way == "interrupt" else "cooperative"
+        await self._insist(lambda: self.fleet.mp.cancel(handle.id, mode=mode))
 
     # Submitting
 

@@ -41,6 +41,14 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     that has other work to do is slow, and that is no broken promise."""
     stalled: float = 25.0
     """Seconds in which at least one handler must begin, as long as there is something to do."""
+    called_off: int = 300
+    """Tasks that are cancelled while they run."""
+    recovered_within: float = 1.0
+    """Seconds in which the tasks of 99 of 100 killed workers must be taken back: at once where the
+    store sees who died, else when their leases are over."""
+    idlers: int = 0
+    """Workers that stand idle in the end, while their questions to the store are counted."""
+    idle_seconds: float = 30.0
     began: float = 0.0
     """When it began, by the clock that no process can set (CLOCK_MONOTONIC)."""
 
