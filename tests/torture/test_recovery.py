@@ -9,7 +9,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.spec import PoolSpec
 from millpond.testing.torture.auditor import recovered_in_time
 from millpond.testing.torture.evidence import Evidence, from_zero
-from millpond.testing.torture.ledger import AnyLine, Began, Born, Gone, Started, Struck
+from millpond.testing.torture.ledger import AnyLine, Began, Born, Gone, Leads, Started, Struck
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.recovery import Recovery, percentile, recoveries, standstills
 from millpond.testing.torture.replay import Replay
@@ -65,11 +65,17 @@ def killed(at: float, pid: int = PID) -> list[AnyLine]:
     ]
 
 
-def found(lines: list[AnyLine], records: list[Record]) -> list[Recovery]:
+def found(
+    lines: list[AnyLine], records: list[Record], orders: Orders | None = None
+) -> list[Recovery]:
     specs = {"p": PoolSpec(name="p"), "pulse": PoolSpec(name="pulse")}
     told = sorted(records, key=lambda record: record.at)
     evidence = Evidence(
-        orders=Orders(url="", home="", seed=0), specs=specs, lines=lines, records=told, rows={}
+        orders=orders or Orders(url="", home="", seed=0),
+        specs=specs,
+        lines=lines,
+        records=told,
+        rows={},
     )
     replay = Replay(specs)
     replay.read(from_zero(told))
@@ -134,6 +140,31 @@ def test_a_freeze_that_kept_nobody_from_writing_is_no_excuse() -> None:
     assert not one.stood_still
 
 
+def leader(at: float, hurt_at: float) -> list[AnyLine]:
+    return [
+        Leads(**when(at, OTHER), generation=2),
+        Struck(**when(hurt_at), child=OTHER, how="frozen"),
+    ]
+
+
+def test_a_leader_that_was_hurt_before_it_had_recovered_is_told_apart() -> None:
+    """Only where deaths are known by leases; and only if it led at that time."""
+    records = [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)]
+    by_lease = Orders(url="", home="", seed=0, sees_deaths=False)
+    (one,) = found([*life(), *killed(2.0), *leader(1.0, 3.0)], records, by_lease)
+    assert one.forsaken
+    assert not one.usual
+    (seen,) = found([*life(), *killed(2.0), *leader(1.0, 3.0)], records)
+    assert seen.usual
+    for lines in (leader(1.0, 5.5), leader(1.0, 1.5)):
+        (other,) = found(sorted([*life(), *killed(2.0), *lines], key=mono), records, by_lease)
+        assert other.usual
+
+
+def mono(line: AnyLine) -> float:
+    return line.mono
+
+
 def test_a_standstill_with_nobody_frozen_is_no_excuse() -> None:
     """Whatever it was, it is ours."""
     records = [submit(0.5), lease(1.0), *beats(0, 1.8), lose(5.1), *beats(5.1, 6)]
@@ -158,17 +189,17 @@ def recovery(seconds: float, *, stood_still: bool = False) -> Recovery:
 def test_one_in_a_hundred_may_be_late() -> None:
     """Two may not; those that nobody could have recovered do not count."""
     fine = [recovery(0.4) for _ in range(99)]
-    assert not recovered_in_time([*fine, recovery(2.0)]).broken
-    assert recovered_in_time([*fine, recovery(2.0), recovery(2.0)]).broken
+    assert not recovered_in_time([*fine, recovery(2.0)], 1.0).broken
+    assert recovered_in_time([*fine, recovery(2.0), recovery(2.0)], 1.0).broken
     locked = [recovery(4.0, stood_still=True) for _ in range(5)]
-    assert not recovered_in_time([*fine, *locked]).broken
+    assert not recovered_in_time([*fine, *locked], 1.0).broken
 
 
 def test_of_a_few_recoveries_the_middle_counts() -> None:
     """One slow one among five proves nothing; three do."""
     fast, slow = [recovery(0.3)] * 4, [recovery(2.0)]
-    assert not recovered_in_time([*fast, *slow]).broken
-    assert recovered_in_time([*fast[:2], *slow * 3]).broken
+    assert not recovered_in_time([*fast, *slow], 1.0).broken
+    assert recovered_in_time([*fast[:2], *slow * 3], 1.0).broken
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ _Question = tuple[str, tuple[Any, ...]]
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
 _NO_ARGUMENTS: tuple[()] = ()
+_THINKING = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
 _MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
 """How many questions a transaction begins with at most, of how many rows and bytes of a body."""
@@ -240,6 +241,11 @@ class PostgresConnection:
         now, version, *meta = looked.fetchone() or (0.0, None)
         self.begun = Begun(now, version, None if version is None else tuple(meta))
         return self.begun
+
+    def may_think(self, seconds: float) -> None:
+        """Let the server wait so long for the next statement of this transaction, and know it now."""
+        self._send(_THINKING, [sent(str(round(seconds * 1000)))])
+        self.sync()
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""

@@ -7,6 +7,8 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
     from millpond.store.rows.database import Connection
+    from millpond.store.rows.held import HeldTransaction
+
+_LONGEST_PER_TASK = 0.0002
+"""Seconds that a slow machine takes for each task of a submit before the server hears of them."""
 
 
 class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
@@ -99,8 +105,8 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             raise
         return connection
 
-    def _open(self) -> PostgresConnection:
-        patience = self._patience
+    def _open(self, patience: Patience | None = None) -> PostgresConnection:
+        patience = patience or self._patience
         return PostgresConnection(
             connect(self._address, durability=self._durability, patience=patience),
             self._schema.many,
@@ -116,16 +122,30 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
     # What PostgreSQL does its own way
 
     def _transactor(
-        self, make_unit: Callable[[PostgresConnection], SqlTables]
+        self,
+        make_unit: Callable[[PostgresConnection], SqlTables],
+        *,
+        idle: float | None = None,
     ) -> PostgresTransactor[SqlTables]:
+        patience = msgspec.structs.replace(self._patience, idle=idle or self._patience.turn)
         return PostgresTransactor(
             self._address,
             self._schema,
-            self._open,
+            partial(self._open, patience),
             make_unit,
             told=self._told,
             patience=self._patience.lock,
         )
+
+    def hold(self, limit: float) -> HeldTransaction[LentConnection]:
+        """Return a transaction for a handler: it may do nothing for as long as it may last."""
+        idle = limit + self._patience.turn
+        return self._held(self._transactor(self._new_unit, idle=idle), limit)
+
+    def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
+        seconds = self._patience.idle if tasks is None else tasks * _LONGEST_PER_TASK
+        if seconds > self._patience.turn and isinstance(tables.connection, PostgresConnection):
+            tables.connection.may_think(seconds)
 
     def _connected(self) -> AbstractContextManager[PostgresConnection]:
         return closing(self._open())

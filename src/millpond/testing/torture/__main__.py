@@ -47,11 +47,8 @@ def main() -> int:
     chosen = {name: value for name, value in named.items() if value is not None}
     whole = not given.short and not chosen
     with place_of(given.store, given.url, home) as place:
-        orders = Orders(url=place.url, home=str(home), seed=seed)
-        orders = msgspec.structs.replace(orders, **{**(SHORT if given.short else {}), **chosen})
-        orders = msgspec.structs.replace(orders, **place.promises(orders.lease))
-        if given.short:
-            orders = msgspec.structs.replace(orders, idlers=0)
+        asked = {**place.orders, **(SHORT if given.short else {}), **chosen}
+        orders = Orders(home=str(home), seed=seed, **asked)
         print(
             f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}",
             flush=True,

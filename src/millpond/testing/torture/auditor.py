@@ -423,7 +423,7 @@ def called_off(case: Case) -> Check:
 
 def recovered_in_time(found: list[Recovery], within: float) -> Check:
     """The leases of a killed worker are taken back in time, in 99 of 100 cases."""
-    usual = [one.seconds for one in found if not one.stood_still]
+    usual = [one.seconds for one in found if one.usual]
     return _in_time("recovery of a killed worker", usual, within)
 
 

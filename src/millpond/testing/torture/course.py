@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from millpond.testing.torture.place import Place
     from millpond.testing.torture.plan import Orders
 
+EVIDENCE = "evidence.msgpack"
+
 SHORT: dict[str, Any] = {
     "tasks": 600,
     "seconds": 9.0,
@@ -37,6 +39,7 @@ SHORT: dict[str, Any] = {
     "poison_attempts": 2,
     "patience": 20.0,
     "called_off": 30,
+    "idlers": 0,
 }
 """What the suite has time for."""
 
@@ -67,18 +70,27 @@ def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Repor
 
 
 def judged(orders: Orders, *, whole: bool) -> Report:
-    """Return the report of a torture by the files in its home."""
+    """Return the report of a torture by the files in its home: its store may be gone by then."""
+    kept = Path(orders.home) / EVIDENCE
+    if not kept.exists():
+        kept.write_bytes(msgspec.msgpack.encode(_gathered(orders)))
+    evidence = msgspec.msgpack.decode(kept.read_bytes(), type=Evidence)
+    seconds = max(line.mono for line in evidence.lines) - orders.began
+    return report(orders, audit(evidence), seconds, whole=whole)
+
+
+def _gathered(orders: Orders) -> Evidence:
+    """Return what the store and the ledger say."""
     ledger = Ledger(Path(orders.home) / LEDGER)
 
     async def read(mp: Millpond) -> Evidence:
         return await gather(mp, orders, Path(orders.home) / LEDGER)
 
     try:
-        evidence = with_store(orders, ledger, read)
+        evidence: Evidence = with_store(orders, ledger, read)
     finally:
         ledger.close()
-    seconds = max(line.mono for line in evidence.lines) - orders.began
-    return report(orders, audit(evidence), seconds, whole=whole)
+    return evidence
 
 
 def with_store(

@@ -37,6 +37,12 @@ class Born(Line, frozen=True):
     number: int
 
 
+class Leads(Line, frozen=True):
+    """A process leads maintenance from now on."""
+
+    generation: int
+
+
 class Began(Line, frozen=True):
     """A handler began an attempt."""
 
@@ -154,6 +160,7 @@ class Rested(Line, frozen=True):
 
 AnyLine: TypeAlias = (
     Born
+    | Leads
     | Began
     | Ended
     | Told

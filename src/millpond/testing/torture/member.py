@@ -32,6 +32,7 @@ from millpond.testing.torture.ledger import (
     Born,
     CalledOff,
     Drained,
+    Leads,
     Ledger,
     Left,
     Refused,
@@ -93,7 +94,18 @@ class Member:
 
     async def _work(self) -> None:
         async with self.fleet.mp.worker(concurrency=self.orders.concurrency):
+            watching = asyncio.create_task(self._tell_who_leads())
             await self.told_to_stop.wait()
+            watching.cancel()
+
+    async def _tell_who_leads(self) -> None:
+        """Write down whenever this process takes the lead."""
+        leadership, last = self.fleet.mp.runtime.maintenance.leadership, None
+        while True:
+            if leadership.leads and leadership.generation not in (None, last):
+                last = leadership.generation
+                self.ledger.write(Leads, generation=last)
+            await asyncio.sleep(LOOK_EVERY)
 
     async def _beat(self) -> None:
         pool = self.fleet.pools["pulse"]

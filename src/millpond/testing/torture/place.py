@@ -44,10 +44,10 @@ class Place:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def promises(self, lease: float) -> dict[str, Any]:
-        """Return the orders that depend on the kind of store."""
-        del lease
-        return {}
+    @property
+    def orders(self) -> dict[str, Any]:
+        """The orders that depend on the kind of store."""
+        return {"url": self.url}
 
     def begin_to_count(self) -> None:
         """Count statements from now on, where that is possible."""
@@ -65,9 +65,10 @@ class ServerPlace(Place):
         self._server = server
         self._counts_statements = False
 
-    def promises(self, lease: float) -> dict[str, Any]:
-        """Return the orders that depend on the kind of store."""
-        return {"recovered_within": lease + 1.0, "idlers": IDLERS}
+    @property
+    def orders(self) -> dict[str, Any]:
+        """The orders that depend on the kind of store."""
+        return {"url": self.url, "sees_deaths": False, "idlers": IDLERS}
 
     def begin_to_count(self) -> None:
         """Have every statement written to the log of the server, if it is ours."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Started, Struck
+from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Leads, Started, Struck
 
 if TYPE_CHECKING:
     from millpond.testing.torture.evidence import Evidence
@@ -47,6 +47,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """From the kill to the record that took back the last of them."""
     stood_still: bool
     """Whether nobody could write in the meantime: a frozen process had the store's lock."""
+    forsaken: bool = False
+    """Whether whoever should have taken them back was hurt before that, too."""
+
+    @property
+    def usual(self) -> bool:
+        """Whether nothing else was in the way."""
+        return not (self.stood_still or self.forsaken)
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +90,29 @@ def lives(evidence: Evidence) -> list[Life]:
                         killed_at=struck.pop(line.child, by_itself),
                     )
                 )
+            case _:
+                pass
+    return found
+
+
+class Lead(msgspec.Struct, frozen=True, kw_only=True):
+    """A time for which a process led maintenance, until it was hurt."""
+
+    pid: int
+    over_at: float
+
+
+def leads(evidence: Evidence) -> list[Lead]:
+    """Return who led, and when he was killed, frozen or told to stop while he did."""
+    found: list[Lead] = []
+    leader: int | None = None
+    for line in evidence.lines:
+        match line:
+            case Leads():
+                leader = line.pid
+            case Struck(how="killed" | "frozen" | "stopped") | Gone() if line.child == leader:
+                found.append(Lead(pid=line.child, over_at=line.wall))
+                leader = None
             case _:
                 pass
     return found
@@ -130,6 +160,7 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
     still = locked_by_the_frozen(evidence)
+    leaders = [] if evidence.orders.sees_deaths else leads(evidence)
     found = []
     for life in lives(evidence):
         if life.killed_at is None:
@@ -145,6 +176,10 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
                     leases=len(taken_back),
                     seconds=last - life.killed_at,
                     stood_still=any(span.shared(one) > 0 for one in still),
+                    forsaken=any(
+                        lead.pid != life.pid and span.start <= lead.over_at <= span.end
+                        for lead in leaders
+                    ),
                 )
             )
     return found

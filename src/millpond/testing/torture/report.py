@@ -75,12 +75,15 @@ def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> 
         for what, wanted in (WANTED if whole else {}).items()
         if verdict.facts.get(what, 0) < wanted
     ]
+    forsaken = [one.seconds for one in verdict.recoveries if one.forsaken and not one.stood_still]
     locked = [one.seconds for one in verdict.recoveries if one.stood_still]
     recovery = {
         "workers killed with leases": float(len(verdict.recoveries)),
-        **_timed([one.seconds for one in verdict.recoveries if not one.stood_still]),
+        **_timed([one.seconds for one in verdict.recoveries if one.usual]),
         "while nobody could write": float(len(locked)),
         "max while nobody could write": max(locked, default=0.0),
+        "with their leader": float(len(forsaken)),
+        "max with their leader": max(forsaken, default=0.0),
     }
     return Report(
         seed=orders.seed,
@@ -130,6 +133,11 @@ def lines_of(told: Report) -> Iterator[str]:
         f"apart from these: {kills['while nobody could write']:.0f} killed while a frozen process "
         f"kept everybody from writing, max {kills['max while nobody could write']:.3f} s"
     )
+    if kills["with their leader"]:
+        yield (
+            f"and {kills['with their leader']:.0f} whose leader was hurt before it had taken back "
+            f"what they held, max {kills['max with their leader']:.3f} s"
+        )
     heard = told.cancels
     yield (
         f"{heard['count']:.0f} cancels of running handlers, until they noticed: "
