@@ -1,4 +1,4 @@
-"""Tasks on a file: what one process stored, another finds, runs and reads."""
+"""Tasks of durable pools: what one process stored, another finds, runs and reads."""
 
 import asyncio
 from collections import Counter
