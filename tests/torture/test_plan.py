@@ -105,6 +105,14 @@ def test_no_more_are_frozen_than_leaves_somebody_to_notice() -> None:
     assert not [blow for blow in given if blow.seconds]
 
 
+def test_half_of_the_workers_are_left_at_work() -> None:
+    """With fewer, only submitters are hit."""
+    violence = Violence(ORDERS)
+    moving = [("worker", 0), ("submitter", 0), ("submitter", 1)]
+    given = [blow for tick in range(12_000) for blow in violence.due(tick / 100, moving, (), 0)]
+    assert {"submitter"} == {blow.role for blow in given}
+
+
 def test_those_that_start_slowly_are_let_come_to_work() -> None:
     """While nobody is at work nobody is hit; a process that starts while others work, sometimes."""
     violence = Violence(ORDERS)

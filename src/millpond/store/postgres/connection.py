@@ -243,7 +243,7 @@ class PostgresConnection:
         return self.begun
 
     def may_think(self, seconds: float) -> None:
-        """Let the server wait so long for the next statement of this transaction, and know it now."""
+        """Let the server wait so long for the next statement, from now to the end."""
         self._send(_THINKING, [sent(str(round(seconds * 1000)))])
         self.sync()
 

@@ -37,7 +37,7 @@ SHORT: dict[str, Any] = {
     "freeze_every": 3.0,
     "poisoned": 1,
     "poison_attempts": 2,
-    "patience": 20.0,
+    "patience": 30.0,
     "called_off": 30,
     "idlers": 0,
 }
@@ -66,6 +66,8 @@ def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Repor
         return msgspec.structs.replace(judged(orders, whole=whole), unfinished=what, clean=False)
     finally:
         ledger.close()
+        if place is not None:
+            place.keep_log(home)
     return judged(orders, whole=whole)
 
 

@@ -21,6 +21,8 @@ IDLERS = 10
 CONNECTIONS = {"max_connections": "200"}
 """What a server of ours has to have beyond PostgreSQL's own settings: room for the fleet."""
 
+SERVER_LOG = "server.log"
+
 _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]+):")
 
 
@@ -56,6 +58,9 @@ class Place:
         """Return what it was asked until now."""
         raise NotImplementedError
 
+    def keep_log(self, home: Path) -> None:
+        """Keep what the store itself wrote, if it wrote anything that will be gone."""
+
 
 class ServerPlace(Place):
     """A database of a server, on which the dead are known by their leases."""
@@ -89,6 +94,11 @@ class ServerPlace(Place):
             row = connection.execute(asked).fetchone()
         transactions = 0 if row is None else int(row[0])
         return Counted(transactions, self._statements(asked))
+
+    def keep_log(self, home: Path) -> None:
+        """Keep what the server wrote, if it is ours."""
+        if self._server is not None:
+            (home / SERVER_LOG).write_text(self._server.log)
 
     def _statements(self, own: str) -> int | None:
         if self._server is None or not self._counts_statements:

@@ -64,8 +64,8 @@ class Violence:
     ) -> list[Blow]:
         """Return the blows that are due.
 
-        They hit mostly processes that are at work, and none while nobody is: where processes start
-        slowly, nobody would ever come to work.
+        They hit mostly processes that are at work, and no worker while less than half of them are:
+        where processes start slowly, nobody would ever come to work.
         """
         blows: list[Blow] = []
         if elapsed >= self._kill_at:
@@ -83,7 +83,7 @@ class Violence:
     def _blow(self, how: How, at_work: Sequence[Name], starting: Sequence[Name]) -> list[Blow]:
         role = "submitter" if how is not How.STOP and self._dice.random() < 0.12 else "worker"
         victims = sorted(one for one in at_work if one[0] == role)
-        if not victims:
+        if not victims or (role == "worker" and 2 * len(victims) < self._orders.workers):
             return []
         others = sorted(one for one in starting if one[0] == role)
         if others and self._dice.random() < 0.1:
