@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from millpond.store.rows.database import Connection
     from millpond.store.rows.held import HeldTransaction
 
-_LONGEST_PER_TASK = 0.0002
+_LONGEST_PER_TASK = 0.0005
 """Seconds that a slow machine takes for each task of a submit before the server hears of them."""
 
 
