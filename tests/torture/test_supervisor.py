@@ -142,7 +142,7 @@ def test_a_process_that_does_not_stop_is_named(
 ) -> None:
     """Told to stop, it has some time; then it is killed, and the torture has failed."""
     monkeypatch.setattr(module, "TO_STOP", 0.5)
-    stage = Stage(tmp_path, "deaf", seconds=1.0)
+    stage = Stage(tmp_path, "deaf", seconds=3.0)
     stages.append(stage)
     with pytest.raises(Unfinished, match="told to stop, these did not"):
         stage.supervisor.run(lambda: True)

@@ -24,6 +24,7 @@ from millpond.testing.torture.ledger import (
     CalledOff,
     Drained,
     Ended,
+    Fell,
     Gone,
     Noticed,
     Refused,
@@ -37,6 +38,7 @@ from millpond.testing.torture.recovery import (
     Recovery,
     lives,
     locked_by_the_frozen,
+    nobody_could_write,
     percentile,
     recoveries,
     standstills,
@@ -478,6 +480,7 @@ def facts(case: Case) -> dict[str, int | float]:
     """Return what shows how hard it was tried."""
     evidence, replay = case.evidence, case.replay
     struck = Counter(line.how for line in evidence.of(Struck))
+    fell = Counter(line.how for line in evidence.of(Fell))
     lost = {fence: held for fence, held in replay.held.items() if held.lost}
     late = [
         line
@@ -493,6 +496,8 @@ def facts(case: Case) -> dict[str, int | float]:
         "processes killed": struck["killed"],
         "processes frozen": struck["frozen"],
         "processes stopped": struck["stopped"],
+        "connections cut by the server": fell["cut"],
+        "crashes of the server": fell["crash"],
         "killed by their own task": sum(
             line.code == -9 and not line.asked for line in evidence.of(Gone)
         ),
@@ -523,7 +528,7 @@ def unhurt(case: Case, lost: Iterable[Held]) -> list[Held]:
     struck = defaultdict(list)
     for line in case.evidence.of(Struck):
         struck[line.child].append(line.wall)
-    still = locked_by_the_frozen(case.evidence)
+    still = nobody_could_write(case.evidence)
     found = []
     for held in lost:
         life, at = owners.get(held.worker.rpartition("/")[0]), case.wall(held.end_at)

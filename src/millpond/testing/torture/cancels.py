@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.core.task import Fence
 from millpond.testing.torture.ledger import Began, CalledOff, Ended, Gone, Noticed, Struck
-from millpond.testing.torture.recovery import Span, locked_by_the_frozen
+from millpond.testing.torture.recovery import Span, nobody_could_write
 
 if TYPE_CHECKING:
     from millpond.testing.torture.evidence import Evidence
@@ -27,7 +27,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """From the call to the handler's word; infinite if there was none."""
     stood_still: bool
-    """Whether nobody could write in the meantime: a frozen process had the store's lock."""
+    """Whether nobody could write in the meantime: the store was away, or its lock a frozen's."""
 
 
 class _Run(msgspec.Struct, kw_only=True):
@@ -44,7 +44,7 @@ class _Run(msgspec.Struct, kw_only=True):
 
 def cancels(evidence: Evidence, replay: Replay) -> list[Cancel]:
     """Return the cancels that a handler had to notice, and when it did."""
-    still = locked_by_the_frozen(evidence)
+    still = nobody_could_write(evidence)
     blows = _blows(evidence)
     found = []
     for call, run in _calls(evidence):

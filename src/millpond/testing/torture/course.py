@@ -39,6 +39,8 @@ SHORT: dict[str, Any] = {
     "poison_attempts": 2,
     "patience": 30.0,
     "called_off": 30,
+    "cut_every": 1.5,
+    "crashes": 0,
     "idlers": 0,
 }
 """What the suite has time for."""
@@ -56,7 +58,7 @@ def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Repor
         with_store(orders, ledger, _nothing)
         orders = msgspec.structs.replace(orders, began=time.monotonic())
         (home / ORDERS).write_bytes(msgspec.json.encode(orders))
-        Supervisor(orders, ledger).run(lambda: with_store(orders, ledger, is_idle))
+        Supervisor(orders, ledger, place=place).run(lambda: with_store(orders, ledger, is_idle))
         if place is not None and orders.idlers:
             place.begin_to_count()
             idlers = [Child("idler", number) for number in range(orders.idlers)]

@@ -137,6 +137,12 @@ class Struck(Line, frozen=True):
     how: Literal["killed", "frozen", "thawed", "stopped"]
 
 
+class Fell(Line, frozen=True):
+    """The supervisor had the store cut a connection, or crash, or brought it back."""
+
+    how: Literal["cut", "crash", "back"]
+
+
 class Gone(Line, frozen=True):
     """The supervisor found that a process has ended."""
 
@@ -173,6 +179,7 @@ AnyLine: TypeAlias = (
     | Left
     | Started
     | Struck
+    | Fell
     | Gone
     | Rested
 )

@@ -10,6 +10,7 @@ that workers have by default, and nothing to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -86,14 +87,19 @@ class Member:
             "idler": self._work,
         }
         mp = self.fleet.mp
-        async with mp:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._insist(lambda: stack.enter_async_context(mp))
             owner = mp.runtime.owner
             self.ledger.write(Born, owner=owner, role=self.role, number=self.number)
             await roles[self.role]()
         self.ledger.write(Left, stale=mp.counts.stale_settles)
 
     async def _work(self) -> None:
-        async with self.fleet.mp.worker(concurrency=self.orders.concurrency):
+        mp, concurrency = self.fleet.mp, self.orders.concurrency
+        async with contextlib.AsyncExitStack() as stack:
+            await self._insist(
+                lambda: stack.enter_async_context(mp.worker(concurrency=concurrency))
+            )
             watching = asyncio.create_task(self._tell_who_leads())
             await self.told_to_stop.wait()
             watching.cancel()
@@ -110,9 +116,9 @@ class Member:
     async def _beat(self) -> None:
         pool = self.fleet.pools["pulse"]
         while not self.told_to_stop.is_set():
-            await pool.pause()
+            await self._insist(pool.pause)
             await asyncio.sleep(PULSE)
-            await pool.resume()
+            await self._insist(pool.resume)
             await asyncio.sleep(PULSE)
 
     # Cancelling
@@ -203,6 +209,8 @@ class Member:
         while True:
             try:
                 return await ask()
+            except (TaskFailed, TaskCancelled, TaskRejected):
+                raise
             except MillpondError as error:
                 self.ledger.write(Refused, error=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(TRY_AGAIN)
@@ -210,7 +218,7 @@ class Member:
     async def _await(self, handle: Handle[str]) -> None:
         result = None
         try:
-            result = await handle
+            result = await self._insist(lambda: _result_of(handle))
             status = "completed"
         except (TaskFailed, TaskCancelled, TaskRejected):
             status = str(handle.status)
@@ -231,6 +239,10 @@ class Member:
                 completed=report.completed,
                 resumed=report.resumed or report.finished_before,
             )
+
+
+async def _result_of(handle: Handle[str]) -> str:
+    return await handle
 
 
 def end_with_parent(parent: int) -> None:

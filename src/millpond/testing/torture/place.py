@@ -13,10 +13,14 @@ from millpond.store.postgres.url import is_postgres
 from millpond.testing.postgres import OwnServer, Server, serve
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator
 
 IDLERS = 10
 """Workers whose questions to a server are counted while they have nothing to do."""
+
+CUT_EVERY, CRASHES = 3.0, 3
+"""Seconds between two connections that a server of ours ends, and how often it crashes."""
 
 CONNECTIONS = {"max_connections": "200"}
 """What a server of ours has to have beyond PostgreSQL's own settings: room for the fleet."""
@@ -61,6 +65,15 @@ class Place:
     def keep_log(self, home: Path) -> None:
         """Keep what the store itself wrote, if it wrote anything that will be gone."""
 
+    def cut(self, dice: random.Random) -> None:
+        """End a connection to it."""
+
+    def crash(self) -> None:
+        """Stop it in the middle of what it does."""
+
+    def start(self) -> None:
+        """Let it come back."""
+
 
 class ServerPlace(Place):
     """A database of a server, on which the dead are known by their leases."""
@@ -73,7 +86,14 @@ class ServerPlace(Place):
     @property
     def orders(self) -> dict[str, Any]:
         """The orders that depend on the kind of store."""
-        return {"url": self.url, "sees_deaths": False, "idlers": IDLERS}
+        crashes = 0 if self._server is None else CRASHES
+        return {
+            "url": self.url,
+            "sees_deaths": False,
+            "cut_every": CUT_EVERY,
+            "crashes": crashes,
+            "idlers": IDLERS,
+        }
 
     def begin_to_count(self) -> None:
         """Have every statement written to the log of the server, if it is ours."""
@@ -99,6 +119,28 @@ class ServerPlace(Place):
         """Keep what the server wrote, if it is ours."""
         if self._server is not None:
             (home / SERVER_LOG).write_text(self._server.log)
+
+    def cut(self, dice: random.Random) -> None:
+        """End one of the connections that processes of the fleet have to it."""
+        import psycopg  # noqa: PLC0415 - see above
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name LIKE 'millpond%' ORDER BY pid"
+            ).fetchall()
+            if found:
+                connection.execute("SELECT pg_terminate_backend(%s)", dice.choice(found))
+
+    def crash(self) -> None:
+        """Stop the server in the middle of what it does, if it is ours."""
+        if self._server is not None:
+            self._server.crash()
+
+    def start(self) -> None:
+        """Let the server come back."""
+        if self._server is not None:
+            self._server.start()
 
     def _statements(self, own: str) -> int | None:
         if self._server is None or not self._counts_statements:

@@ -45,6 +45,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that are cancelled while they run."""
     sees_deaths: bool = True
     """Whether the store sees at once who died; else it is known when a lease is over."""
+    cut_every: float = 0.0
+    """Seconds between two connections that the server ends, on average; 0 = it ends none."""
+    crashes: int = 0
+    """How often the server crashes and comes back."""
     idlers: int = 0
     """Workers that stand idle in the end, while their questions to the store are counted."""
     idle_seconds: float = 30.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Leads, Started, Struck
+from millpond.testing.torture.ledger import Began, Born, Ended, Fell, Gone, Leads, Started, Struck
 
 if TYPE_CHECKING:
     from millpond.testing.torture.evidence import Evidence
@@ -46,7 +46,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """From the kill to the record that took back the last of them."""
     stood_still: bool
-    """Whether nobody could write in the meantime: a frozen process had the store's lock."""
+    """Whether nobody could write in the meantime: the store was away, or its lock a frozen's."""
     forsaken: bool = False
     """Whether whoever should have taken them back was hurt before that, too."""
 
@@ -154,12 +154,33 @@ def locked_by_the_frozen(evidence: Evidence) -> list[Span]:
     ]
 
 
+def nobody_could_write(evidence: Evidence) -> list[Span]:
+    """Return when nobody could write, through no fault of his own.
+
+    When the store is back its leader gives everybody the time to say that he is alive: a lease.
+    """
+    return [*locked_by_the_frozen(evidence), *away(evidence)]
+
+
+def away(evidence: Evidence) -> list[Span]:
+    """Return when the store was away, and the lease after that."""
+    found: list[Span] = []
+    since: float | None = None
+    for line in evidence.of(Fell):
+        if line.how == "crash":
+            since = line.wall
+        elif line.how == "back" and since is not None:
+            found.append(Span(since, line.wall + evidence.orders.lease))
+            since = None
+    return found
+
+
 def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     """Return how the leases of each killed worker were recovered, if it held any."""
     by_owner: dict[str, list[Held]] = {}
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
-    still = locked_by_the_frozen(evidence)
+    still = nobody_could_write(evidence)
     leaders = [] if evidence.orders.sees_deaths else leads(evidence)
     found = []
     for life in lives(evidence):

@@ -130,8 +130,8 @@ def lines_of(told: Report) -> Iterator[str]:
         f"p50 {kills['p50']:.3f} s, p99 {kills['p99']:.3f} s, max {kills['max']:.3f} s"
     )
     yield (
-        f"apart from these: {kills['while nobody could write']:.0f} killed while a frozen process "
-        f"kept everybody from writing, max {kills['max while nobody could write']:.3f} s"
+        f"apart from these: {kills['while nobody could write']:.0f} killed while nobody could "
+        f"write, max {kills['max while nobody could write']:.3f} s"
     )
     if kills["with their leader"]:
         yield (

@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.testing.torture.ledger import Began, Born, Gone, Rested, Started, Struck, Tail
+from millpond.testing.torture.ledger import Began, Born, Fell, Gone, Rested, Started, Struck, Tail
 from millpond.testing.torture.member import LEDGER
-from millpond.testing.torture.violence import Blow, How, Violence
+from millpond.testing.torture.violence import Blow, How, Violence, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from millpond.testing.torture.ledger import Ledger
-    from millpond.testing.torture.place import Counted
+    from millpond.testing.torture.place import Counted, Place
     from millpond.testing.torture.plan import Orders
 
     Command = Callable[[str, int], Sequence[str]]
@@ -95,11 +95,14 @@ class Supervisor:
         *,
         children: Sequence[Child] | None = None,
         command: Command | None = None,
+        place: Place | None = None,
     ) -> None:
         self.orders = orders
         self._ledger = ledger
         self._command = command or self._member
         self._violence = Violence(orders)
+        self._place = place
+        self._weather = Weather(orders)
         self.children = fleet_of(orders) if children is None else children
         self._tail = Tail(ledger_of(orders))
         self._began_at = orders.began
@@ -158,6 +161,8 @@ class Supervisor:
         while (now := time.monotonic()) < begun + self.orders.seconds:
             self._tend(now)
             self._blows(now - begun, now)
+            if self._place is not None:
+                self._storm(self._place, now - begun)
             time.sleep(TICK)
 
     def _blows(self, elapsed: float, now: float) -> None:
@@ -170,6 +175,19 @@ class Supervisor:
         )
         for blow in blows:
             self._strike(blow, now)
+
+    def _storm(self, place: Place, elapsed: float) -> None:
+        """Let happen to the store what is due."""
+        if self._weather.cut(elapsed):
+            self._ledger.write(Fell, how="cut")
+            place.cut(self._weather.dice)
+        away = self._weather.crash(elapsed)
+        if away is not None:
+            self._ledger.write(Fell, how="crash")
+            place.crash()
+            self._stay(away)
+            place.start()
+            self._ledger.write(Fell, how="back")
 
     def _wait(self, all_done: Callable[[], bool]) -> None:
         """Hurt nobody any more, and wait until all is submitted and done."""
