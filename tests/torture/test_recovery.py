@@ -9,7 +9,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.spec import PoolSpec
 from millpond.testing.torture.auditor import recovered_in_time
 from millpond.testing.torture.evidence import Evidence, from_zero
-from millpond.testing.torture.ledger import AnyLine, Began, Born, Gone, Leads, Started, Struck
+from millpond.testing.torture.ledger import AnyLine, Began, Born, Fell, Gone, Leads, Started, Struck
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.recovery import Recovery, percentile, recoveries, standstills
 from millpond.testing.torture.replay import Replay
@@ -138,6 +138,16 @@ def test_a_freeze_that_kept_nobody_from_writing_is_no_excuse() -> None:
     lines = [*life(), *frozen(1.9, 5.0), *killed(2.0)]
     (one,) = found(lines, [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)])
     assert not one.stood_still
+
+
+def test_a_kill_while_the_store_was_away_is_told_apart() -> None:
+    """And for a lease after it has come back: its leader lets everybody renew first."""
+    crash = [Fell(**when(2.0), how="crash"), Fell(**when(3.0), how="back")]
+    after = [submit(0.5), lease(1.0), *beats(0, 12), lose(11.0)]
+    (during,) = found([*life(), *crash, *killed(3.5)], after)
+    assert during.stood_still
+    (later,) = found([*life(), *crash, *killed(6.5)], after)
+    assert not later.stood_still
 
 
 def leader(at: float, hurt_at: float) -> list[AnyLine]:

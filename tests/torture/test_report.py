@@ -6,7 +6,7 @@ from millpond.testing.torture.auditor import Check, Verdict
 from millpond.testing.torture.cancels import Cancel
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.recovery import Recovery
-from millpond.testing.torture.report import WANTED, Report, lines_of, report
+from millpond.testing.torture.report import WANTED, WANTED_OF_A_SERVER, Report, lines_of, report
 
 ORDERS = Orders(url="sqlite:///work.db", home="", seed=41)
 
@@ -53,6 +53,15 @@ def test_a_whole_torture_must_have_tried_hard_enough() -> None:
     assert "NOT ENOUGH  processes killed: 79 of 80" in "\n".join(lines_of(told))
     assert report(ORDERS, verdict(facts=enough()), 1.0, whole=True).clean
     assert report(ORDERS, verdict(facts=few), 1.0, whole=False).clean
+
+
+def test_a_server_that_is_ours_must_have_crashed() -> None:
+    """Other stores do not."""
+    orders = msgspec.structs.replace(ORDERS, crashes=3)
+    told = report(orders, verdict(facts=enough()), 1.0, whole=True)
+    assert set(WANTED_OF_A_SERVER) == {short.what for short in told.shortfalls}
+    both = verdict(facts=enough() | WANTED_OF_A_SERVER)
+    assert report(orders, both, 1.0, whole=True).clean
 
 
 def test_recoveries_while_nobody_could_write_are_told_apart() -> None:

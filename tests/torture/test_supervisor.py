@@ -1,6 +1,7 @@
 """The supervisor: hurts its own processes, brings them back, and leaves none behind."""
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -11,9 +12,19 @@ from pathlib import Path
 import pytest
 
 from millpond.testing.torture import supervisor as module
-from millpond.testing.torture.ledger import AnyLine, Gone, Ledger, Started, Struck, read
+from millpond.testing.torture.ledger import (
+    AnyLine,
+    Fell,
+    Gone,
+    Ledger,
+    Rested,
+    Started,
+    Struck,
+    read,
+)
+from millpond.testing.torture.place import Counted, Place
 from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.supervisor import Supervisor, Unfinished
+from millpond.testing.torture.supervisor import Child, Supervisor, Unfinished
 from millpond.testing.torture.violence import How
 
 DUMMY = Path(__file__).parent / "dummy.py"
@@ -22,7 +33,14 @@ DUMMY = Path(__file__).parent / "dummy.py"
 class Stage:
     """A supervisor over dummies, and what it wrote down."""
 
-    def __init__(self, home: Path, manner: str = "good", **orders: float) -> None:
+    def __init__(
+        self,
+        home: Path,
+        manner: str = "good",
+        *,
+        place: Place | None = None,
+        **orders: float,
+    ) -> None:
         usual = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3}
         self.orders = Orders(
             url="",
@@ -37,6 +55,7 @@ class Stage:
         self.supervisor = Supervisor(
             self.orders,
             self._ledger,
+            place=place,
             command=lambda role, _: [
                 sys.executable,
                 str(DUMMY),
@@ -158,6 +177,52 @@ def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
     fell = [line for line in stage.lines() if isinstance(line, Gone) and line.code == 3]
     # Some may have been told to stop while they fell.
     assert [line for line in fell if not line.asked]
+
+
+class Sheltered(Place):
+    """A place that only says what would have happened to it."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.said: list[str] = []
+
+    def cut(self, dice: random.Random) -> None:
+        self.said.append("cut")
+
+    def crash(self) -> None:
+        self.said.append("crash")
+
+    def start(self) -> None:
+        self.said.append("back")
+
+
+def test_the_store_is_hurt_and_brought_back(tmp_path: Path, stages: list[Stage]) -> None:
+    """Each blow is written down before it falls; after a crash comes a start."""
+    place = Sheltered()
+    stage = Stage(tmp_path, place=place, seconds=4.0, cut_every=0.5, crashes=2)
+    stages.append(stage)
+    stage.supervisor.run(lambda: True)
+    assert place.said == [line.how for line in stage.lines() if isinstance(line, Fell)]
+    assert {"cut": 2, "crash": 2, "back": 2} == Counter(place.said) & Counter(
+        {"cut": 2, "crash": 2, "back": 2}
+    )
+    assert place.said.index("crash") < place.said.index("back")
+
+
+def test_idle_workers_are_counted_once_they_have_settled(
+    tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they asked before and after is not theirs."""
+    monkeypatch.setattr(module, "SETTLES_WITHIN", 0.2)
+    counts = iter([Counted(100, None), Counted(130, None)])
+    stage = Stage(tmp_path, idle_seconds=0.3)
+    stages.append(stage)
+    stage.supervisor.children = [Child("worker", number) for number in range(2)]
+    stage.supervisor.rest(lambda: next(counts))
+    (rested,) = [line for line in stage.lines() if isinstance(line, Rested)]
+    assert (2, 30, None) == (rested.workers, rested.transactions, rested.statements)
+    assert 0.3 <= rested.seconds < 5.0
+    assert [0, 0] == [line.code for line in stage.lines() if isinstance(line, Gone)]
 
 
 def test_processes_end_with_their_supervisor() -> None:

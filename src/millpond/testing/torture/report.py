@@ -68,11 +68,15 @@ WANTED = {
 """What a whole torture must have done: one that meets no limit proves nothing about it."""
 
 
+WANTED_OF_A_SERVER = {"connections cut by the server": 40, "crashes of the server": 3}
+"""And what must have been done to a server that is ours."""
+
+
 def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> Report:
     """Return the report; a whole torture must also have tried hard enough."""
     short = [
         Shortfall(what, verdict.facts.get(what, 0), wanted)
-        for what, wanted in (WANTED if whole else {}).items()
+        for what, wanted in _wanted(orders, whole=whole).items()
         if verdict.facts.get(what, 0) < wanted
     ]
     forsaken = [one.seconds for one in verdict.recoveries if one.forsaken and not one.stood_still]
@@ -97,6 +101,12 @@ def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> 
         idle=_rounded(verdict.idle),
         shortfalls=short,
     )
+
+
+def _wanted(orders: Orders, *, whole: bool) -> dict[str, int]:
+    if not whole:
+        return {}
+    return WANTED | (WANTED_OF_A_SERVER if orders.crashes else {})
 
 
 def _timed(seconds: list[float]) -> dict[str, float]:
