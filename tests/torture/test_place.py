@@ -23,6 +23,7 @@ def test_a_server_knows_the_dead_by_their_leases(tmp_path: Path) -> None:
         assert isinstance(place, ServerPlace)
         orders = Orders(home="", seed=0, lease=3.0, **place.orders)
         assert (4.0, 10) == (orders.recovered_within, orders.idlers)
+        assert 0 == orders.crashes, "it is not ours"
 
 
 def test_a_url_names_a_store_that_is_there(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from millpond.testing.torture.replay import Replay
 
 START = 1_700_000_000.0
 PID, OTHER = 40, 41
+BY_LEASE = Orders(url="", home="", seed=0, sees_deaths=False)
 BOX: dict[str, Any] = {"pool": "p", "task": 1, "token": 5, "worker": "own/1", "attempts": 3}
 
 
@@ -160,19 +161,39 @@ def leader(at: float, hurt_at: float) -> list[AnyLine]:
 def test_a_leader_that_was_hurt_before_it_had_recovered_is_told_apart() -> None:
     """Only where deaths are known by leases; and only if it led at that time."""
     records = [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)]
-    by_lease = Orders(url="", home="", seed=0, sees_deaths=False)
-    (one,) = found([*life(), *killed(2.0), *leader(1.0, 3.0)], records, by_lease)
+    (one,) = found([*life(*there(0.3)), *killed(2.0), *leader(1.0, 3.0)], records, BY_LEASE)
     assert one.forsaken
     assert not one.usual
-    (seen,) = found([*life(), *killed(2.0), *leader(1.0, 3.0)], records)
+    (seen,) = found([*life(*there(0.3)), *killed(2.0), *leader(1.0, 3.0)], records)
     assert seen.usual
     for lines in (leader(1.0, 5.5), leader(1.0, 1.5)):
-        (other,) = found(sorted([*life(), *killed(2.0), *lines], key=mono), records, by_lease)
+        told = sorted([*life(*there(0.3)), *killed(2.0), *lines], key=lambda line: line.mono)
+        (other,) = found(told, records, BY_LEASE)
         assert other.usual
 
 
-def mono(line: AnyLine) -> float:
-    return line.mono
+def there(at: float) -> list[AnyLine]:
+    return [Born(**when(at, 42), owner="third", role="worker", number=2)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "usual"),
+    [
+        (there(0.3), True),
+        ([], False),
+        (there(2.1), False),
+        ([*there(0.3), Struck(**when(3.0), child=42, how="killed")], False),
+        ([*there(0.3), Struck(**when(5.5), child=42, how="killed")], True),
+    ],
+)
+def test_where_no_worker_was_left_nobody_could_recover(
+    lines: list[AnyLine], *, usual: bool
+) -> None:
+    """From the kill on until it was recovered; who comes later has other things to do first."""
+    records = [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)]
+    told = sorted([*life(), *killed(2.0), *lines], key=lambda line: line.mono)
+    (one,) = found(told, records, BY_LEASE)
+    assert usual is one.usual
 
 
 def test_a_standstill_with_nobody_frozen_is_no_excuse() -> None:
@@ -210,6 +231,7 @@ def test_of_a_few_recoveries_the_middle_counts() -> None:
     fast, slow = [recovery(0.3)] * 4, [recovery(2.0)]
     assert not recovered_in_time([*fast, *slow], 1.0).broken
     assert recovered_in_time([*fast[:2], *slow * 3], 1.0).broken
+    assert not recovered_in_time(slow * 4, 1.0).broken
 
 
 @pytest.mark.parametrize(

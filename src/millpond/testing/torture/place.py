@@ -22,6 +22,9 @@ IDLERS = 10
 CUT_EVERY, CRASHES = 3.0, 3
 """Seconds between two connections that a server of ours ends, and how often it crashes."""
 
+GENTLER = {"workers": 6, "kill_every": 2.5, "freeze_every": 12.0}
+"""Where it takes a lease until the dead are known, more must be left who are alive."""
+
 CONNECTIONS = {"max_connections": "200"}
 """What a server of ours has to have beyond PostgreSQL's own settings: room for the fleet."""
 
@@ -93,6 +96,7 @@ class ServerPlace(Place):
             "cut_every": CUT_EVERY,
             "crashes": crashes,
             "idlers": IDLERS,
+            **GENTLER,
         }
 
     def begin_to_count(self) -> None:

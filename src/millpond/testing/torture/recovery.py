@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,7 +49,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     stood_still: bool
     """Whether nobody could write in the meantime: the store was away, or its lock a frozen's."""
     forsaken: bool = False
-    """Whether whoever should have taken them back was hurt before that, too."""
+    """Whether whoever should have taken them back was hurt before that, too, or nobody was there:
+    where deaths are known by leases, the leader takes back what the dead held."""
 
     @property
     def usual(self) -> bool:
@@ -95,27 +97,35 @@ def lives(evidence: Evidence) -> list[Life]:
     return found
 
 
-class Lead(msgspec.Struct, frozen=True, kw_only=True):
-    """A time for which a process led maintenance, until it was hurt."""
-
-    pid: int
-    over_at: float
-
-
-def leads(evidence: Evidence) -> list[Lead]:
-    """Return who led, and when he was killed, frozen or told to stop while he did."""
-    found: list[Lead] = []
+def hurt_leaders(evidence: Evidence) -> list[float]:
+    """Return when processes were killed, frozen or told to stop while they led maintenance."""
+    found: list[float] = []
     leader: int | None = None
     for line in evidence.lines:
         match line:
             case Leads():
                 leader = line.pid
             case Struck(how="killed" | "frozen" | "stopped") | Gone() if line.child == leader:
-                found.append(Lead(pid=line.child, over_at=line.wall))
+                found.append(line.wall)
                 leader = None
             case _:
                 pass
     return found
+
+
+def unhurt_workers(evidence: Evidence) -> list[Span]:
+    """Return when each worker was there, until it was first hurt."""
+    found: list[Span] = []
+    born: dict[int, float] = {}
+    for line in evidence.lines:
+        match line:
+            case Born(role="worker"):
+                born[line.pid] = line.wall
+            case Struck() | Gone() if line.child in born:
+                found.append(Span(born.pop(line.child), line.wall))
+            case _:
+                pass
+    return [*found, *(Span(since, inf) for since in born.values())]
 
 
 def frozen_spans(evidence: Evidence) -> list[Span]:
@@ -181,7 +191,8 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
     still = nobody_could_write(evidence)
-    leaders = [] if evidence.orders.sees_deaths else leads(evidence)
+    by_lease = not evidence.orders.sees_deaths
+    ends_of_leads, well = hurt_leaders(evidence), unhurt_workers(evidence)
     found = []
     for life in lives(evidence):
         if life.killed_at is None:
@@ -197,9 +208,10 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
                     leases=len(taken_back),
                     seconds=last - life.killed_at,
                     stood_still=any(span.shared(one) > 0 for one in still),
-                    forsaken=any(
-                        lead.pid != life.pid and span.start <= lead.over_at <= span.end
-                        for lead in leaders
+                    forsaken=by_lease
+                    and (
+                        any(span.start < at <= span.end for at in ends_of_leads)
+                        or not any(one.start <= span.start and span.end <= one.end for one in well)
                     ),
                 )
             )

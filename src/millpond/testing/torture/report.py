@@ -145,8 +145,8 @@ def lines_of(told: Report) -> Iterator[str]:
     )
     if kills["with their leader"]:
         yield (
-            f"and {kills['with their leader']:.0f} whose leader was hurt before it had taken back "
-            f"what they held, max {kills['max with their leader']:.3f} s"
+            f"and {kills['with their leader']:.0f} whose leader, or every other worker, was hurt "
+            f"before what they held was taken back, max {kills['max with their leader']:.3f} s"
         )
     heard = told.cancels
     yield (
