@@ -22,8 +22,9 @@ IDLERS = 10
 CUT_EVERY, CRASHES = 3.0, 3
 """Seconds between two connections that a server of ours ends, and how often it crashes."""
 
-GENTLER = {"workers": 6, "kill_every": 2.5, "freeze_every": 12.0}
-"""Where it takes a lease until the dead are known, more must be left who are alive."""
+GENTLER = {"tasks": 10_000, "workers": 6, "kill_every": 2.5, "freeze_every": 12.0}
+"""Fewer tasks, since each costs more; and more who are left alive, since it takes a lease until the
+dead are known."""
 
 CONNECTIONS = {"max_connections": "200"}
 """What a server of ours has to have beyond PostgreSQL's own settings: room for the fleet."""
