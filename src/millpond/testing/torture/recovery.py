@@ -46,16 +46,15 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     leases: int
     seconds: float
     """From the kill to the record that took back the last of them."""
-    stood_still: bool
-    """Whether nobody could write in the meantime: the store was away, or its lock a frozen's."""
-    forsaken: bool = False
-    """Whether whoever should have taken them back was hurt before that, too, or nobody was there:
-    where deaths are known by leases, the leader takes back what the dead held."""
+    in_peace: float
+    """The longest part of it in which nothing was in the way: the store could be written to, there
+    was a worker that nobody had hurt, and nobody hurt the leader. Where deaths are known by leases,
+    it is the leader that takes back what the dead held."""
 
     @property
-    def usual(self) -> bool:
-        """Whether nothing else was in the way."""
-        return not (self.stood_still or self.forsaken)
+    def disturbed(self) -> bool:
+        """Whether anything was in the way."""
+        return self.in_peace < self.seconds
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,14 +184,38 @@ def away(evidence: Evidence) -> list[Span]:
     return found
 
 
+def obstacles(evidence: Evidence) -> list[Span]:
+    """Return when nobody could be expected to take back what a dead worker held."""
+    found = nobody_could_write(evidence)
+    if not evidence.orders.sees_deaths:
+        found += [Span(at, at) for at in hurt_leaders(evidence)]
+        found += gaps(Span(-inf, inf), unhurt_workers(evidence))
+    return found
+
+
+def gaps(within: Span, spans: list[Span]) -> list[Span]:
+    """Return the parts of a time that none of the others is in."""
+    found, at = [], within.start
+    for one in sorted(spans, key=lambda span: span.start):
+        if one.end < within.start or one.start > within.end:
+            continue
+        if one.start > at:
+            found.append(Span(at, one.start))
+        at = max(at, one.end)
+    return [*found, Span(at, within.end)] if at < within.end else found
+
+
+def longest_between(within: Span, spans: list[Span]) -> float:
+    """Return how long the longest of these parts is."""
+    return max((part.seconds for part in gaps(within, spans)), default=0.0)
+
+
 def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     """Return how the leases of each killed worker were recovered, if it held any."""
     by_owner: dict[str, list[Held]] = {}
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
-    still = nobody_could_write(evidence)
-    by_lease = not evidence.orders.sees_deaths
-    ends_of_leads, well = hurt_leaders(evidence), unhurt_workers(evidence)
+    in_the_way = obstacles(evidence)
     found = []
     for life in lives(evidence):
         if life.killed_at is None:
@@ -207,12 +230,7 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
                     at=life.killed_at,
                     leases=len(taken_back),
                     seconds=last - life.killed_at,
-                    stood_still=any(span.shared(one) > 0 for one in still),
-                    forsaken=by_lease
-                    and (
-                        any(span.start < at <= span.end for at in ends_of_leads)
-                        or not any(one.start <= span.start and span.end <= one.end for one in well)
-                    ),
+                    in_peace=longest_between(span, in_the_way),
                 )
             )
     return found

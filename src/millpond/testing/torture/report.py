@@ -79,15 +79,10 @@ def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> 
         for what, wanted in _wanted(orders, whole=whole).items()
         if verdict.facts.get(what, 0) < wanted
     ]
-    forsaken = [one.seconds for one in verdict.recoveries if one.forsaken and not one.stood_still]
-    locked = [one.seconds for one in verdict.recoveries if one.stood_still]
     recovery = {
-        "workers killed with leases": float(len(verdict.recoveries)),
-        **_timed([one.seconds for one in verdict.recoveries if one.usual]),
-        "while nobody could write": float(len(locked)),
-        "max while nobody could write": max(locked, default=0.0),
-        "with their leader": float(len(forsaken)),
-        "max with their leader": max(forsaken, default=0.0),
+        **_timed([one.in_peace for one in verdict.recoveries]),
+        "disturbed": float(sum(one.disturbed for one in verdict.recoveries)),
+        "max in all": max((one.seconds for one in verdict.recoveries), default=0.0),
     }
     return Report(
         seed=orders.seed,
@@ -136,18 +131,13 @@ def lines_of(told: Report) -> Iterator[str]:
     yield ""
     kills = told.recovery
     yield (
-        f"recovery of {kills['workers killed with leases']:.0f} workers killed with leases: "
+        f"recovery of {kills['count']:.0f} workers killed with leases: "
         f"p50 {kills['p50']:.3f} s, p99 {kills['p99']:.3f} s, max {kills['max']:.3f} s"
     )
     yield (
-        f"apart from these: {kills['while nobody could write']:.0f} killed while nobody could "
-        f"write, max {kills['max while nobody could write']:.3f} s"
+        f"{kills['disturbed']:.0f} of them were disturbed, and took {kills['max in all']:.3f} s at "
+        "most: nobody could write, or who should have recovered was hurt as well"
     )
-    if kills["with their leader"]:
-        yield (
-            f"and {kills['with their leader']:.0f} whose leader, or every other worker, was hurt "
-            f"before what they held was taken back, max {kills['max with their leader']:.3f} s"
-        )
     heard = told.cancels
     yield (
         f"{heard['count']:.0f} cancels of running handlers, until they noticed: "
