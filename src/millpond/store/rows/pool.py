@@ -523,7 +523,7 @@ class SqlPool(PoolTable):
         run_times: list[float] = []
         rows = self.tables.ask("measured", (self.number,))
         for (times,) in rows:
-            for waited, ran in reversed(list(iter_unpack("<2d", times))):
+            for waited, ran in reversed(list(iter_unpack(">2d", times))):
                 waits.append(waited)
                 run_times.append(ran)
             if len(waits) >= MEASURED:
@@ -558,7 +558,7 @@ class SqlPool(PoolTable):
         self._measured = []
         ask(
             "add_measured",
-            (self.number, self.measured, pack(f"<{len(flat)}d", *flat)),
+            (self.number, self.measured, pack(f">{len(flat)}d", *flat)),
         )
         if self.measured % MEASURED < len(flat):
             ask("drop_measured", (self.number, self.measured - 2 * MEASURED))

@@ -114,6 +114,9 @@ INSERT INTO millpond_audit VALUES (?, ?, ?, ?);
 -- name: audit
 SELECT position, records, told FROM millpond_audit WHERE position > ? ORDER BY position LIMIT ?;
 
+-- name: audit_told_at
+SELECT position, at FROM millpond_audit WHERE position > ? ORDER BY position LIMIT 1;
+
 -- name: drop_audit
 DELETE FROM millpond_audit
  WHERE position <= (SELECT max(position) FROM
