@@ -27,6 +27,7 @@ from millpond.store.protocol import (
     SettleAnswer,
     SubmitAnswer,
 )
+from millpond.store.rows.audit import of_each
 from millpond.store.rows.rows import SEQS, body_of, new_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Stepped(msgspec.Struct, frozen=True):
     ids: list[int] | None
     places: list[int] | None
     submitted: list[float] | None
+    """One stands for all, as does one of the next."""
+    dues: list[float] | None
     bodies: list[bytes] | None
 
 
@@ -153,9 +156,16 @@ class Step:
     def _tasks(self, told: Stepped) -> list[Leased]:
         pool, token = told.pool, self.token
         tasks = []
-        several = len(told.submitted or ()) > 1
-        for index, (identifier, place, body) in enumerate(
-            zip(told.ids or (), told.places or (), told.bodies or (), strict=True)
+        count = len(told.ids or ())
+        for index, (identifier, place, body, submitted_at, due) in enumerate(
+            zip(
+                told.ids or (),
+                told.places or (),
+                told.bodies or (),
+                of_each(told.submitted or [], count),
+                of_each(told.dues or [], count),
+                strict=True,
+            )
         ):
             new = new_of(body, identifier, pool)
             fence = Fence(identifier, 1, token)
@@ -175,7 +185,8 @@ class Step:
                     timeout=new.timeout,
                     run=None,
                     weight=new.weight,
-                    submitted_at=told.submitted[index if several else 0],  # type: ignore[index]
+                    submitted_at=submitted_at,
+                    due=due,
                     first_started_at=told.moment if index < told.starting else None,
                     labels=new.labels,
                     options=new.options,

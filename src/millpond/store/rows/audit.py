@@ -131,9 +131,9 @@ def _noted(noted: Note) -> tuple[Any, ...]:
     )
 
 
-def encoded_number(number: int) -> bytes:
-    """Return what a row that tells of this number holds somewhere, as others may too."""
-    return _pack(number)
+def may_name(stored: bytes, number: int) -> bool:
+    """Return whether a row may tell of this number: it holds what stands for it, as others may."""
+    return (b"%d" % number if stored.startswith(b"{") else _pack(number)) in stored
 
 
 def decoded(stored: bytes) -> list[Record]:
@@ -186,13 +186,13 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
     if told.starts is not None:
         events = [Event.LEASE if starts else events[0] for starts in told.starts]
     for event, task, seq, token, due, key, of_it in zip(
-        _of_each(events, count),
+        of_each(events, count),
         told.ids,
         told.seqs,
-        _of_each(told.tokens, count),
-        _of_each(told.due, count),
-        _of_each(keys, count),
-        _of_each(said, count),
+        of_each(told.tokens, count),
+        of_each(told.due, count),
+        of_each(keys, count),
+        of_each(said, count),
         strict=True,
     ):
         before = _BEFORE[event]
@@ -221,7 +221,8 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         )
 
 
-def _of_each(values: list[T], count: int) -> list[T]:
+def of_each(values: list[T], count: int) -> list[T]:
+    """Return a value for each of `count`; one stands for all."""
     return values * count if len(values) == 1 else values
 
 

@@ -13,7 +13,7 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
-from millpond.store.rows.audit import decoded, encoded_number
+from millpond.store.rows.audit import decoded, may_name
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.rows import SEQ_BITS, plain
 from millpond.store.verbs.asked import meant
@@ -283,10 +283,10 @@ def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
 def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> AuditPage:
     """Return what some rows tell of one task; rows that do not name it are not decoded."""
     records: list[Record] = []
-    named, last = encoded_number(task), max(after, 0)
+    last = max(after, 0)
     for position, count, told in tables.ask("audit", (after, _ROWS_SEARCHED)):
         last = position
-        if named in told:
+        if may_name(told, task):
             skipped = max(after - (position - count), 0)
             records += meant(decoded(told)[skipped:], since, task)
     return AuditPage(tuple(records), last if last > after else max(after, tables.told))

@@ -2,7 +2,7 @@
 --
 -- The same tables as on SQLite, column for column, so that the same verbs work on both; only here
 -- are a version, which SQLite keeps by itself, and what the server needs to start and end plain tasks
--- by the batch (0002).
+-- by the batch (0003).
 --
 -- A task is one immutable row (its body) and one narrow row that says where it is: `live` while it
 -- waits or runs, `ended` afterwards. Moving it rewrites a few tens of bytes, whatever it carries.

@@ -1,4 +1,4 @@
--- schema-2
+-- schema-3
 --
 -- Most tasks have no run, no callback, no owner and no lane, and wait in a pool that only counts them.
 -- What their start and their completion change is then a sum, and the server does it by itself, by the
@@ -239,6 +239,7 @@ CREATE FUNCTION millpond_step(
     OUT ids bigint[],
     OUT places bigint[],
     OUT submitted double precision[],
+    OUT dues double precision[],
     OUT bodies bytea[]
 )
 LANGUAGE plpgsql VOLATILE
@@ -629,6 +630,7 @@ BEGIN
         ids := n.ids;
         places := n.places;
         submitted := n.submitted_at;
+        dues := n.due;
         bodies := n.bodies;
         IF starting > 0 THEN
             told := told + starting;
