@@ -127,6 +127,24 @@ def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
     assert min(spans) > stage.orders.lease
 
 
+def test_nobody_is_told_to_stop_while_he_is_frozen(tmp_path: Path, stages: list[Stage]) -> None:
+    """He would not hear it."""
+    stage = Stage(tmp_path, seconds=2.0, lease=1.5, kill_every=0.2, freeze_every=0.2)
+    stages.append(stage)
+    stage.supervisor.run(lambda: True)
+    frozen: set[int] = set()
+    stops = 0
+    for line in (line for line in stage.lines() if isinstance(line, Struck)):
+        if line.how == "frozen":
+            frozen.add(line.child)
+        elif line.how == "stopped":
+            assert line.child not in frozen
+            stops += 1
+        else:
+            frozen.discard(line.child)
+    assert stops
+
+
 def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[Stage]) -> None:
     """After a while, with an error that says so and nobody left running."""
     stage = Stage(tmp_path, seconds=0.5, patience=0.6)

@@ -199,7 +199,8 @@ class Supervisor:
                 self._tend(now)
                 time.sleep(TICK)
             ending = [child for child in self.children if child.role in ENDS_BY_ITSELF]
-            if all(child.done for child in ending) and all_done():
+            frozen = any(child.thaw_at is not None for child in self.children)
+            if not frozen and all(child.done for child in ending) and all_done():
                 return
             if now >= until:
                 patience = self.orders.patience
