@@ -217,7 +217,7 @@ class RowsStore(ABC, Generic[C, L]):
         self._must_be_open()
         if self._inline is not None:
             return self._mended()
-        return await _aside(self._mended)
+        return await aside(self._mended)
 
     def _mended(self) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
@@ -382,7 +382,6 @@ class RowsStore(ABC, Generic[C, L]):
 
         def job(tables: SqlTables) -> _WrittenWith[T]:
             written = _WrittenWith[T]()
-            self._takes_time(tables)
             if holds(tables, settlement.fence):
                 written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
             if written.error is None:
@@ -398,10 +397,8 @@ class RowsStore(ABC, Generic[C, L]):
 
     def hold(self, limit: float) -> HeldTransaction[L]:
         """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
-        return self._held(self._transactor(self._new_unit), limit)
-
-    def _held(self, transactor: Transactor[SqlTables, C], limit: float) -> HeldTransaction[L]:
         self._must_be_open()
+        transactor = self._transactor(self._new_unit)
         return HeldTransaction(transactor, self._lend, self._clock, limit)
 
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
@@ -513,7 +510,7 @@ class _WrittenWith(Generic[T]):
         connection.execute(f"RELEASE {SAVEPOINT}")
 
 
-async def _aside(work: Callable[[], T]) -> T:
+async def aside(work: Callable[[], T]) -> T:
     """Do something in a thread that nobody waits for when the loop or the process ends."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
