@@ -60,7 +60,7 @@ WANTED = {
     "met: lanes: all 4 slots taken": 50,
     "met: ordered: all 4 slots taken": 50,
     "met: priority: all 5 slots taken": 100,
-    "met: rate: rate of 20 used up": 100,
+    "met: rate: rate of 20 used up": 50,
     "met: bounded: bound of 25 reached": 20,
     "met: ahead: claimed ahead": 100,
     "met: ahead: all 2 of a key or lane taken": 20,
