@@ -66,7 +66,7 @@ spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and Post
 simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 	@$(PY) -m millpond.testing.simulate $(ARGS)
 
-torture: venv   ## real processes, killed and frozen for minutes; ARGS="--seed 7 --short"
+torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills

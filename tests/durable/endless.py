@@ -2,14 +2,13 @@
 
 import asyncio
 import sys
-from pathlib import Path
 
 from millpond import Millpond
 
 
-def make(path: Path, lease: float, *, work: bool) -> Millpond:
+def make(url: str, lease: float, *, work: bool) -> Millpond:
     """Return the application as it is in every process."""
-    mp = Millpond(f"sqlite:///{path}", lease=lease, work=work)
+    mp = Millpond(url, lease=lease, work=work)
 
     @mp.pool("jobs").task
     async def endless() -> None:
@@ -27,11 +26,11 @@ def say(word: str) -> None:
     print(word, flush=True)  # noqa: T201
 
 
-async def main(path: Path, lease: float) -> None:
+async def main(url: str, lease: float) -> None:
     """Work until killed."""
-    async with make(path, lease, work=True):
+    async with make(url, lease, work=True):
         await asyncio.sleep(3600)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))

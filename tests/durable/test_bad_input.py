@@ -1,9 +1,10 @@
-"""Bad input to a Millpond on a file: each has an error of its own, and leaves nothing half done."""
+"""Bad input to a durable Millpond: each has an error of its own, and leaves nothing half done."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.durable.looking import looked_at
 from tests.pool.fleet import until
 
 from millpond import Context, Millpond, TaskFailed
@@ -18,20 +19,15 @@ from millpond.core.errors import (
     StoreMissing,
 )
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
 
 pytestmark = pytest.mark.real_loop
 
 
-def tasks_in(path: Path) -> int:
+def tasks_in(url: str) -> int:
     """Return how many tasks are stored; everything must fit together."""
-    connection = connect(path)
-    try:
-        assert [] == check_tables(connection)
-        count: int = connection.execute("SELECT count(*) FROM millpond_task").fetchone()[0]
-        return count
-    finally:
-        connection.close()
+    with looked_at(url) as look:
+        ((count,),) = look("SELECT count(*) FROM millpond_task")
+        return int(count)
 
 
 async def test_a_wrong_url_is_refused_where_it_is_given() -> None:
@@ -88,11 +84,10 @@ async def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     ids=["too large", "no data", "a set of a function", "no text"],
 )
 async def test_an_argument_that_cannot_be_stored_is_refused(
-    tmp_path: Path, argument: Any, error: type[MillpondError]
+    url: str, argument: Any, error: type[MillpondError]
 ) -> None:
     """At the call, by its name, and nothing is stored."""
-    path = tmp_path / "work.db"
-    mp = Millpond(f"sqlite:///{path}")
+    mp = Millpond(url)
 
     @mp.pool("pool").task
     async def work(first: Any) -> None: ...
@@ -101,7 +96,7 @@ async def test_an_argument_that_cannot_be_stored_is_refused(
         with pytest.raises(error) as told:
             await work.submit(argument)
         assert "work" in str(told.value)
-    assert 0 == tasks_in(path)
+    assert 0 == tasks_in(url)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +111,10 @@ async def test_an_argument_that_cannot_be_stored_is_refused(
     ids=repr,
 )
 async def test_an_option_that_cannot_be_stored_is_refused(
-    tmp_path: Path, options: dict[str, Any]
+    url: str, options: dict[str, Any]
 ) -> None:
     """By its name, and never with an error of the database or half of it stored."""
-    path = tmp_path / "work.db"
-    mp = Millpond(f"sqlite:///{path}")
+    mp = Millpond(url)
 
     @mp.pool("pool").task
     async def work() -> None: ...
@@ -129,16 +123,15 @@ async def test_an_option_that_cannot_be_stored_is_refused(
         with pytest.raises(ConfigError):
             await work.options(**options).submit()
         await work.submit()
-    assert 1 == tasks_in(path)
+    assert 1 == tasks_in(url)
 
 
-async def test_a_function_nobody_knows_is_parked_and_named(tmp_path: Path) -> None:
+async def test_a_function_nobody_knows_is_parked_and_named(url: str) -> None:
     """Until a worker comes that knows it."""
-    path = tmp_path / "work.db"
     ran = []
 
     def application(*, knows: bool, work: bool) -> Millpond:
-        mp = Millpond(f"sqlite:///{path}", work=work)
+        mp = Millpond(url, work=work)
         pool = mp.pool("pool")
         if knows:
 
@@ -162,16 +155,15 @@ async def test_a_function_nobody_knows_is_parked_and_named(tmp_path: Path) -> No
         assert "mystery" in why
         assert "no worker" in why
     assert [] == ran
-    assert 1 == tasks_in(path)
+    assert 1 == tasks_in(url)
     async with application(knows=True, work=True) as mp:
         assert "done" == await (await mp.handle(stored.id))
 
 
-async def test_a_result_that_cannot_be_stored_fails_its_task_alone(tmp_path: Path) -> None:
+async def test_a_result_that_cannot_be_stored_fails_its_task_alone(url: str) -> None:
     """It is not run again: it would give the same."""
-    path = tmp_path / "work.db"
     ran = []
-    mp = Millpond(f"sqlite:///{path}", work=True)
+    mp = Millpond(url, work=True)
     pool = mp.pool("pool")
 
     @pool.task
@@ -187,13 +179,13 @@ async def test_a_result_that_cannot_be_stored_fails_its_task_alone(tmp_path: Pat
         assert "result" in str(told.value)
         assert 2 == await handles[2]
     assert [0, 1, 2] == sorted(ran)
-    assert 3 == tasks_in(path)
+    assert 3 == tasks_in(url)
 
 
-async def test_words_that_are_no_text_are_refused_by_name(tmp_path: Path) -> None:
+async def test_words_that_are_no_text_are_refused_by_name(url: str) -> None:
     """As names of files sometimes are: on every store alike, and never by the database."""
-    for url in (None, f"sqlite:///{tmp_path}/work.db"):
-        mp = Millpond(url, work=True)
+    for where in (None, url):
+        mp = Millpond(where, work=True)
         pool = mp.pool("pool")
 
         @pool.task

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from tests.durable import endless
 
+from millpond.store.postgres import wake as postgres
 from millpond.store.protocol import Hint
-from millpond.store.sqlite.wake import Wakes
+from millpond.store.sqlite import wake as sqlite
 
 pytestmark = pytest.mark.real_loop
 
@@ -42,11 +42,11 @@ class Runner:
 
 
 @asynccontextmanager
-async def running(path: Path, lease: float) -> AsyncIterator[Runner]:
-    """Start a process that works on a file."""
+async def running(url: str, lease: float) -> AsyncIterator[Runner]:
+    """Start a process that works on a store."""
     runner = Runner(
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.durable.endless", str(path), str(lease)),
+            *(sys.executable, "-m", "tests.durable.endless", url, str(lease)),
             stdout=subprocess.PIPE,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
         )
@@ -58,10 +58,9 @@ async def running(path: Path, lease: float) -> AsyncIterator[Runner]:
 
 
 @pytest.mark.rows("CX-03")
-async def test_it_stops_a_handler_that_listens_to_nothing(tmp_path: Path) -> None:
+async def test_it_stops_a_handler_that_listens_to_nothing(url: str) -> None:
     """Long before the other process renews."""
-    path = tmp_path / "work.db"
-    async with running(path, LONG) as runner, endless.make(path, LONG, work=False) as mp:
+    async with running(url, LONG) as runner, endless.make(url, LONG, work=False) as mp:
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")
         began = time.monotonic()
@@ -72,16 +71,14 @@ async def test_it_stops_a_handler_that_listens_to_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.rows("CX-03")
-async def test_a_renewal_tells_what_no_hint_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The datagrams of the one who cancels are lost, all of them."""
-    path = tmp_path / "work.db"
-    async with running(path, SHORT) as runner, endless.make(path, SHORT, work=False) as mp:
+async def test_a_renewal_tells_what_no_hint_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of the one who cancels are lost, all of them."""
+    async with running(url, SHORT) as runner, endless.make(url, SHORT, work=False) as mp:
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")
         lost: list[Hint | None] = []
-        monkeypatch.setattr(Wakes, "send", lambda _, hint=None: lost.append(hint))
+        for wakes in (sqlite.Wakes, postgres.Wakes):
+            monkeypatch.setattr(wakes, "send", lambda _, hint=None: lost.append(hint))
         assert await mp.cancel(handle.id, mode="interrupt")
         assert "cancelled" == (await handle.wait(timeout=PATIENCE)).status
         await runner.says("stopped")

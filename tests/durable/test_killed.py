@@ -1,16 +1,15 @@
-"""kill -9: what was acknowledged is there, what ran is run again, and the file opens."""
+"""kill -9: what was acknowledged is there, what ran is run again, and the store opens."""
 
 import asyncio
 import os
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.durable import victim
+from tests.durable.looking import looked_at
 from tests.pool.fleet import until
 
 from millpond import Millpond, Pool, TaskFailed
@@ -19,11 +18,11 @@ PATIENCE = 30.0
 
 
 class Victim:
-    """A process that does one thing on a file until it is killed."""
+    """A process that does one thing on a store until it is killed."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, url: str, what: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.durable.victim", str(path), what],
+            [sys.executable, "-m", "tests.durable.victim", url, what],
             stdout=subprocess.PIPE,
             text=True,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
@@ -49,12 +48,12 @@ class Victim:
 
 
 @pytest.fixture
-def kill_at(tmp_path: Path) -> object:
+def kill_at(url: str) -> object:
     """Let a victim do something, and kill it once it has said a word so many times."""
     victims: list[Victim] = []
 
     def kill(what: str, words: str, times: int = 1) -> list[str]:
-        one = Victim(tmp_path / "work.db", what)
+        one = Victim(url, what)
         victims.append(one)
         one.until(words, times)
         one.kill()
@@ -68,10 +67,10 @@ def kill_at(tmp_path: Path) -> object:
 Kill = Callable[..., list[str]]
 
 
-def survivor(folder: Path) -> tuple[Millpond, list[str]]:
+def survivor(url: str) -> tuple[Millpond, list[str]]:
     """The same application in this process, where handlers come to their end."""
     told: list[str] = []
-    return victim.make(folder / "work.db", told), told
+    return victim.make(url, told), told
 
 
 async def ended(pool: Pool, count: int) -> bool:
@@ -82,10 +81,10 @@ async def ended(pool: Pool, count: int) -> bool:
 
 @pytest.mark.rows("DP-19", "DP-20")
 @pytest.mark.real_loop
-async def test_a_named_run_goes_on_in_the_next_process(tmp_path: Path, kill_at: Kill) -> None:
+async def test_a_named_run_goes_on_in_the_next_process(url: str, kill_at: Kill) -> None:
     """It is not seeded again, and counts what the dead one did; what ran is charged."""
     await asyncio.to_thread(kill_at, "run", "job", 2)
-    mp, told = survivor(tmp_path)
+    mp, told = survivor(url)
     async with mp:
         report = await mp.get_pool("jobs").drain(mp.tasks["job"].each(range(4)), run="nightly")
     assert (True, 4, 4) == (report.resumed, report.total, report.completed)
@@ -94,11 +93,11 @@ async def test_a_named_run_goes_on_in_the_next_process(tmp_path: Path, kill_at: 
 
 @pytest.mark.rows("HN-19")
 @pytest.mark.real_loop
-async def test_closures_of_a_killed_process_are_found_stale(tmp_path: Path, kill_at: Kill) -> None:
+async def test_closures_of_a_killed_process_are_found_stale(url: str, kill_at: Kill) -> None:
     """Those that ran and the one that waited: failed, readable, and never run again."""
     said = await asyncio.to_thread(kill_at, "closures", "both run")
     tasks = [int(line.split()[1]) for line in said if line.startswith("closure")]
-    mp, told = survivor(tmp_path)
+    mp, told = survivor(url)
     async with mp:
         pool = mp.get_pool("jobs")
         await until(lambda: ended(pool, len(tasks)), within=PATIENCE)
@@ -111,12 +110,10 @@ async def test_closures_of_a_killed_process_are_found_stale(tmp_path: Path, kill
 
 @pytest.mark.rows("HN-19")
 @pytest.mark.real_loop
-async def test_stored_calls_run_again_and_ended_tasks_are_there(
-    tmp_path: Path, kill_at: Kill
-) -> None:
+async def test_stored_calls_run_again_and_ended_tasks_are_there(url: str, kill_at: Kill) -> None:
     """A call is data: the next process runs it. What had ended can be read there."""
     await asyncio.to_thread(kill_at, "run", "job", 2)
-    mp, told = survivor(tmp_path)
+    mp, told = survivor(url)
     async with mp:
         pool = mp.get_pool("jobs")
         await until(lambda: ended(pool, 4), within=PATIENCE)
@@ -128,12 +125,10 @@ async def test_stored_calls_run_again_and_ended_tasks_are_there(
 
 @pytest.mark.rows("CX-17", "CX-18")
 @pytest.mark.real_loop
-async def test_a_callback_of_a_killed_process_is_told_by_the_next(
-    tmp_path: Path, kill_at: Kill
-) -> None:
+async def test_a_callback_of_a_killed_process_is_told_by_the_next(url: str, kill_at: Kill) -> None:
     """It was stored with the end of its task, so nothing of it was lost."""
     await asyncio.to_thread(kill_at, "callback", "callback")
-    mp, told = survivor(tmp_path)
+    mp, told = survivor(url)
     async with mp:
         deadline = time.monotonic() + PATIENCE
         while not told:
@@ -144,8 +139,8 @@ async def test_a_callback_of_a_killed_process_is_told_by_the_next(
 
 @pytest.mark.rows("HN-21", "TRAP-10", "DE-04")
 @pytest.mark.real_loop
-async def test_whatever_was_acknowledged_is_there(tmp_path: Path, kill_at: Kill) -> None:
-    """Killed in the middle of its writes, again and again: the file opens, and holds all of it.
+async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> None:
+    """Killed in the middle of its writes, again and again: the store opens, and holds all of it.
 
     No task without its place in its lane, no place without its task, no number given twice.
     """
@@ -157,16 +152,14 @@ async def test_whatever_was_acknowledged_is_there(tmp_path: Path, kill_at: Kill)
             assert int(task) not in stored
             stored[int(task)] = (lane, int(sequence))
     assert len(stored) == len(set(stored.values()))
-    mp, _ = survivor(tmp_path)
+    mp, _ = survivor(url)
     mp.work = False
     async with mp:
         assert {"queued", "running", "completed"} >= set(await mp.status(stored))
-    with sqlite3.connect(tmp_path / "work.db") as file:
-        assert [("ok",)] == file.execute("PRAGMA integrity_check").fetchall()
-        tasks = set(file.execute("SELECT place FROM millpond_task"))
-        places = list(file.execute("SELECT place FROM millpond_live"))
-        places += file.execute("SELECT place FROM millpond_ended")
+    with looked_at(url) as look:
+        tasks = set(look("SELECT place FROM millpond_task"))
+        places = look("SELECT place FROM millpond_live")
+        places += look("SELECT place FROM millpond_ended")
         assert (tasks, len(tasks)) == (set(places), len(places))
-        lanes = file.execute("SELECT sum(sequence) FROM millpond_lane").fetchone()[0]
+        ((lanes,),) = look("SELECT sum(sequence) FROM millpond_lane")
         assert len(tasks) == lanes >= len(stored)
-    file.close()

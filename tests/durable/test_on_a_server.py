@@ -25,17 +25,6 @@ def application(url: str, *, work: bool = True) -> Millpond:
     return mp
 
 
-async def test_what_one_opening_stored_the_next_one_finds_and_does(postgres_url: str) -> None:
-    """The tables are made by opening it."""
-    async with application(postgres_url, work=False) as mp:
-        tasks = [(await mp.tasks["job"].submit(n)).id for n in range(10)]
-    async with application(postgres_url) as mp:
-        handles = [await mp.handle(task) for task in tasks]
-        assert [2 * n for n in range(10)] == await asyncio.gather(*handles)
-    async with application(postgres_url, work=False) as mp:
-        assert ["completed"] * 10 == await mp.status(tasks)
-
-
 async def test_what_one_process_submits_another_one_does(postgres_url: str) -> None:
     """And whoever waits hears of it."""
     script = (

@@ -1,4 +1,4 @@
-"""Opening a file: it makes what it needs, keeps what it has, and numbers do not wear out."""
+"""Opening a store: it makes what it needs, keeps what it has, and numbers do not wear out."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.durable.looking import looked_at
 from tests.pool.fleet import Fleet
 
 from millpond import Millpond
@@ -16,9 +17,9 @@ from millpond.store.rows.rows import SEQ_BITS
 from millpond.store.sqlite.connect import connect
 
 
-def application(path: Path, *, work: bool = True) -> Millpond:
+def application(url: str, *, work: bool = True) -> Millpond:
     """The application of these tests."""
-    mp = Millpond(f"sqlite:///{path}", work=work)
+    mp = Millpond(url, work=work)
     pool = mp.pool("jobs", lanes=1)
 
     @pool.task
@@ -30,41 +31,38 @@ def application(path: Path, *, work: bool = True) -> Millpond:
 
 @pytest.mark.rows("DE-15", "CX-T25", "DP-18")
 @pytest.mark.real_loop
-async def test_the_first_submit_needs_no_set_up_and_is_there_afterwards(tmp_path: Path) -> None:
-    """The file is made by opening it; what one opening stored, the next one finds and does."""
-    path = tmp_path / "work.db"
-    async with application(path, work=False) as mp:
+async def test_the_first_submit_needs_no_set_up_and_is_there_afterwards(url: str) -> None:
+    """The tables are made by opening it; what one opening stored, the next one finds and does."""
+    async with application(url, work=False) as mp:
         task = (await mp.tasks["job"].submit(7)).id
-    assert path.exists()
-    async with application(path) as mp:
+    async with application(url) as mp:
         assert 7 == await (await mp.handle(task))
-    async with application(path, work=False) as mp:
+    async with application(url, work=False) as mp:
         assert ["completed"] == await mp.status([task])
 
 
 @pytest.mark.rows("DE-15", "CX-T25")
-def test_processes_that_open_a_new_file_at_once_make_it_once(tmp_path: Path) -> None:
+def test_processes_that_open_a_new_store_at_once_make_it_once(url: str) -> None:
     """Each of them submits; nobody is refused, and nothing is made twice."""
     script = (
         "import asyncio, sys\n"
-        "from pathlib import Path\n"
         "from tests.durable.test_opening import application\n"
         "async def main():\n"
-        "    async with application(Path(sys.argv[1]), work=False) as mp:\n"
+        "    async with application(sys.argv[1], work=False) as mp:\n"
         "        await mp.tasks['job'].submit(int(sys.argv[2]))\n"
         "asyncio.run(main())\n"
     )
-    path = tmp_path / "work.db"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
     processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(path), str(n)], env=environment)
+        subprocess.Popen([sys.executable, "-c", script, url, str(n)], env=environment)
         for n in range(4)
     ]
     assert [0] * 4 == [process.wait(50) for process in processes]
-    with closing(sqlite3.connect(path)) as file:
-        assert (4,) == file.execute("SELECT count(*) FROM millpond_live").fetchone()
-        assert (1,) == file.execute("SELECT count(*) FROM millpond_schema").fetchone()
-        assert (4,) == file.execute("SELECT sequence FROM millpond_lane").fetchone()
+    with looked_at(url) as look:
+        assert [(4,)] == look("SELECT count(*) FROM millpond_live")
+        made = look("SELECT version FROM millpond_schema ORDER BY version")
+        assert [(number,) for number in range(1, len(made) + 1)] == made
+        assert [(4,)] == look("SELECT sequence FROM millpond_lane")
 
 
 @pytest.mark.rows("HN-21")

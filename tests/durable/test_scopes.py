@@ -7,6 +7,7 @@ import pytest
 from tests.pool.fleet import Fleet
 
 from millpond import ConfigError, Context, Millpond, Pool, PoolClosed, Retry, TaskCancelled
+from millpond.testing.servers import Schema
 
 
 def process(fleet: Fleet, tenant: str, ran: list[str] | None = None) -> Pool:
@@ -38,9 +39,9 @@ def process(fleet: Fleet, tenant: str, ran: list[str] | None = None) -> Pool:
 
 
 @pytest.mark.rows("HN-19")
-async def test_pools_of_two_tenants_share_nothing_but_the_file(tmp_path: Path) -> None:
+async def test_pools_of_two_tenants_share_nothing_but_the_file(place: Path | Schema) -> None:
     """One name, two ids; tasks, limits, keys and pauses of each are its own, over restarts."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     acme, bolt = process(fleet, "acme"), process(fleet, "bolt")
     assert ("reviews", "tenant:acme:reviews") == (acme.name, acme.id)
@@ -65,9 +66,9 @@ async def test_pools_of_two_tenants_share_nothing_but_the_file(tmp_path: Path) -
         assert (1, True) == (await acme.size(), (await acme.snapshot()).paused)
 
 
-async def test_what_a_pool_of_a_scope_can_do_is_what_any_pool_can(tmp_path: Path) -> None:
+async def test_what_a_pool_of_a_scope_can_do_is_what_any_pool_can(place: Path | Schema) -> None:
     """Runs, handles, the audit, follow-ups of one worker, and hooks find it by its own name."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     pool = process(fleet, "acme", ran)
     mp = pool.millpond
@@ -84,9 +85,9 @@ async def test_what_a_pool_of_a_scope_can_do_is_what_any_pool_can(tmp_path: Path
     assert 4 == len(ran)
 
 
-async def test_ending_a_scope_ends_all_its_pools_and_no_other(tmp_path: Path) -> None:
+async def test_ending_a_scope_ends_all_its_pools_and_no_other(place: Path | Schema) -> None:
     """What waits and what runs is cancelled, wherever; nothing more is taken, for good."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     acme, bolt = process(fleet, "acme", ran), process(fleet, "bolt", ran)
     operator = fleet.millpond(work=False)
@@ -143,9 +144,9 @@ def test_a_name_cannot_pretend_to_be_of_a_scope() -> None:
         durable().pool("tenant:acme:reviews")
 
 
-async def test_only_a_scope_of_many_can_be_ended(tmp_path: Path) -> None:
+async def test_only_a_scope_of_many_can_be_ended(place: Path | Schema) -> None:
     """The whole application is not ended by a word."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     mp = fleet.millpond(work=False)
     mp.url = "sqlite:///work.db"
     async with mp:

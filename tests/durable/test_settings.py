@@ -7,6 +7,7 @@ import pytest
 from tests.pool.fleet import Fleet, until
 
 from millpond import ConfigConflict, Millpond, Pool, StaleRevision, fifo, priority
+from millpond.testing.servers import Schema
 
 
 def process(
@@ -33,9 +34,9 @@ async def submit(pool: Pool, *words: str, key: str | None = None) -> list[int]:
     return [handle.id for handle in await pool.submit_many(calls)]
 
 
-async def test_a_pause_holds_over_restarts_and_for_everybody(tmp_path: Path) -> None:
+async def test_a_pause_holds_over_restarts_and_for_everybody(place: Path | Schema) -> None:
     """Paused by one, paused for another, and for one that comes later; resumed by a third."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     here, there = process(fleet, ran, "here"), process(fleet, ran, "there")
     async with here.millpond:
@@ -53,9 +54,9 @@ async def test_a_pause_holds_over_restarts_and_for_everybody(tmp_path: Path) -> 
         assert not (await there.snapshot()).paused
 
 
-async def test_a_key_is_paused_for_everybody(tmp_path: Path) -> None:
+async def test_a_key_is_paused_for_everybody(place: Path | Schema) -> None:
     """Only that key, over a restart, until somebody resumes it."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     first, second = process(fleet, ran, "first"), process(fleet, ran, "second")
     async with first.millpond:
@@ -73,9 +74,9 @@ async def test_a_key_is_paused_for_everybody(tmp_path: Path) -> None:
     assert ["second free", "second held"] == ran
 
 
-async def test_a_new_limit_holds_over_restarts_until_it_is_reset(tmp_path: Path) -> None:
+async def test_a_new_limit_holds_over_restarts_until_it_is_reset(place: Path | Schema) -> None:
     """What an operator set wins over what the next process declares; None = as declared."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     operator = process(fleet, ran, "operator", work=False)
     async with operator.millpond:
@@ -98,9 +99,9 @@ async def limits(pool: Pool) -> tuple[int, int]:
     return snapshot.max_concurrent, snapshot.config.max_concurrent
 
 
-async def test_two_processes_together_keep_the_limit(tmp_path: Path) -> None:
+async def test_two_processes_together_keep_the_limit(place: Path | Schema) -> None:
     """Also when it is lowered while both of them run: by attrition, and then exactly."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     inside = 0
     most: list[int] = []
 
@@ -130,9 +131,9 @@ async def test_two_processes_together_keep_the_limit(tmp_path: Path) -> None:
         assert 2 == max(most)
 
 
-async def test_each_declaration_that_differs_is_a_revision(tmp_path: Path) -> None:
+async def test_each_declaration_that_differs_is_a_revision(place: Path | Schema) -> None:
     """Of whichever process; one that says the same again is none."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     revisions = []
     for limit in (2, 2, 3, 3, 2):
@@ -142,9 +143,9 @@ async def test_each_declaration_that_differs_is_a_revision(tmp_path: Path) -> No
     assert [1, 1, 2, 2, 3] == revisions
 
 
-async def test_a_decision_made_on_old_settings_is_refused(tmp_path: Path) -> None:
+async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) -> None:
     """Two operators who read the same revision: the second to write is told, and reads again."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     one, two = (process(fleet, ran, "p", work=False) for _ in range(2))
     async with one.millpond, two.millpond:
@@ -156,9 +157,9 @@ async def test_a_decision_made_on_old_settings_is_refused(tmp_path: Path) -> Non
         assert 5 == (await two.snapshot()).max_concurrent
 
 
-async def test_what_gave_the_queue_its_order_cannot_change_under_it(tmp_path: Path) -> None:
+async def test_what_gave_the_queue_its_order_cannot_change_under_it(place: Path | Schema) -> None:
     """ConfigConflict names the field and both values; once the queue is empty it may."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     before = process(fleet, ran, "before", work=False, queue=fifo())
     async with before.millpond:
@@ -179,9 +180,9 @@ async def test_what_gave_the_queue_its_order_cannot_change_under_it(tmp_path: Pa
         assert "priority" == (await after.snapshot()).queue
 
 
-async def test_a_closed_pool_stays_closed(tmp_path: Path) -> None:
+async def test_a_closed_pool_stays_closed(place: Path | Schema) -> None:
     """For every process, and for good; what it holds is still done."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     one = process(fleet, ran, "one", work=False)
     async with one.millpond:
@@ -200,9 +201,9 @@ async def ended(pool: Pool, count: int) -> bool:
     return count == (await pool.snapshot()).completed
 
 
-async def test_a_lane_is_paused_for_everybody(tmp_path: Path) -> None:
+async def test_a_lane_is_paused_for_everybody(place: Path | Schema) -> None:
     """And goes on in its order when another process resumes it."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[int] = []
 
     def worker(*, work: bool) -> tuple[Millpond, Pool]:

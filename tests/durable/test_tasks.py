@@ -1,4 +1,4 @@
-"""Tasks on a file: what one process stored, another finds, runs and reads."""
+"""Tasks of durable pools: what one process stored, another finds, runs and reads."""
 
 import asyncio
 from collections import Counter
@@ -11,6 +11,7 @@ from tests.pool.fleet import Fleet, until
 
 from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
 from millpond.core.errors import IdempotencyConflict
+from millpond.testing.servers import Schema
 
 
 class Invoice(msgspec.Struct):
@@ -33,9 +34,9 @@ def clocked(ran: list[tuple[float, str]], word: str) -> None:
 # What is asked for once
 
 
-async def test_a_key_answers_after_a_restart_and_in_another_process(tmp_path: Path) -> None:
+async def test_a_key_answers_after_a_restart_and_in_another_process(place: Path | Schema) -> None:
     """With the task it stood for and its result; other arguments under it are a conflict."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[int] = []
 
     def process() -> Millpond:
@@ -63,9 +64,9 @@ async def test_a_key_answers_after_a_restart_and_in_another_process(tmp_path: Pa
 
 
 @pytest.mark.rows("DE-R03")
-async def test_a_key_outlives_its_task_and_is_forgotten_in_its_time(tmp_path: Path) -> None:
+async def test_a_key_outlives_its_task_and_is_forgotten_in_its_time(place: Path | Schema) -> None:
     """Over restarts: Keep(keys=) counts from the end of the task, not from that of a process."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     keep = Keep(completed=60, keys=1000)
 
     def process() -> Millpond:
@@ -92,9 +93,9 @@ async def test_a_key_outlives_its_task_and_is_forgotten_in_its_time(tmp_path: Pa
         assert not (await third.tasks["order"].options(idempotency_key="k").submit()).duplicate
 
 
-async def test_records_of_the_audit_are_kept_for_their_time(tmp_path: Path) -> None:
+async def test_records_of_the_audit_are_kept_for_their_time(place: Path | Schema) -> None:
     """Keep(audit=) over restarts; what is younger stays, and an idle store ends up with none."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     keep = Keep(completed=50, failed=50, keys=50, audit=600)
 
     def process() -> Millpond:
@@ -124,9 +125,9 @@ async def test_records_of_the_audit_are_kept_for_their_time(tmp_path: Path) -> N
 # What others wait for
 
 
-async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(tmp_path: Path) -> None:
+async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(place: Path | Schema) -> None:
     """`mp.handle(id, of=...)` in another process gives the object, not its bytes."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
         mp = fleet.millpond(work=work)
@@ -149,9 +150,9 @@ async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(tmp_path: P
         assert ["completed"] == await reader.status([task])
 
 
-async def test_a_client_is_told_of_an_end_by_another_process(tmp_path: Path) -> None:
+async def test_a_client_is_told_of_an_end_by_another_process(place: Path | Schema) -> None:
     """Who awaits in a process without workers gets the result, or the error with its type."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
         mp = fleet.millpond(work=work)
@@ -175,9 +176,9 @@ async def test_a_client_is_told_of_an_end_by_another_process(tmp_path: Path) -> 
         assert "ValueError" in str(caught.value)
 
 
-async def test_progress_is_seen_from_another_process(tmp_path: Path) -> None:
+async def test_progress_is_seen_from_another_process(place: Path | Schema) -> None:
     """The last word of a running handler is stored."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
         mp = fleet.millpond(work=work)
@@ -203,9 +204,9 @@ async def test_progress_is_seen_from_another_process(tmp_path: Path) -> None:
 # Time
 
 
-async def test_a_delay_goes_on_while_no_process_is_there(tmp_path: Path) -> None:
+async def test_a_delay_goes_on_while_no_process_is_there(place: Path | Schema) -> None:
     """It is a moment, not a timer: over a restart it is due when it was said to be."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[tuple[float, str]] = []
 
     def process() -> Millpond:
@@ -230,9 +231,9 @@ async def test_a_delay_goes_on_while_no_process_is_there(tmp_path: Path) -> None
     assert pytest.approx([200.0, 500.0, 1000.0], abs=1.5) == [at for at, _ in ran]
 
 
-async def test_a_backoff_goes_on_while_no_process_is_there(tmp_path: Path) -> None:
+async def test_a_backoff_goes_on_while_no_process_is_there(place: Path | Schema) -> None:
     """The second attempt comes when it was due, in whichever process is there then."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[tuple[float, str]] = []
 
     def process(name: str) -> Millpond:
@@ -259,9 +260,9 @@ async def test_a_backoff_goes_on_while_no_process_is_there(tmp_path: Path) -> No
 # Limits over processes
 
 
-async def test_two_processes_share_a_rate(tmp_path: Path) -> None:
+async def test_two_processes_share_a_rate(place: Path | Schema) -> None:
     """However many workers there are: so many starts in a minute, and no more."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     starts: list[tuple[float, str]] = []
 
     def process(name: str) -> Millpond:
@@ -284,9 +285,9 @@ async def test_two_processes_share_a_rate(tmp_path: Path) -> None:
     assert all(later - sooner >= 9.9 for sooner, later in pairwise(moments))
 
 
-async def test_two_processes_share_the_limit_of_a_key(tmp_path: Path) -> None:
+async def test_two_processes_share_the_limit_of_a_key(place: Path | Schema) -> None:
     """At most so many of one key at a time, wherever they run; other keys are free."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     inside: Counter[str] = Counter()
     most: Counter[str] = Counter()
 
@@ -314,9 +315,9 @@ async def test_two_processes_share_the_limit_of_a_key(tmp_path: Path) -> None:
 # Dead letters and callbacks
 
 
-async def test_a_dead_letter_is_driven_again_from_another_process(tmp_path: Path) -> None:
+async def test_a_dead_letter_is_driven_again_from_another_process(place: Path | Schema) -> None:
     """It waits with its error for anybody to look; redriven it has its budget again."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     healthy = False
 
     def process(*, work: bool) -> Millpond:
@@ -354,10 +355,10 @@ async def failed(pool: Pool, count: int) -> bool:
 @pytest.mark.rows("CX-18")
 @pytest.mark.parametrize("found_dead", [True, False])
 async def test_a_callback_runs_although_its_process_died(
-    tmp_path: Path, *, found_dead: bool
+    place: Path | Schema, *, found_dead: bool
 ) -> None:
     """It was stored with the end of its task: the next process tells of it."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     told: list[tuple[str, str, int]] = []
 
     def process(name: str) -> Millpond:
@@ -387,10 +388,10 @@ async def test_a_callback_runs_although_its_process_died(
 
 @pytest.mark.parametrize("found_dead", [True, False])
 async def test_a_closure_is_found_stale_after_its_process_died(
-    tmp_path: Path, *, found_dead: bool
+    place: Path | Schema, *, found_dead: bool
 ) -> None:
     """Its code is gone: it is failed in sight of everybody, and never run by anybody else."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     ran: list[str] = []
     first, second = fleet.millpond(work=True), fleet.millpond(work=True)
     pools = [mp.pool("jobs") for mp in (first, second)]
@@ -414,11 +415,11 @@ async def test_a_closure_is_found_stale_after_its_process_died(
     assert ["closure"] == ran
 
 
-async def test_a_full_pool_is_full_for_everybody(tmp_path: Path) -> None:
+async def test_a_full_pool_is_full_for_everybody(place: Path | Schema) -> None:
     """The bound is decided where the task is stored: two processes never overfill it."""
     from millpond import PoolFull, bounded
 
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
 
     def process() -> Millpond:
         mp = fleet.millpond(work=False)
@@ -443,11 +444,11 @@ async def test_a_full_pool_is_full_for_everybody(tmp_path: Path) -> None:
         assert 5 == await one.get_pool("jobs").size()
 
 
-async def test_room_made_elsewhere_lets_a_blocked_submitter_in(tmp_path: Path) -> None:
+async def test_room_made_elsewhere_lets_a_blocked_submitter_in(place: Path | Schema) -> None:
     """Who waits for room in one process gets it when another process made it."""
     from millpond import bounded
 
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
         mp = fleet.millpond(work=work)

@@ -1,15 +1,14 @@
-"""A process that is killed: it does one thing on a file, says how far it is, and never stops."""
+"""A process that is killed: it does one thing on a store, says how far it is, and never stops."""
 
 import asyncio
 import sys
-from pathlib import Path
 
 from millpond import Context, Millpond, Outcome
 
 
-def make(path: Path, told: list[str]) -> Millpond:
+def make(url: str, told: list[str]) -> Millpond:
     """Return the application as it is in every process; what its handlers do is told."""
-    mp = Millpond(f"sqlite:///{path}", lease=3.0, work=True)
+    mp = Millpond(url, lease=2.0, work=True)
     jobs = mp.pool("jobs", max_concurrent=2)
     mp.pool("lines", lanes=2, max_concurrent=2)
 
@@ -83,12 +82,12 @@ async def submits(mp: Millpond) -> None:
     await asyncio.gather(*(submitter() for _ in range(8)))
 
 
-async def main(path: Path, what: str) -> None:
+async def main(url: str, what: str) -> None:
     """Do one of them, and stay."""
-    async with make(path, SPOKEN) as mp:
+    async with make(url, SPOKEN) as mp:
         await globals()[what](mp)
         await asyncio.sleep(3600)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

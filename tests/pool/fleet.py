@@ -12,6 +12,7 @@ from millpond.core.control import Bury
 from millpond.runtime.runtime import wall_clock
 from millpond.store.protocol import Store
 from millpond.testing.files import InlineStore
+from millpond.testing.servers import InlinePostgresStore, Schema
 
 
 class Cable:
@@ -48,16 +49,25 @@ class Cable:
 class Fleet:
     """One shared store and the Millponds on it. Make it inside a running loop.
 
-    With a path it is a file, and each Millpond opens it anew.
+    With a place it is a file or tables on a server, and each Millpond opens it anew.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self.store = fresh_store() if path is None else self._opened(path)
+    def __init__(self, place: Path | Schema | None = None) -> None:
+        self._place = place
+        self._store = fresh_store() if place is None else None
         self._cables: dict[Millpond, Cable] = {}
 
-    def _opened(self, path: Path) -> InlineStore:
-        return InlineStore(path, wall_clock(asyncio.get_running_loop()))
+    @property
+    def store(self) -> Store:
+        """The store that all share; one that has a place is opened for whoever asks."""
+        return self._store or self._opened()
+
+    def _opened(self) -> Store:
+        clock = wall_clock(asyncio.get_running_loop())
+        if isinstance(self._place, Schema):
+            return InlinePostgresStore(self._place, clock)
+        assert self._place is not None
+        return InlineStore(self._place, clock)
 
     def millpond(
         self, *, work: bool | None = None, keep: Keep | None = None, lease: float = 30.0
@@ -68,8 +78,7 @@ class Fleet:
         return mp
 
     def _cable(self, mp: Millpond) -> Store:
-        store = self.store if self._path is None else self._opened(self._path)
-        cable: Any = Cable(store, own=self._path is not None)
+        cable: Any = Cable(self.store, own=self._place is not None)
         self._cables[mp] = cable
         return cable  # type: ignore[no-any-return]
 
@@ -96,8 +105,11 @@ class Fleet:
         mp._runtime = mp._stack = None
         await cable.close()
         if found_dead:
+            grave = self.store
             for worker in workers:
-                await self.store.control(Bury(worker.name))
+                await grave.control(Bury(worker.name))
+            if self._place is not None:
+                await grave.close()
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 600.0) -> None:

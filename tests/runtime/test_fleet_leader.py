@@ -217,6 +217,35 @@ async def test_a_leader_that_had_to_wait_for_the_store_gives_the_others_time() -
         assert ("completed",) == await mp.runtime.view.status((task,))
 
 
+async def test_where_the_store_is_always_slow_the_dead_are_given_up_all_the_same() -> None:
+    """Everybody is given time, but not again and again: a lease in all."""
+    harbour = Harbour(threads=False)
+    mp = process(harbour)
+    async with mp:
+        await asyncio.sleep(1)
+        task = await dying(harbour, lease=1.0)
+
+        async def slow(_verb: str, _asked: Any) -> None:
+            await asyncio.sleep(0.15 * LEASE)
+
+        ship_of(mp).before = slow
+        await asyncio.sleep(1.0 + 2 * LEASE)
+        assert ("completed",) == await mp.runtime.view.status((task,))
+
+
+async def test_who_was_slow_long_ago_gives_time_when_it_leads() -> None:
+    """What it waited for as one who only stands by is forgotten by then."""
+    harbour = Harbour(threads=False)
+    first, second = process(harbour), process(harbour)
+    async with first, second:
+        await asyncio.sleep(1)
+        second.runtime.maintenance.store_was_away(LEASE)
+        await asyncio.sleep(10 * LEASE)
+        second.runtime.maintenance.store_was_away(LEASE)
+        left = second.runtime.maintenance._recover_after - second.runtime.steady()
+        assert LEASE / 3 == pytest.approx(left)
+
+
 async def test_the_leader_forgets_what_others_completed() -> None:
     """Retention is the leader's, whoever ran the task."""
     harbour = Harbour(threads=False)

@@ -72,7 +72,7 @@ class DryFleet:
         pulse = self.member("pulse", 0)
         staying = [asyncio.create_task(member.live()) for member in (*workers, pulse)]
         async with asyncio.TaskGroup() as group:
-            for member in submitters:
+            for member in (*submitters, self.member("canceller", 0)):
                 group.create_task(member.live())
             group.create_task(self._cut_off(workers[0], self.cables[0]))
         mp = pulse.fleet.mp
@@ -114,8 +114,9 @@ def dry_run(home: Path) -> Evidence:
             seconds=2.0,
             workers=2,
             submitters=2,
-            lease=5.0,
+            lease=2.4,
             poisoned=0,
+            called_off=9,
             began=time.monotonic(),
         )
         return await DryFleet(orders).live()

@@ -1,7 +1,7 @@
 """A process that does nothing for a supervisor to hurt: `python dummy.py ROLE HOME MANNER PARENT`.
 
-A worker waits to be told to stop. A submitter ends by itself once four processes have ended. It
-knows nothing of Millpond: it has to start at once.
+A worker waits to be told to stop. A submitter or a canceller ends by itself once four processes
+have ended. It knows nothing of Millpond: it has to start at once.
 """
 
 import json
@@ -25,7 +25,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     born(ledger, role)
     while os.getppid() == int(parent):
-        if role == "submitter" and ledger.read_text().count('"what":"gone"') >= 4:
+        if role in ("submitter", "canceller") and ledger.read_text().count('"what":"gone"') >= 4:
             return 0
         time.sleep(0.02)
     return 70

@@ -16,9 +16,12 @@ from millpond.testing.torture.ledger import (
     AnyLine,
     Awaited,
     Began,
+    CalledOff,
     Drained,
     Ended,
     Gone,
+    Noticed,
+    Rested,
     Taken,
     Told,
 )
@@ -47,6 +50,7 @@ def test_a_clean_history_is_found_clean(clean: Evidence) -> None:
     assert verdict.clean
     for fact in ("leases lost", "stale settles refused", "retries", "duplicates answered"):
         assert verdict.facts[fact] > 0, fact
+    assert len(verdict.cancels) > 0
     met = {name for name in verdict.facts if name.startswith("met: ")}
     assert {"met: fair: all 6 slots taken", "met: rate: rate of 20 used up"} <= met
 
@@ -316,7 +320,32 @@ def a_worker_that_stopped_badly(evidence: Evidence) -> None:
     gone(evidence, code=1, asked=True)
 
 
+def a_cancel_that_was_not_heeded(evidence: Evidence) -> None:
+    change_row(evidence, next(evidence.of(CalledOff)).task, status=Status.COMPLETED)
+
+
+def a_handler_that_noticed_nothing(evidence: Evidence) -> None:
+    called_off = next(evidence.of(CalledOff)).task
+    for kind in (Noticed, Ended):
+        del evidence.lines[line_of(evidence, kind, task=called_off)]
+
+
+def handlers_that_noticed_late(evidence: Evidence) -> None:
+    for place, line in enumerate(evidence.lines):
+        if isinstance(line, Noticed):
+            change_line(evidence, place, wall=line.wall + 1.0)
+
+
+def idle_workers_that_asked_too_much(evidence: Evidence) -> None:
+    rest: dict[str, Any] = {"workers": 10, "seconds": 30.0, "transactions": 301, "statements": None}
+    evidence.lines.append(Rested(pid=1, wall=0.0, mono=0.0, **rest))
+
+
 DOCTORED = [
+    ("what was cancelled ended cancelled", a_cancel_that_was_not_heeded),
+    ("cancel reaches a running handler", a_handler_that_noticed_nothing),
+    ("cancel reaches a running handler", handlers_that_noticed_late),
+    ("10 idle workers", idle_workers_that_asked_too_much),
     ("0 lost", lose_a_row),
     ("0 lost", leave_a_task_queued),
     ("0 lost", forget_an_item),

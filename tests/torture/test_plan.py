@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from millpond.testing.torture.plan import Mood, Orders, Plan, Web, spread
-from millpond.testing.torture.violence import How, Violence
+from millpond.testing.torture.violence import How, Violence, Weather
 
 ORDERS = Orders(url="", home="", seed=7)
 
@@ -103,6 +103,39 @@ def test_no_more_are_frozen_than_leaves_somebody_to_notice() -> None:
     given = [blow for tick in range(12_000) for blow in violence.due(tick / 100, moving, moving, 2)]
     assert given
     assert not [blow for blow in given if blow.seconds]
+
+
+def storms(seed: int) -> tuple[int, list[float]]:
+    """Return how often a connection is cut in four minutes, and how long a server is away."""
+    orders = Orders(url="", home="", seed=seed, cut_every=3.0, crashes=3)
+    weather = Weather(orders)
+    ticks = [tick / 100 for tick in range(24_000)]
+    cuts = sum(weather.cut(tick) for tick in ticks)
+    return cuts, [gone for tick in ticks if (gone := weather.crash(tick)) is not None]
+
+
+def test_a_seed_gives_the_same_weather() -> None:
+    """Cuts all the while, as many crashes as were ordered, and none for as long as a lease."""
+    assert storms(1) == storms(1) != storms(2)
+    cuts, gone = storms(3)
+    assert 60 < cuts < 110
+    assert 3 == len(gone)
+    assert max(gone) < ORDERS.lease
+
+
+def test_without_orders_the_weather_is_fine() -> None:
+    """A file cannot crash."""
+    weather = Weather(ORDERS)
+    assert not weather.cut(1000.0)
+    assert weather.crash(1000.0) is None
+
+
+def test_half_of_the_workers_are_left_at_work() -> None:
+    """With fewer, only submitters are hit."""
+    violence = Violence(ORDERS)
+    moving = [("worker", 0), ("submitter", 0), ("submitter", 1)]
+    given = [blow for tick in range(12_000) for blow in violence.due(tick / 100, moving, (), 0)]
+    assert {"submitter"} == {blow.role for blow in given}
 
 
 def test_those_that_start_slowly_are_let_come_to_work() -> None:

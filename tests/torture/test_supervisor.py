@@ -1,6 +1,7 @@
 """The supervisor: hurts its own processes, brings them back, and leaves none behind."""
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -11,10 +12,20 @@ from pathlib import Path
 import pytest
 
 from millpond.testing.torture import supervisor as module
-from millpond.testing.torture.ledger import AnyLine, Gone, Ledger, Started, Struck, read
+from millpond.testing.torture.ledger import (
+    AnyLine,
+    Fell,
+    Gone,
+    Ledger,
+    Rested,
+    Started,
+    Struck,
+    read,
+)
+from millpond.testing.torture.place import Counted, Place
 from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.supervisor import Supervisor, Unfinished
-from millpond.testing.torture.violence import How
+from millpond.testing.torture.supervisor import Child, Supervisor, Unfinished
+from millpond.testing.torture.violence import Blow, How
 
 DUMMY = Path(__file__).parent / "dummy.py"
 
@@ -22,7 +33,14 @@ DUMMY = Path(__file__).parent / "dummy.py"
 class Stage:
     """A supervisor over dummies, and what it wrote down."""
 
-    def __init__(self, home: Path, manner: str = "good", **orders: float) -> None:
+    def __init__(
+        self,
+        home: Path,
+        manner: str = "good",
+        *,
+        place: Place | None = None,
+        **orders: float,
+    ) -> None:
         usual = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3}
         self.orders = Orders(
             url="",
@@ -37,6 +55,7 @@ class Stage:
         self.supervisor = Supervisor(
             self.orders,
             self._ledger,
+            place=place,
             command=lambda role, _: [
                 sys.executable,
                 str(DUMMY),
@@ -108,6 +127,23 @@ def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
     assert min(spans) > stage.orders.lease
 
 
+def test_nobody_is_told_to_stop_while_he_is_frozen(tmp_path: Path, stages: list[Stage]) -> None:
+    """He would not hear it."""
+    stage = Stage(tmp_path)
+    stages.append(stage)
+    supervisor, child = stage.supervisor, Child("worker", 0)
+    supervisor.children = [child]
+    try:
+        supervisor._come()
+        supervisor._strike(Blow(How.FREEZE, "worker", 0, seconds=0.8), time.monotonic())
+        supervisor._wait(lambda: True)
+        assert child.moves
+        supervisor._stop()
+    finally:
+        supervisor._end_all()
+    assert [0] == [line.code for line in stage.lines() if isinstance(line, Gone)]
+
+
 def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[Stage]) -> None:
     """After a while, with an error that says so and nobody left running."""
     stage = Stage(tmp_path, seconds=0.5, patience=0.6)
@@ -142,7 +178,7 @@ def test_a_process_that_does_not_stop_is_named(
 ) -> None:
     """Told to stop, it has some time; then it is killed, and the torture has failed."""
     monkeypatch.setattr(module, "TO_STOP", 0.5)
-    stage = Stage(tmp_path, "deaf", seconds=1.0)
+    stage = Stage(tmp_path, "deaf", seconds=3.0)
     stages.append(stage)
     with pytest.raises(Unfinished, match="told to stop, these did not"):
         stage.supervisor.run(lambda: True)
@@ -158,6 +194,52 @@ def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
     fell = [line for line in stage.lines() if isinstance(line, Gone) and line.code == 3]
     # Some may have been told to stop while they fell.
     assert [line for line in fell if not line.asked]
+
+
+class Sheltered(Place):
+    """A place that only says what would have happened to it."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.said: list[str] = []
+
+    def cut(self, dice: random.Random) -> None:
+        self.said.append("cut")
+
+    def crash(self) -> None:
+        self.said.append("crash")
+
+    def start(self) -> None:
+        self.said.append("back")
+
+
+def test_the_store_is_hurt_and_brought_back(tmp_path: Path, stages: list[Stage]) -> None:
+    """Each blow is written down before it falls; after a crash comes a start."""
+    place = Sheltered()
+    stage = Stage(tmp_path, place=place, seconds=4.0, cut_every=0.5, crashes=2)
+    stages.append(stage)
+    stage.supervisor.run(lambda: True)
+    assert place.said == [line.how for line in stage.lines() if isinstance(line, Fell)]
+    assert {"cut": 2, "crash": 2, "back": 2} == Counter(place.said) & Counter(
+        {"cut": 2, "crash": 2, "back": 2}
+    )
+    assert place.said.index("crash") < place.said.index("back")
+
+
+def test_idle_workers_are_counted_once_they_have_settled(
+    tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they asked before and after is not theirs."""
+    monkeypatch.setattr(module, "SETTLES_WITHIN", 0.2)
+    counts = iter([Counted(100, None), Counted(130, None)])
+    stage = Stage(tmp_path, idle_seconds=0.3)
+    stages.append(stage)
+    stage.supervisor.children = [Child("worker", number) for number in range(2)]
+    stage.supervisor.rest(lambda: next(counts))
+    (rested,) = [line for line in stage.lines() if isinstance(line, Rested)]
+    assert (2, 30, None) == (rested.workers, rested.transactions, rested.statements)
+    assert 0.3 <= rested.seconds < 5.0
+    assert [0, 0] == [line.code for line in stage.lines() if isinstance(line, Gone)]
 
 
 def test_processes_end_with_their_supervisor() -> None:

@@ -47,6 +47,8 @@ class Maintenance:
         """When there is something to do for whoever leads; None = not before it is told."""
         self._recover_after = 0.0
         """Before then nobody is given up, by the steady clock."""
+        self._away_since: float | None = None
+        """Since when others are given time, by the steady clock; None = they had all they need."""
         self._drift = runtime.clock() - runtime.steady()
         self._pause = 0.0
         self.leadership = Leadership(runtime)
@@ -81,8 +83,14 @@ class Maintenance:
         self._nudge.set()
 
     def store_was_away(self, lease: float) -> None:
-        """Others could not renew any more than we could: let them, before they are called dead."""
-        until = self._runtime.steady() + lease / RENEWALS_PER_LEASE
+        """Others could not renew any more than we could: let them, before they are called dead.
+
+        For a lease in all: where it is away again and again, or always slow, the dead stay dead.
+        """
+        now = self._runtime.steady()
+        if self._away_since is None or now > self._recover_after + lease:
+            self._away_since = now
+        until = min(now + lease / RENEWALS_PER_LEASE, self._away_since + lease)
         self._recover_after = max(self._recover_after, until)
 
     def somebody_died(self) -> None:
@@ -172,6 +180,7 @@ class Maintenance:
         self._look_at_the_clock()
         if runtime.steady() < self._recover_after:
             return self._by_the_clock(self._recover_after)
+        self._away_since = None
         if leadership.generation is None:
             answer = await runtime.store.recover()
         else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from millpond.store.postgres.connect import Patience
     from millpond.store.postgres.url import Address
 
 _TABLES = (
@@ -115,7 +116,8 @@ class InlinePostgresStore(PostgresStore):
         del may_migrate
         return self._open()
 
-    def _open(self) -> PostgresConnection:
+    def _open(self, patience: Patience | None = None) -> PostgresConnection:
+        del patience
         return self._tables.connection()
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +28,7 @@ from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.store.clock import ServerClock
+from millpond.store.postgres import store as module
 from millpond.store.postgres.connect import Patience, connect
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
@@ -36,6 +39,7 @@ from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.url import Address, address_of
 from millpond.store.protocol import Batch, Hint
 from millpond.store.rows.recount import check_rows
+from millpond.store.rows.tables import SqlTables
 from millpond.testing.files import TakingTurns
 from millpond.testing.postgres import OwnServer
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
@@ -234,6 +238,52 @@ async def test_who_cannot_have_his_turn_is_told(address: Address) -> None:
             assert 0.2 == caught.value.waited
             assert ("unknown",) == await store.view.status([1])
         await store.submit([task(1)])
+
+
+async def test_who_does_nothing_with_his_turn_loses_it(address: Address) -> None:
+    """As in a process that was frozen: the others go on, and it does its own again."""
+    begun, thawed, done = threading.Event(), threading.Event(), []
+
+    def job(_: SqlTables) -> None:
+        done.append("job")
+        begun.set()
+        assert len(done) > 1 or thawed.wait(30)
+
+    async with opened(address, patience=Patience(turn=0.4)) as frozen, opened(address) as other:
+        doing = asyncio.create_task(frozen._do(job))
+        await asyncio.to_thread(begun.wait)
+        async with asyncio.timeout(5):
+            await other.submit([task(1)])
+        thawed.set()
+        await doing
+    assert ["job", "job"] == done
+
+
+async def test_who_has_much_to_do_has_more_time(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler's own part, a transaction that it holds, and many tasks at once."""
+    slow = 0.9
+    monkeypatch.setattr(module, "_LONGEST_PER_TASK", 3 * slow)
+    async with opened(address, patience=Patience(turn=0.4)) as store:
+        expect = SqlTables.expect
+
+        def slowly(*given: Any) -> None:
+            time.sleep(slow)
+            expect(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlTables, "expect", slowly)
+            # What may expire is nothing that the server takes in by itself.
+            await store.submit([task(1, expires_in=600.0), task(2, expires_in=600.0)])
+        first, second = (await store.lease(ASK)).leased
+        ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in (first, second)]
+        answer, _ = await store.settle_with(ended[0], lambda _: time.sleep(slow))
+        assert (Settled.APPLIED,) == answer.settled
+        held = store.hold(5.0)
+        held.begin()
+        await asyncio.sleep(slow)
+        assert (Settled.APPLIED,) == held.settle(ended[1]).settled
 
 
 def end_all(address: Address) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,11 +156,31 @@ async def test_a_transaction_does_not_take_more_for_ever(
 ) -> None:
     """After some milliseconds the rest goes into the next one."""
     monkeypatch.setattr(writer_module, "LONGEST", 0.0)
+    monkeypatch.setattr(writer_module, "SHARE", 0.0)
     groups: list[int] = []
     writer = opened(committed=lambda answers: groups.append(len(answers)))
     assert [2, 3] == await gathered(writer, adding("a"), adding("b"))
     await asyncio.to_thread(writer.close)
     assert [1, 1, 1] == groups
+
+
+async def test_who_waited_for_its_turn_takes_more_along(
+    path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what is left would have to wait as long again."""
+    monkeypatch.setattr(writer_module, "LONGEST", 0.0)
+    groups: list[int] = []
+    begin = SqliteTransactor.begin
+
+    def in_turn(transactor: Any) -> Any:
+        time.sleep(0.2)
+        return begin(transactor)
+
+    monkeypatch.setattr(SqliteTransactor, "begin", in_turn)
+    writer = opened(committed=lambda answers: groups.append(len(answers)))
+    assert [2, 3, 4] == await gathered(writer, adding("a"), adding("b"), adding("c"))
+    await asyncio.to_thread(writer.close)
+    assert 3 <= groups[-1]
 
 
 @pytest.mark.parametrize(("again", "calls"), [(0.02, 2), (3600.0, 1)])

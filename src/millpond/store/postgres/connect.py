@@ -46,6 +46,9 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """For one statement, its locks included."""
     idle: float = 10.0
     """For us, within a transaction: a process that is frozen must not keep what it has locked."""
+    turn: float = 2.0
+    """The same for those who write, unless there is much to do: nobody else can meanwhile. Who is
+    frozen while he stands in line has his turn, too, and does nothing with it."""
     network: float = 30.0
     """For the network to take what was sent, and for a sign of life from the other side."""
 

@@ -39,6 +39,7 @@ _STOOD_IDLE = "25P03"
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Begins a transaction that sees each commit of others as it happens."""
 _NO_ARGUMENTS: tuple[()] = ()
+_THINKING = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
 _MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
 """How many questions a transaction begins with at most, of how many rows and bytes of a body."""
@@ -252,6 +253,11 @@ class PostgresConnection:
         known = None if version is None else tuple(meta)
         self.begun = Begun(now, version, folds, inbox, known)
         return self.begun
+
+    def may_think(self, seconds: float) -> None:
+        """Let the server wait so long for the next statement, from now to the end."""
+        self._send(_THINKING, [sent(str(round(seconds * 1000)))])
+        self.sync()
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
         """Do one statement in a transaction of its own, in one go; return the end and its row."""

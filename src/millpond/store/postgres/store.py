@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from millpond.store.rows.database import Connection
     from millpond.store.rows.tables import SqlTables
 
+_LONGEST_PER_TASK = 0.0005
+"""Seconds that a slow machine takes for each task of a submit before the server hears of them."""
+
 T = TypeVar("T")
 
 _LONGEST = 60.0
@@ -133,8 +136,8 @@ class PostgresStore(SteppingStore):
             raise
         return connection
 
-    def _open(self) -> PostgresConnection:
-        patience = self._patience
+    def _open(self, patience: Patience | None = None) -> PostgresConnection:
+        patience = patience or self._patience
         return PostgresConnection(
             connect(self._address, durability=self._durability, patience=patience),
             self._schema.many,
@@ -150,18 +153,25 @@ class PostgresStore(SteppingStore):
     # What PostgreSQL does its own way
 
     def _transactor(
-        self, make_unit: Callable[[PostgresConnection], SqlTables]
+        self,
+        make_unit: Callable[[PostgresConnection], SqlTables],
     ) -> PostgresTransactor[SqlTables]:
+        patience = msgspec.structs.replace(self._patience, idle=self._patience.turn)
         return PostgresTransactor(
             self._address,
             self._schema,
-            self._open,
+            partial(self._open, patience),
             make_unit,
             told=self._told,
             # Those that do one thing only leave it to the writer.
             move=self._inbox.move if make_unit == self._unit else None,
             patience=self._patience.lock,
         )
+
+    def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
+        seconds = self._patience.idle if tasks is None else tasks * _LONGEST_PER_TASK
+        if seconds > self._patience.turn and isinstance(tables.connection, PostgresConnection):
+            tables.connection.may_think(seconds)
 
     def _connected(self) -> AbstractContextManager[PostgresConnection]:
         return closing(self._open())

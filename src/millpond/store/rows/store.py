@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from millpond.core.control import Declare
+from millpond.core.control import CancelRun, Declare, Redrive
 from millpond.core.errors import StoreClosed
 from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.rows.held import SAVEPOINT, HeldTransaction
@@ -150,6 +150,9 @@ class RowsStore(ABC, Generic[C, L]):
     def _lend(self, connection: C) -> L:
         """Return what a handler is given in place of a connection."""
 
+    def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
+        """Hear that a transaction may do nothing for a while, or has so many tasks to think of."""
+
     @property
     def view(self) -> View:
         """The reading side."""
@@ -232,6 +235,7 @@ class RowsStore(ABC, Generic[C, L]):
 
     def _mend(self, tables: SqlTables) -> None:
         """Put things right: a job for a unit of work in which nothing else was done yet."""
+        self._takes_time(tables)
         mend(tables.connection, self._dialect, self._clock())
         tables.read_meta()
 
@@ -290,7 +294,9 @@ class RowsStore(ABC, Generic[C, L]):
         """Take in batches, each whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
-            tables.expect([new for batch in batches for new in batch.tasks])
+            new = [one for batch in batches for one in batch.tasks]
+            self._takes_time(tables, len(new))
+            tables.expect(new)
             return steps.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
@@ -423,9 +429,13 @@ class RowsStore(ABC, Generic[C, L]):
         self, order: Order, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
-        return await self._do(
-            lambda tables: steps.control(tables, order, self._moment(now), entropy)
-        )
+
+        def job(tables: SqlTables) -> ControlAnswer:
+            if isinstance(order, CancelRun | Redrive):
+                self._takes_time(tables)
+            return steps.control(tables, order, self._moment(now), entropy)
+
+        return await self._do(job)
 
     async def close(self) -> None:
         """Let go of the database; safe twice."""

@@ -36,6 +36,10 @@ log = logging.getLogger("millpond.store")
 MOST_JOBS, LONGEST = 200, 0.005
 """How many jobs one transaction takes at most, and for how many seconds it takes more."""
 
+SHARE, LONGEST_AFTER_WAITING = 0.25, 0.1
+"""The same for who waited for its turn: a part of that time, since all that is left waits as long
+again, and never more than so many seconds, since others wait as well."""
+
 _GOODBYE = 0.1
 """Seconds for which a thread that is to end waits with what it has still to tell."""
 
@@ -218,6 +222,7 @@ class Writer(Generic[Unit]):
         """Do what waits in one transaction; where that fails, one by one."""
         if apart := self._apart():
             return self._do_alone(apart)
+        asked = time.monotonic()
         try:
             unit = self._transactor.begin()
         except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
@@ -225,7 +230,7 @@ class Writer(Generic[Unit]):
         # Only now: all that came while others wrote is taken along.
         group: list[_Job[Unit]] = []
         try:
-            for job in self._waiting():
+            for job in self._waiting(time.monotonic() - asked):
                 group.append(job)
                 job.attempt(unit, self._transactor.is_answer)
             self._transactor.commit(unit)
@@ -270,9 +275,10 @@ class Writer(Generic[Unit]):
             except BaseException as error:  # noqa: BLE001 - the one who asked is told
                 self._failed([job], error)
 
-    def _waiting(self) -> Iterator[_Job[Unit]]:
+    def _waiting(self, waited: float) -> Iterator[_Job[Unit]]:
         """Give the jobs that wait, also those that come meanwhile, as many as one commit takes."""
-        enough = time.monotonic() + LONGEST
+        longest = max(LONGEST, min(SHARE * waited, LONGEST_AFTER_WAITING))
+        enough = time.monotonic() + longest
         for job in self._taken(MOST_JOBS):
             yield job
             if time.monotonic() > enough:

@@ -13,6 +13,7 @@ import msgspec
 
 from millpond.testing.torture.course import SHORT, judged, torture
 from millpond.testing.torture.member import ORDERS
+from millpond.testing.torture.place import place_of
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.report import Report, lines_of
 
@@ -21,7 +22,8 @@ def options() -> argparse.Namespace:
     """Return what was asked for on the command line."""
     parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
     parser.add_argument("--seed", type=int, help="the seed of a torture that went wrong")
-    parser.add_argument("--url", help="the store; a new SQLite file unless told otherwise")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--url", help="a store that is there; without it a new one of the kind")
     parser.add_argument("--short", action="store_true", help="some hundreds of tasks, 20 seconds")
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--seconds", type=float, help="for how long processes are hurt")
@@ -44,12 +46,14 @@ def main() -> int:
     named = {name: getattr(given, name) for name in ("tasks", "seconds", "lease", "workers")}
     chosen = {name: value for name, value in named.items() if value is not None}
     whole = not given.short and not chosen
-    url = given.url or f"sqlite:///{home}/work.db"
-    orders = Orders(
-        url=url, home=str(home), seed=seed, **{**(SHORT if given.short else {}), **chosen}
-    )
-    print(f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}", flush=True)
-    result = show(torture(orders, whole=whole), given.report)
+    with place_of(given.store, given.url, home) as place:
+        asked = {**place.orders, **(SHORT if given.short else {}), **chosen}
+        orders = Orders(home=str(home), seed=seed, **asked)
+        print(
+            f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}",
+            flush=True,
+        )
+        result = show(torture(orders, whole=whole, place=place), given.report)
     if result == 0 and not given.keep:
         shutil.rmtree(home)
     else:

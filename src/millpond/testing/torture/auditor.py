@@ -7,6 +7,7 @@ in words that name the task; evidence that was doctored must make it speak.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,15 +15,20 @@ import msgspec
 from millpond.core.lifecycle import Event, Status
 from millpond.core.task import CALLBACKS, Fence
 from millpond.runtime.error import read as read_error
+from millpond.testing.torture.cancels import Cancel, cancels
 from millpond.testing.torture.evidence import from_zero
 from millpond.testing.torture.fleet import made_by
 from millpond.testing.torture.ledger import (
     Awaited,
     Began,
+    CalledOff,
     Drained,
     Ended,
+    Fell,
     Gone,
+    Noticed,
     Refused,
+    Rested,
     Struck,
     Taken,
     Told,
@@ -32,6 +38,7 @@ from millpond.testing.torture.recovery import (
     Recovery,
     lives,
     locked_by_the_frozen,
+    nobody_could_write,
     percentile,
     recoveries,
     standstills,
@@ -46,14 +53,20 @@ if TYPE_CHECKING:
     from millpond.testing.torture.plan import Item
     from millpond.testing.torture.replay import Held
 
-RECOVERED_WITHIN = 1.0
-"""Seconds in which 99 of 100 killed workers' tasks must be taken back."""
+CANCELLED_WITHIN = 1.0
+"""Seconds in which 99 of 100 handlers must notice that their task was cancelled elsewhere."""
 
-MANY = 50
-"""Recoveries from which on a 99th percentile means something."""
+FEW_QUESTIONS = 10.0
+"""Questions in a second that all workers of an idle fleet together ask at most."""
+
+FEW, MANY = 5, 50
+"""Cases from which on a median means something, and a 99th percentile."""
 
 CLOCKS = 0.001
 """Seconds by which two readings of one clock may be in the wrong order."""
+
+HEARSAY = 0.25
+"""Seconds by which a server's clock may be behind in a process that was kept from hearing it."""
 
 ASKED = (0, -9, -15)
 """How a process ends that was told or made to: one told before it could listen ends by SIGTERM."""
@@ -74,6 +87,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, int | float]
     """Counts that show how hard it was tried."""
     recoveries: list[Recovery]
+    cancels: list[Cancel]
+    idle: dict[str, float]
+    """What idle workers asked of the store in a second, by what it is called."""
 
     @property
     def clean(self) -> bool:
@@ -107,6 +123,7 @@ class Case:
         self.replay = Replay(evidence.specs)
         self.replay.read(from_zero(evidence.records))
         self.start = evidence.records[0].at if evidence.records else 0.0
+        self.behind = CLOCKS if evidence.orders.sees_deaths else HEARSAY
         self.taken = list(evidence.of(Taken))
         self.began = {_fence(line): line for line in evidence.of(Began)}
         self.ended = {_fence(line): line for line in evidence.of(Ended)}
@@ -120,6 +137,7 @@ def audit(evidence: Evidence) -> Verdict:
     """Hold the evidence against every promise."""
     case = Case(evidence)
     found = recoveries(evidence, case.replay)
+    told = cancels(evidence, case.replay)
     checks = [
         nothing_lost(case),
         rows_agree(case),
@@ -135,9 +153,14 @@ def audit(evidence: Evidence) -> Verdict:
         runs_complete(case),
         told_the_truth(case),
         nobody_fell_over(case),
-        recovered_in_time(found),
+        called_off(case),
+        recovered_in_time(found, evidence.orders.recovered_within),
+        cancelled_in_time(told),
+        *rested(case),
     ]
-    return Verdict(checks=checks, facts=facts(case), recoveries=found)
+    return Verdict(
+        checks=checks, facts=facts(case), recoveries=found, cancels=told, idle=idle(case)
+    )
 
 
 # What became of the tasks
@@ -227,7 +250,7 @@ def no_zombie_settled(case: Case) -> Check:
         if line is None or line.how != ways[end.event]:
             how = "never ended" if line is None else line.how
             broken.append(f"{where}: {end.event} was applied, its handler {how}")
-        elif line.wall > case.wall(end.at) + CLOCKS:
+        elif line.wall > case.wall(end.at) + case.behind:
             broken.append(f"{where}: {end.event} was applied before its handler ended")
     return Check(name="0 settles applied by a zombie", seen=seen, broken=broken)
 
@@ -389,23 +412,78 @@ def nobody_fell_over(case: Case) -> Check:
     return Check(name="no process ended by itself", seen=len(gone), broken=broken)
 
 
-def recovered_in_time(found: list[Recovery]) -> Check:
-    """The leases of a killed worker are taken back within a second, in 99 of 100 cases.
+def called_off(case: Case) -> Check:
+    """Whatever was cancelled has ended, and as that: its handlers would go on for ever."""
+    calls = list(case.evidence.of(CalledOff))
+    broken = []
+    for line in calls:
+        row = case.evidence.rows.get(line.task)
+        status = None if row is None else row.status
+        if status is not Status.CANCELLED:
+            broken.append(f"task {line.task} was cancelled ({line.way}), it is {status}")
+    return Check(name="what was cancelled ended cancelled", seen=len(calls), broken=broken)
 
-    Of a few cases, in half of them: the slowest of ten says more about the machine than about us.
+
+# Time
+
+
+def recovered_in_time(found: list[Recovery], within: float) -> Check:
+    """The leases of a killed worker are taken back in time, in 99 of 100 cases.
+
+    Time counts in which nothing was in the way; where that came in parts, the longest of them.
     """
-    usual = [one.seconds for one in found if not one.stood_still]
-    part = 0.99 if len(usual) >= MANY else 0.5
-    late = percentile(usual, part)
-    broken = [] if late <= RECOVERED_WITHIN else [f"p{100 * part:g} is {late:.2f} s"]
-    name = f"recovery of a killed worker, p{100 * part:g} within {RECOVERED_WITHIN:g} s"
-    return Check(name=name, seen=len(usual), broken=broken)
+    return _in_time("recovery of a killed worker", [one.in_peace for one in found], within)
+
+
+def cancelled_in_time(told: list[Cancel]) -> Check:
+    """A running handler notices that it was cancelled elsewhere, and 99 of 100 within a second."""
+    usual = [one for one in told if not one.stood_still]
+    heard = [one.seconds for one in usual if one.seconds < inf]
+    check = _in_time("cancel reaches a running handler", heard, CANCELLED_WITHIN)
+    deaf = [f"task {one.task} ({one.way}) never noticed" for one in usual if one.seconds == inf]
+    return msgspec.structs.replace(check, seen=len(usual), broken=check.broken + deaf)
+
+
+def _in_time(what: str, seconds: list[float], within: float) -> Check:
+    """Return whether 99 of 100 took no longer.
+
+    Of a few cases, half of them: the slowest of ten says more about the machine than about us, and
+    so does any of three.
+    """
+    part = 0.99 if len(seconds) >= MANY else 0.5
+    late = percentile(seconds, part) if len(seconds) >= FEW else 0.0
+    broken = [] if late <= within else [f"p{100 * part:g} is {late:.2f} s"]
+    return Check(
+        name=f"{what}, p{100 * part:g} within {within:g} s", seen=len(seconds), broken=broken
+    )
+
+
+def rested(case: Case) -> list[Check]:
+    """Return whether workers with nothing to do left the store in peace, if that was seen."""
+    checks = []
+    for line in case.evidence.of(Rested):
+        asked = line.transactions / line.seconds
+        broken = [] if asked < FEW_QUESTIONS else [f"{asked:.1f} transactions in a second"]
+        name = f"{line.workers} idle workers, under {FEW_QUESTIONS:g} transactions a second"
+        checks.append(Check(name=name, seen=line.transactions, broken=broken))
+    return checks
+
+
+def idle(case: Case) -> dict[str, float]:
+    """Return what idle workers asked of the store in a second, if that was counted."""
+    asked: dict[str, float] = {}
+    for line in case.evidence.of(Rested):
+        asked["transactions"] = line.transactions / line.seconds
+        if line.statements is not None:
+            asked["statements"] = line.statements / line.seconds
+    return asked
 
 
 def facts(case: Case) -> dict[str, int | float]:
     """Return what shows how hard it was tried."""
     evidence, replay = case.evidence, case.replay
     struck = Counter(line.how for line in evidence.of(Struck))
+    fell = Counter(line.how for line in evidence.of(Fell))
     lost = {fence: held for fence, held in replay.held.items() if held.lost}
     late = [
         line
@@ -421,6 +499,8 @@ def facts(case: Case) -> dict[str, int | float]:
         "processes killed": struck["killed"],
         "processes frozen": struck["frozen"],
         "processes stopped": struck["stopped"],
+        "connections cut by the server": fell["cut"],
+        "crashes of the server": fell["crash"],
         "killed by their own task": sum(
             line.code == -9 and not line.asked for line in evidence.of(Gone)
         ),
@@ -432,6 +512,7 @@ def facts(case: Case) -> dict[str, int | float]:
         "released": replay.events[Event.RELEASE],
         "duplicates answered": sum(line.duplicate for line in case.taken),
         "submits to be tried again": sum(1 for _ in evidence.of(Refused)),
+        "tasks cancelled while they ran": sum(1 for _ in evidence.of(Noticed)),
         "runs taken up again": sum(line.resumed for line in evidence.of(Drained)),
         "times nobody wrote": len(still),
         "of these, a frozen process had the lock": len(locked),
@@ -450,7 +531,7 @@ def unhurt(case: Case, lost: Iterable[Held]) -> list[Held]:
     struck = defaultdict(list)
     for line in case.evidence.of(Struck):
         struck[line.child].append(line.wall)
-    still = locked_by_the_frozen(case.evidence)
+    still = nobody_could_write(case.evidence)
     found = []
     for held in lost:
         life, at = owners.get(held.worker.rpartition("/")[0]), case.wall(held.end_at)

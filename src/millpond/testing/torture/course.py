@@ -16,13 +16,16 @@ from millpond.testing.torture.fleet import Fleet
 from millpond.testing.torture.ledger import Ledger
 from millpond.testing.torture.member import LEDGER, ORDERS
 from millpond.testing.torture.report import Report, report
-from millpond.testing.torture.supervisor import Supervisor, Unfinished
+from millpond.testing.torture.supervisor import Child, Supervisor, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from millpond.pool.millpond import Millpond
+    from millpond.testing.torture.place import Place
     from millpond.testing.torture.plan import Orders
+
+EVIDENCE = "evidence.msgpack"
 
 SHORT: dict[str, Any] = {
     "tasks": 600,
@@ -34,13 +37,20 @@ SHORT: dict[str, Any] = {
     "freeze_every": 3.0,
     "poisoned": 1,
     "poison_attempts": 2,
-    "patience": 20.0,
+    "patience": 30.0,
+    "called_off": 30,
+    "cut_every": 1.5,
+    "crashes": 0,
+    "idlers": 0,
 }
 """What the suite has time for."""
 
 
-def torture(orders: Orders, *, whole: bool) -> Report:
-    """Torture a fleet as ordered and return what came of it; its files stay in its home."""
+def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Report:
+    """Torture a fleet as ordered and return what came of it; its files stay in its home.
+
+    Only a place that can count is left to idle workers in the end.
+    """
     home = Path(orders.home)
     ledger = Ledger(home / LEDGER)
     try:
@@ -48,28 +58,43 @@ def torture(orders: Orders, *, whole: bool) -> Report:
         with_store(orders, ledger, _nothing)
         orders = msgspec.structs.replace(orders, began=time.monotonic())
         (home / ORDERS).write_bytes(msgspec.json.encode(orders))
-        Supervisor(orders, ledger).run(lambda: with_store(orders, ledger, is_idle))
+        Supervisor(orders, ledger, place=place).run(lambda: with_store(orders, ledger, is_idle))
+        if place is not None and orders.idlers:
+            place.begin_to_count()
+            idlers = [Child("idler", number) for number in range(orders.idlers)]
+            Supervisor(orders, ledger, children=idlers).rest(place.counted)
     except Unfinished as unfinished:
         what = f"{unfinished}; {with_store(orders, ledger, _what_is_left)}"
         return msgspec.structs.replace(judged(orders, whole=whole), unfinished=what, clean=False)
     finally:
         ledger.close()
+        if place is not None:
+            place.keep_log(home)
     return judged(orders, whole=whole)
 
 
 def judged(orders: Orders, *, whole: bool) -> Report:
-    """Return the report of a torture by the files in its home."""
+    """Return the report of a torture by the files in its home: its store may be gone by then."""
+    kept = Path(orders.home) / EVIDENCE
+    if not kept.exists():
+        kept.write_bytes(msgspec.msgpack.encode(_gathered(orders)))
+    evidence = msgspec.msgpack.decode(kept.read_bytes(), type=Evidence)
+    seconds = max(line.mono for line in evidence.lines) - orders.began
+    return report(orders, audit(evidence), seconds, whole=whole)
+
+
+def _gathered(orders: Orders) -> Evidence:
+    """Return what the store and the ledger say."""
     ledger = Ledger(Path(orders.home) / LEDGER)
 
     async def read(mp: Millpond) -> Evidence:
         return await gather(mp, orders, Path(orders.home) / LEDGER)
 
     try:
-        evidence = with_store(orders, ledger, read)
+        evidence: Evidence = with_store(orders, ledger, read)
     finally:
         ledger.close()
-    seconds = max(line.mono for line in evidence.lines) - orders.began
-    return report(orders, audit(evidence), seconds, whole=whole)
+    return evidence
 
 
 def with_store(

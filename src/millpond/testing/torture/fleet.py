@@ -17,7 +17,7 @@ from millpond.pool.millpond import Millpond
 from millpond.pool.options import Options
 from millpond.pool.outcome import Outcome
 from millpond.runtime.job import current_job
-from millpond.testing.torture.ledger import Told
+from millpond.testing.torture.ledger import Noticed, Told
 from millpond.testing.torture.plan import Mood, Plan
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 PATIENT = Retry(attempts=30, initial=0.05, factor=1.5, max_delay=1.0, jitter=0.5)
 """So many attempts that innocent tasks outlive every kill they are caught in."""
+
+
+WAYS = ("cooperative", "interrupt", "thread")
+"""How the handlers of tasks that are called off run, and are told."""
 
 
 class Mishap(Exception):
@@ -80,10 +84,36 @@ class Fleet:
                 self.ledger.write(Told, task=outcome.task_id, status=outcome.status)
                 await asyncio.sleep(0.005)
 
+        @mp.task
+        async def endless(ctx: Context, n: int, way: str) -> None:
+            fence, pool = at_work()
+            with self.ledger.attempt(fence, pool, f"off {n}"):
+                try:
+                    await (asyncio.sleep(3600) if way == "interrupt" else ctx.cancelled.wait())
+                finally:
+                    if ctx.cancelled.is_set():
+                        self._noticed(fence)
+                raise asyncio.CancelledError
+
+        @mp.task
+        def endless_labour(ctx: SyncContext, n: int) -> None:
+            fence, pool = at_work()
+            with self.ledger.attempt(fence, pool, f"off {n}"):
+                while not (ctx.cancelled or ctx.lease_lost):
+                    time.sleep(0.01)
+                if ctx.cancelled:
+                    self._noticed(fence)
+                raise asyncio.CancelledError
+
         self._work: Any = work
         self._labour: Any = labour
         self._visit: Any = visit
         self._tell: Any = tell
+        self._endless: Any = endless
+        self._endless_labour: Any = endless_labour
+
+    def _noticed(self, fence: Fence) -> None:
+        self.ledger.write(Noticed, task=fence.task, attempt=fence.attempt, token=fence.token)
 
     def _seconds(self, milliseconds: int, mood: str, fence: Fence, pool: str) -> float:
         """Return how long an attempt takes.
@@ -111,6 +141,12 @@ class Fleet:
         function = self._labour if item.in_thread else self._work
         call: BoundCall[str] = function.bind(item.n, item.milliseconds, str(item.mood))
         return call.options(**options)
+
+    def endless(self, n: int, way: str) -> BoundCall[None]:
+        """Return a task that goes on until it is cancelled, in one of WAYS."""
+        call: BoundCall[None]
+        call = self._endless_labour.bind(n) if way == "thread" else self._endless.bind(n, way)
+        return call
 
     def page(self, web: str, page: int) -> BoundCall[str]:
         """Return the visit of a page: once in a run, however many pages link to it."""
@@ -142,6 +178,7 @@ def declare(mp: Millpond) -> dict[str, Pool]:
         ),
         mp.pool("crawl", max_concurrent=4, retry=PATIENT),
         mp.pool("poison", max_concurrent=1, retry=PATIENT),
+        mp.pool("off", max_concurrent=4, retry=PATIENT),
         mp.pool("pulse"),
     )
     return {pool.name: pool for pool in pools}

@@ -37,6 +37,12 @@ class Born(Line, frozen=True):
     number: int
 
 
+class Leads(Line, frozen=True):
+    """A process leads maintenance from now on."""
+
+    generation: int
+
+
 class Began(Line, frozen=True):
     """A handler began an attempt."""
 
@@ -95,6 +101,21 @@ class Drained(Line, frozen=True):
     resumed: bool
 
 
+class CalledOff(Line, frozen=True):
+    """Somebody is about to cancel a task whose handler has begun."""
+
+    task: int
+    way: str
+
+
+class Noticed(Line, frozen=True):
+    """A handler noticed that its task is cancelled."""
+
+    task: int
+    attempt: int
+    token: int
+
+
 class Left(Line, frozen=True):
     """A process closed its Millpond in good order, having seen so many settles come too late."""
 
@@ -116,6 +137,12 @@ class Struck(Line, frozen=True):
     how: Literal["killed", "frozen", "thawed", "stopped"]
 
 
+class Fell(Line, frozen=True):
+    """The supervisor had the store cut a connection, or crash, or brought it back."""
+
+    how: Literal["cut", "crash", "back"]
+
+
 class Gone(Line, frozen=True):
     """The supervisor found that a process has ended."""
 
@@ -127,8 +154,19 @@ class Gone(Line, frozen=True):
     """Whether it was told or made to end."""
 
 
+class Rested(Line, frozen=True):
+    """So many workers had nothing to do for a while; what they asked of the store meanwhile."""
+
+    workers: int
+    seconds: float
+    transactions: int
+    statements: int | None
+    """None = nobody counted them."""
+
+
 AnyLine: TypeAlias = (
     Born
+    | Leads
     | Began
     | Ended
     | Told
@@ -136,10 +174,14 @@ AnyLine: TypeAlias = (
     | Refused
     | Awaited
     | Drained
+    | CalledOff
+    | Noticed
     | Left
     | Started
     | Struck
+    | Fell
     | Gone
+    | Rested
 )
 
 _decoder = msgspec.json.Decoder(AnyLine)

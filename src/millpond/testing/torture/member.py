@@ -3,11 +3,14 @@
 A *worker* runs tasks until it is told to stop. A *submitter* submits its part of the plan, spread
 over time, and goes on where it was when it is started again. The *pulse* changes something in the
 store five times a second and is never hurt: a gap in what it does shows that nobody could write.
+Nor is the *canceller*, which cancels tasks that others run. An *idler* is a worker with the lease
+that workers have by default, and nothing to do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -15,20 +18,26 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.errors import MillpondError, TaskCancelled, TaskFailed, TaskRejected
-from millpond.testing.torture.fleet import Fleet
+from millpond.pool.millpond import Millpond
+from millpond.testing.torture.fleet import WAYS, Fleet
 from millpond.testing.torture.ledger import (
     Awaited,
+    Began,
     Born,
+    CalledOff,
     Drained,
+    Leads,
     Ledger,
     Left,
     Refused,
+    Tail,
     Taken,
     read,
 )
@@ -37,14 +46,16 @@ from millpond.testing.torture.plan import Orders, spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from millpond.pool.handle import Handle
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.handle import CancelMode, Handle
     from millpond.testing.torture.plan import Item, Web
 
 ORDERS, LEDGER = "orders.json", "ledger.jsonl"
 
 PULSE = 0.2
 """Seconds between two beats."""
+
+LOOK_EVERY = 0.01
+"""Seconds between two looks at what others wrote down."""
 
 TRY_AGAIN = 0.25
 """Seconds after which a submitter tries again what the store could not take."""
@@ -60,6 +71,8 @@ class Member:
         self.role = role
         self.number = number
         self.ledger = Ledger(Path(orders.home) / LEDGER)
+        if role == "idler":
+            mp = Millpond(orders.url)
         self.fleet = Fleet(orders, self.ledger, mp)
         self.told_to_stop = asyncio.Event()
         self._awaiting: set[asyncio.Task[None]] = set()
@@ -70,25 +83,79 @@ class Member:
             "worker": self._work,
             "submitter": self._submit,
             "pulse": self._beat,
+            "canceller": self._cancel,
+            "idler": self._work,
         }
         mp = self.fleet.mp
-        async with mp:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._insist(lambda: stack.enter_async_context(mp))
             owner = mp.runtime.owner
             self.ledger.write(Born, owner=owner, role=self.role, number=self.number)
             await roles[self.role]()
         self.ledger.write(Left, stale=mp.counts.stale_settles)
 
     async def _work(self) -> None:
-        async with self.fleet.mp.worker(concurrency=self.orders.concurrency):
+        mp, concurrency = self.fleet.mp, self.orders.concurrency
+        async with contextlib.AsyncExitStack() as stack:
+            await self._insist(
+                lambda: stack.enter_async_context(mp.worker(concurrency=concurrency))
+            )
+            watching = asyncio.create_task(self._tell_who_leads())
             await self.told_to_stop.wait()
+            watching.cancel()
+
+    async def _tell_who_leads(self) -> None:
+        """Write down whenever this process takes the lead."""
+        leadership, last = self.fleet.mp.runtime.maintenance.leadership, None
+        while True:
+            if leadership.leads and leadership.generation not in (None, last):
+                last = leadership.generation
+                self.ledger.write(Leads, generation=last)
+            await asyncio.sleep(LOOK_EVERY)
 
     async def _beat(self) -> None:
         pool = self.fleet.pools["pulse"]
         while not self.told_to_stop.is_set():
-            await pool.pause()
+            await self._insist(pool.pause)
             await asyncio.sleep(PULSE)
-            await pool.resume()
+            await self._insist(pool.resume)
             await asyncio.sleep(PULSE)
+
+    # Cancelling
+
+    async def _cancel(self) -> None:
+        dice = random.Random(f"{self.orders.seed}/cancels")
+        begun: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        looking = asyncio.create_task(self._look_who_began(begun))
+        try:
+            async with asyncio.TaskGroup() as strands:
+                for n in range(self.orders.called_off):
+                    pause = dice.uniform(0.0, 0.3)
+                    strands.create_task(self._call_off(n, WAYS[n % len(WAYS)], begun, pause))
+        finally:
+            looking.cancel()
+
+    async def _look_who_began(self, begun: dict[int, asyncio.Event]) -> None:
+        tail = Tail(Path(self.orders.home) / LEDGER)
+        while True:
+            for line in tail.read():
+                if isinstance(line, Began) and line.pool == "off":
+                    begun[line.task].set()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _call_off(
+        self, n: int, way: str, begun: dict[int, asyncio.Event], pause: float
+    ) -> None:
+        """Submit a task that never ends, and cancel it a moment after its handler has begun."""
+        moment = self.orders.submitting * n / self.orders.called_off
+        await asyncio.sleep(self.orders.began + moment - time.monotonic())
+        pool = self.fleet.pools["off"]
+        handle = await self._insist(lambda: pool.submit(self.fleet.endless(n, way)))
+        await begun[handle.id].wait()
+        await asyncio.sleep(pause)
+        self.ledger.write(CalledOff, task=handle.id, way=way)
+        mode: CancelMode = "interrupt" if way == "interrupt" else "cooperative"
+        await self._insist(lambda: self.fleet.mp.cancel(handle.id, mode=mode))
 
     # Submitting
 
@@ -142,6 +209,8 @@ class Member:
         while True:
             try:
                 return await ask()
+            except (TaskFailed, TaskCancelled, TaskRejected):
+                raise
             except MillpondError as error:
                 self.ledger.write(Refused, error=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(TRY_AGAIN)
@@ -149,7 +218,7 @@ class Member:
     async def _await(self, handle: Handle[str]) -> None:
         result = None
         try:
-            result = await handle
+            result = await self._insist(lambda: _result_of(handle))
             status = "completed"
         except (TaskFailed, TaskCancelled, TaskRejected):
             status = str(handle.status)
@@ -170,6 +239,10 @@ class Member:
                 completed=report.completed,
                 resumed=report.resumed or report.finished_before,
             )
+
+
+async def _result_of(handle: Handle[str]) -> str:
+    return await handle
 
 
 def end_with_parent(parent: int) -> None:

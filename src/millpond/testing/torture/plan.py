@@ -41,8 +41,24 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     that has other work to do is slow, and that is no broken promise."""
     stalled: float = 25.0
     """Seconds in which at least one handler must begin, as long as there is something to do."""
+    called_off: int = 300
+    """Tasks that are cancelled while they run."""
+    sees_deaths: bool = True
+    """Whether the store sees at once who died; else it is known when a lease is over."""
+    cut_every: float = 0.0
+    """Seconds between two connections that the server ends, on average; 0 = it ends none."""
+    crashes: int = 0
+    """How often the server crashes and comes back."""
+    idlers: int = 0
+    """Workers that stand idle in the end, while their questions to the store are counted."""
+    idle_seconds: float = 30.0
     began: float = 0.0
     """When it began, by the clock that no process can set (CLOCK_MONOTONIC)."""
+
+    @property
+    def recovered_within(self) -> float:
+        """Seconds in which the tasks of 99 of 100 killed workers must be taken back."""
+        return 1.0 if self.sees_deaths else self.lease + 1.0
 
     @property
     def submitting(self) -> float:

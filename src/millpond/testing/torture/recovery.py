@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Started, Struck
+from millpond.testing.torture.ledger import Began, Born, Ended, Fell, Gone, Leads, Started, Struck
 
 if TYPE_CHECKING:
     from millpond.testing.torture.evidence import Evidence
@@ -45,8 +46,15 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     leases: int
     seconds: float
     """From the kill to the record that took back the last of them."""
-    stood_still: bool
-    """Whether nobody could write in the meantime: a frozen process had the store's lock."""
+    in_peace: float
+    """The longest part of it in which nothing was in the way: the store could be written to, there
+    was a worker that nobody had hurt, and nobody hurt the leader. Where deaths are known by leases,
+    it is the leader that takes back what the dead held."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether anything was in the way."""
+        return self.in_peace < self.seconds
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +96,37 @@ def lives(evidence: Evidence) -> list[Life]:
     return found
 
 
+def hurt_leaders(evidence: Evidence) -> list[float]:
+    """Return when processes were killed, frozen or told to stop while they led maintenance."""
+    found: list[float] = []
+    leader: int | None = None
+    for line in evidence.lines:
+        match line:
+            case Leads():
+                leader = line.pid
+            case Struck(how="killed" | "frozen" | "stopped") | Gone() if line.child == leader:
+                found.append(line.wall)
+                leader = None
+            case _:
+                pass
+    return found
+
+
+def unhurt_workers(evidence: Evidence) -> list[Span]:
+    """Return when each worker was there, until it was first hurt."""
+    found: list[Span] = []
+    born: dict[int, float] = {}
+    for line in evidence.lines:
+        match line:
+            case Born(role="worker"):
+                born[line.pid] = line.wall
+            case Struck() | Gone() if line.child in born:
+                found.append(Span(born.pop(line.child), line.wall))
+            case _:
+                pass
+    return [*found, *(Span(since, inf) for since in born.values())]
+
+
 def frozen_spans(evidence: Evidence) -> list[Span]:
     """Return when processes were frozen."""
     frozen: dict[int, float] = {}
@@ -124,12 +163,59 @@ def locked_by_the_frozen(evidence: Evidence) -> list[Span]:
     ]
 
 
+def nobody_could_write(evidence: Evidence) -> list[Span]:
+    """Return when nobody could write, through no fault of his own.
+
+    When the store is back its leader gives everybody the time to say that he is alive: a lease.
+    """
+    return [*locked_by_the_frozen(evidence), *away(evidence)]
+
+
+def away(evidence: Evidence) -> list[Span]:
+    """Return when the store was away, and the lease after that."""
+    found: list[Span] = []
+    since: float | None = None
+    for line in evidence.of(Fell):
+        if line.how == "crash":
+            since = line.wall
+        elif line.how == "back" and since is not None:
+            found.append(Span(since, line.wall + evidence.orders.lease))
+            since = None
+    return found
+
+
+def obstacles(evidence: Evidence) -> list[Span]:
+    """Return when nobody could be expected to take back what a dead worker held."""
+    found = nobody_could_write(evidence)
+    if not evidence.orders.sees_deaths:
+        found += [Span(at, at) for at in hurt_leaders(evidence)]
+        found += gaps(Span(-inf, inf), unhurt_workers(evidence))
+    return found
+
+
+def gaps(within: Span, spans: list[Span]) -> list[Span]:
+    """Return the parts of a time that none of the others is in."""
+    found, at = [], within.start
+    for one in sorted(spans, key=lambda span: span.start):
+        if one.end < within.start or one.start > within.end:
+            continue
+        if one.start > at:
+            found.append(Span(at, one.start))
+        at = max(at, one.end)
+    return [*found, Span(at, within.end)] if at < within.end else found
+
+
+def longest_between(within: Span, spans: list[Span]) -> float:
+    """Return how long the longest of these parts is."""
+    return max((part.seconds for part in gaps(within, spans)), default=0.0)
+
+
 def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     """Return how the leases of each killed worker were recovered, if it held any."""
     by_owner: dict[str, list[Held]] = {}
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
-    still = locked_by_the_frozen(evidence)
+    in_the_way = obstacles(evidence)
     found = []
     for life in lives(evidence):
         if life.killed_at is None:
@@ -144,7 +230,7 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
                     at=life.killed_at,
                     leases=len(taken_back),
                     seconds=last - life.killed_at,
-                    stood_still=any(span.shared(one) > 0 for one in still),
+                    in_peace=longest_between(span, in_the_way),
                 )
             )
     return found

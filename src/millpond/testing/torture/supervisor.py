@@ -11,14 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.testing.torture.ledger import Began, Born, Gone, Started, Struck, Tail
+from millpond.testing.torture.ledger import Began, Born, Fell, Gone, Rested, Started, Struck, Tail
 from millpond.testing.torture.member import LEDGER
-from millpond.testing.torture.violence import Blow, How, Violence
+from millpond.testing.torture.violence import Blow, How, Violence, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from millpond.testing.torture.ledger import Ledger
+    from millpond.testing.torture.place import Counted, Place
     from millpond.testing.torture.plan import Orders
 
     Command = Callable[[str, int], Sequence[str]]
@@ -34,6 +35,13 @@ TO_STOP = 15.0
 
 ASK_EVERY = 0.5
 """Seconds between two questions whether everything is done."""
+
+
+ENDS_BY_ITSELF = ("submitter", "canceller")
+"""The roles of processes that end when they have done their part."""
+
+SETTLES_WITHIN = 20.0
+"""Seconds after which a worker with nothing to do asks the store as seldom as it ever will."""
 
 
 class Unfinished(Exception):
@@ -70,17 +78,32 @@ class Child:
         return self.process is not None and self.thaw_at is None
 
 
+def fleet_of(orders: Orders) -> list[Child]:
+    """Return the places of a fleet that is hurt."""
+    workers = [Child("worker", number) for number in range(orders.workers)]
+    submitters = [Child("submitter", number) for number in range(orders.submitters)]
+    return [*workers, *submitters, Child("pulse", 0), Child("canceller", 0)]
+
+
 class Supervisor:
     """Runs one torture. Only ever signals processes that it started itself."""
 
-    def __init__(self, orders: Orders, ledger: Ledger, *, command: Command | None = None) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        ledger: Ledger,
+        *,
+        children: Sequence[Child] | None = None,
+        command: Command | None = None,
+        place: Place | None = None,
+    ) -> None:
         self.orders = orders
         self._ledger = ledger
         self._command = command or self._member
         self._violence = Violence(orders)
-        workers = [Child("worker", number) for number in range(orders.workers)]
-        submitters = [Child("submitter", number) for number in range(orders.submitters)]
-        self.children = [*workers, *submitters, Child("pulse", 0)]
+        self._place = place
+        self._weather = Weather(orders)
+        self.children = fleet_of(orders) if children is None else children
         self._tail = Tail(ledger_of(orders))
         self._began_at = orders.began
         """When a handler last began, by the clock that nobody sets."""
@@ -95,22 +118,51 @@ class Supervisor:
         finally:
             self._end_all()
 
+    def rest(self, count: Callable[[], Counted]) -> None:
+        """Let a fleet stand idle, and write down what it asked of the store meanwhile."""
+        try:
+            self._come()
+            self._stay(SETTLES_WITHIN)
+            before, since = count(), time.monotonic()
+            self._stay(self.orders.idle_seconds)
+            after = count()
+            self._ledger.write(
+                Rested,
+                workers=len(self.children),
+                seconds=time.monotonic() - since,
+                transactions=after.transactions - before.transactions,
+                statements=after.statements_since(before),
+            )
+            self._stop()
+        finally:
+            self._end_all()
+
+    def _come(self) -> None:
+        """Start everybody, and wait until all have opened the store."""
+        until = time.monotonic() + TO_COME
+        while not all(child.came for child in self.children):
+            self._tend(time.monotonic())
+            if time.monotonic() >= until:
+                raise Unfinished(f"the fleet did not come to work within {TO_COME:g} s")
+            time.sleep(TICK)
+
+    def _stay(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            self._tend(now)
+            time.sleep(TICK)
+
     # The three parts
 
     def _hurt(self) -> None:
         """Hurt the fleet for as long as ordered, from the moment on at which it is at work."""
-        begun: float | None = None
-        while True:
-            now = time.monotonic()
+        self._come()
+        begun = time.monotonic()
+        while (now := time.monotonic()) < begun + self.orders.seconds:
             self._tend(now)
-            if begun is None and all(child.came for child in self.children):
-                begun = now
-            if begun is not None and now >= begun + self.orders.seconds:
-                return
-            if begun is None and now >= self.orders.began + TO_COME:
-                raise Unfinished(f"the fleet did not come to work within {TO_COME:g} s")
-            if begun is not None:
-                self._blows(now - begun, now)
+            self._blows(now - begun, now)
+            if self._place is not None:
+                self._storm(self._place, now - begun)
             time.sleep(TICK)
 
     def _blows(self, elapsed: float, now: float) -> None:
@@ -124,6 +176,19 @@ class Supervisor:
         for blow in blows:
             self._strike(blow, now)
 
+    def _storm(self, place: Place, elapsed: float) -> None:
+        """Let happen to the store what is due."""
+        if self._weather.cut(elapsed):
+            self._ledger.write(Fell, how="cut")
+            place.cut(self._weather.dice)
+        away = self._weather.crash(elapsed)
+        if away is not None:
+            self._ledger.write(Fell, how="crash")
+            place.crash()
+            self._stay(away)
+            place.start()
+            self._ledger.write(Fell, how="back")
+
     def _wait(self, all_done: Callable[[], bool]) -> None:
         """Hurt nobody any more, and wait until all is submitted and done."""
         started = time.monotonic()
@@ -133,8 +198,9 @@ class Supervisor:
             while (now := time.monotonic()) < calm:
                 self._tend(now)
                 time.sleep(TICK)
-            submitters = [child for child in self.children if child.role == "submitter"]
-            if all(child.done for child in submitters) and all_done():
+            ending = [child for child in self.children if child.role in ENDS_BY_ITSELF]
+            frozen = any(child.thaw_at is not None for child in self.children)
+            if not frozen and all(child.done for child in ending) and all_done():
                 return
             if now >= until:
                 patience = self.orders.patience
@@ -204,7 +270,7 @@ class Supervisor:
             return
         child.process = None
         child.thaw_at = None
-        child.done = child.role == "submitter" and code == 0
+        child.done = child.role in ENDS_BY_ITSELF and code == 0
         self._ledger.write(
             Gone,
             child=process.pid,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -64,8 +65,8 @@ class Violence:
     ) -> list[Blow]:
         """Return the blows that are due.
 
-        They hit mostly processes that are at work, and none while nobody is: where processes start
-        slowly, nobody would ever come to work.
+        They hit mostly processes that are at work, and no worker while less than half of them are:
+        where processes start slowly, nobody would ever come to work.
         """
         blows: list[Blow] = []
         if elapsed >= self._kill_at:
@@ -83,7 +84,7 @@ class Violence:
     def _blow(self, how: How, at_work: Sequence[Name], starting: Sequence[Name]) -> list[Blow]:
         role = "submitter" if how is not How.STOP and self._dice.random() < 0.12 else "worker"
         victims = sorted(one for one in at_work if one[0] == role)
-        if not victims:
+        if not victims or (role == "worker" and 2 * len(victims) < self._orders.workers):
             return []
         others = sorted(one for one in starting if one[0] == role)
         if others and self._dice.random() < 0.1:
@@ -97,6 +98,37 @@ class Violence:
 
     def _pause(self, average: float) -> float:
         return self._dice.uniform(0.3 * average, 1.7 * average)
+
+
+class Weather:
+    """What happens to the store itself: a stream of cuts and crashes."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self.dice = random.Random(f"{orders.seed}/weather")
+        self._cut_at = self._pause() if orders.cut_every else inf
+        # Spread over the time, and none so late that nobody would have to live with it.
+        self._crashes = [
+            orders.seconds * (place + self.dice.uniform(0.2, 0.8)) / orders.crashes
+            for place in range(orders.crashes)
+        ]
+
+    def cut(self, elapsed: float) -> bool:
+        """Return whether a connection is to be cut."""
+        if elapsed < self._cut_at:
+            return False
+        self._cut_at = elapsed + self._pause()
+        return True
+
+    def crash(self, elapsed: float) -> float | None:
+        """Return for how long the store is to be away, if it is to crash."""
+        if not self._crashes or elapsed < self._crashes[0]:
+            return None
+        del self._crashes[0]
+        return self.dice.uniform(0.0, 0.5 * self._orders.lease)
+
+    def _pause(self) -> float:
+        return self.dice.uniform(0.3, 1.7) * self._orders.cut_every
 
 
 def _hit(who: Name, blows: list[Blow]) -> bool:

@@ -1,0 +1,47 @@
+"""A look at the tables of a store by hand, whatever database they are in."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from millpond.store.postgres.connect import connect as connect_server
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.names import qualified
+from millpond.store.postgres.url import address_of, is_postgres
+from millpond.store.rows.recount import check_rows
+from millpond.store.sqlite.connect import connect as connect_file
+from millpond.store.sqlite.recount import check_tables
+
+Look = Callable[[str], list[Any]]
+
+
+@contextmanager
+def looked_at(url: str) -> Iterator[Look]:
+    """Give what asks a store something by hand; all of its tables must fit together."""
+    with (_on_a_server if is_postgres(url) else _on_a_file)(url) as look:
+        yield look
+
+
+@contextmanager
+def _on_a_file(url: str) -> Iterator[Look]:
+    file = connect_file(Path(url.removeprefix("sqlite:///")))
+    try:
+        assert [] == check_tables(file)
+        yield lambda asked: file.execute(asked).fetchall()
+    finally:
+        file.close()
+
+
+@contextmanager
+def _on_a_server(url: str) -> Iterator[Look]:
+    address = address_of(url)
+    dialect = dialect_of(address.schema)
+    connection = PostgresConnection(connect_server(address), dialect.many)
+    try:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        assert [] == check_rows(connection, dialect)
+        yield lambda asked: connection.execute(qualified(asked, address.schema)).fetchall()
+    finally:
+        connection.close()

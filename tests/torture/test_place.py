@@ -1,0 +1,52 @@
+"""The place of a torture: which store it is, what is promised of it, and what it was asked."""
+
+from pathlib import Path
+
+import psycopg
+
+from millpond.testing.postgres import OwnServer, Server
+from millpond.testing.torture.place import Place, ServerPlace, on, place_of
+from millpond.testing.torture.plan import Orders
+
+
+def test_a_new_file_sees_who_died(tmp_path: Path) -> None:
+    """Recovery counts from the death."""
+    with place_of("sqlite", None, tmp_path) as place:
+        assert f"sqlite:///{tmp_path}/work.db" == place.url
+        orders = Orders(home="", seed=0, lease=3.0, **place.orders)
+        assert (1.0, 0) == (orders.recovered_within, orders.idlers)
+
+
+def test_a_server_knows_the_dead_by_their_leases(tmp_path: Path) -> None:
+    """Recovery counts from the end of a lease; and idle workers are counted."""
+    with place_of("sqlite", "postgresql://me@host/work", tmp_path) as place:
+        assert isinstance(place, ServerPlace)
+        orders = Orders(home="", seed=0, lease=3.0, **place.orders)
+        assert (4.0, 10) == (orders.recovered_within, orders.idlers)
+        assert 0 == orders.crashes, "it is not ours"
+
+
+def test_a_url_names_a_store_that_is_there(tmp_path: Path) -> None:
+    """Whatever kind was asked for."""
+    with place_of("postgres", "sqlite:////srv/work.db", tmp_path) as place:
+        assert (Place, "sqlite:////srv/work.db") == (type(place), place.url)
+
+
+def test_what_a_server_is_asked_is_counted(postgres: Server) -> None:
+    """Each transaction, and each statement where its log can be read; not the counting itself."""
+    ours = isinstance(postgres, OwnServer)
+    with on(postgres) as place:
+        before = place.counted()
+        assert before.statements is None
+        place.begin_to_count()
+        before = place.counted()
+        with psycopg.connect(place.url) as connection:
+            for _ in range(3):
+                connection.execute("SELECT 1")
+        after = place.counted()
+    if ours:
+        postgres.execute("ALTER SYSTEM RESET log_statement")
+        postgres.execute("SELECT pg_reload_conf()")
+    # BEGIN, three questions, COMMIT. To connect is a transaction, too.
+    assert (5 if ours else None) == after.statements_since(before)
+    assert 1 <= after.transactions - before.transactions <= 5
