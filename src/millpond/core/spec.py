@@ -187,6 +187,19 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How many tasks of one lane (strict pools) or key may run at once."""
         return 1 if self.strict else self.max_per_key
 
+    @property
+    def weighs(self) -> bool:
+        """Whether what a task weighs decides when others start."""
+        return any(rate.of == "weight" for rate in self.rates)
+
+    @property
+    def special(self) -> bool:
+        """Whether a start or an end looks at more than counts, keys and turns: it has rates.
+
+        What a store does to plain and fair pools by the batch, it does not do to these.
+        """
+        return bool(self.rates) or self.rate_per_key is not None
+
     def _check_prefetch(self) -> None:
         # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
         for option, given in (("lanes", self.lanes is not None), ("ordered", self.ordered)):

@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.audit import Record
+from millpond.core.ledger import Ledger
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS
@@ -76,7 +77,8 @@ class PoolFacts:
         self.fresh: dict[int, Fact] = {}
         self.lineage: dict[tuple[str, int | None], int] = {}
         self.lags: dict[tuple[str | None, str | None], int] = {}
-        self.tokens: list[tuple[float, float]] = [(0.0, float(r.depth)) for r in spec.rates]
+        self.ledgers = [Ledger(rate) for rate in spec.rates]
+        self.ledgers_of_units: dict[str, Ledger] = {}
         self.held_until: dict[str | None, float] = {}
 
     def stopped(self, unit: str | None, now: float) -> bool:
@@ -146,8 +148,7 @@ class Witness:
             case orders.Pause(pool, unit) | orders.Resume(pool, unit):
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
-                held = self.pools[pool].held_until
-                held[unit] = max(held.get(unit, 0.0), rounded(now + seconds))
+                self._hold(self.pools[pool], unit, rounded(now + seconds))
             case orders.Join(worker):
                 self.workers.setdefault(worker, order)
             case orders.Leave(worker) | orders.Bury(worker):
@@ -164,6 +165,9 @@ class Witness:
             facts.paused_units.add(unit)
         else:
             facts.paused_units.discard(unit)
+
+    def _hold(self, facts: PoolFacts, unit: str | None, until: float) -> None:
+        facts.held_until[unit] = max(facts.held_until.get(unit, 0.0), until)
 
     def _gone(self, worker: str) -> None:
         gone = self.workers.pop(worker, None)
@@ -184,8 +188,7 @@ class Witness:
     def apply(self, entry: Record) -> Fact | None:
         """Take in one record; return the task it is about, after it."""
         if entry.event is None or entry.task is None:
-            if entry.run is not None and entry.detail == "run finished":
-                self.run_finished.add(entry.run)
+            self._told(entry)
             return None
         if entry.event is Event.REFUSE:
             return None
@@ -204,6 +207,19 @@ class Witness:
         fact.sequence = entry.sequence
         self._index(fact)
         return fact
+
+    def _told(self, entry: Record) -> None:
+        """Take in a record that is no arrow."""
+        detail, facts = entry.detail or "", self.pools.get(entry.pool)
+        if entry.run is not None and detail == "run finished":
+            self.run_finished.add(entry.run)
+        if facts is None:
+            return
+        if detail.startswith("hold "):
+            self._hold(facts, entry.key, entry.due)
+        elif detail == "weight":
+            for ledger in facts.ledgers:
+                ledger.correct(entry.task or 0, entry.weight, entry.at)
 
     def _charge(self, fact: Fact, entry: Record) -> None:
         """Count charged runs independently of what the record claims."""
@@ -229,6 +245,9 @@ class Witness:
             _put(facts.running, fact, present=fact.status is Status.RUNNING)
             _put(facts.claimed, fact, present=fact.claimed)
             _put(facts.fresh, fact, present=fact.fresh)
+            if fact.status is not Status.RUNNING and not fact.claimed:
+                for ledger in facts.ledgers:
+                    ledger.close(fact.id)
         if fact.run is not None:
             live = self.run_live.setdefault(fact.run, set())
             if fact.status.terminal:

@@ -117,12 +117,19 @@ def some_spec(dice: random.Random, name: str) -> PoolSpec:
         order=order,
         backpressure=some_backpressure(dice),
         max_per_key=None if strict else dice.choice((None, 1, 2)),
-        rates=(Rate(4, per=1.0, burst=3),) if dice.random() < 0.35 else (),
+        rates=some_rates(dice),
         rate_per_key=Rate(2, per=1.0, burst=1) if dice.random() < 0.1 else None,
         prefetch=0 if strict or order.kind is OrderKind.LIFO else dice.choice((0, 2, 3)),
         lanes=lanes,
         ordered=strict and lanes is None,
     )
+
+
+def some_rates(dice: random.Random) -> tuple[Rate, ...]:
+    """Make up rates: mostly none, now and then two, of starts and of weight."""
+    starts = (Rate(4, per=1.0, burst=3),) if dice.random() < 0.35 else ()
+    weight = (Rate(6, per=1.0, burst=5, of="weight"),) if dice.random() < 0.25 else ()
+    return starts + weight
 
 
 def some_backpressure(dice: random.Random) -> Backpressure | None:

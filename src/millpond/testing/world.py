@@ -40,6 +40,7 @@ FAULTS = (
     "interrupt",
     "purge",
     "hold",
+    "throttled",
     "day passes",
 )
 """Every kind of trouble a history can hold."""

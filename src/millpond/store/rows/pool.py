@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.admit import Known
+from millpond.core.bucket import Bucket
 from millpond.core.heap import LazyHeap
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
@@ -30,6 +31,7 @@ _FIRSTS = 64
 """How many of those that came first are asked for at once."""
 
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
+_decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
 _specs: dict[str, PoolSpec] = {}
 """Settings that were read before: the text decides, so they cannot grow old."""
 
@@ -447,7 +449,7 @@ class SqlPool(PoolTable):
         self.spec, self.declared = spec_of(spec), spec_of(declared)
         self.paused, self.closed = bool(paused), bool(closed)
         self.totals = msgspec.json.decode(totals)
-        self.tats = msgspec.json.decode(tats)
+        self.buckets = _decode_buckets(tats)
         self.holding = msgspec.json.decode(holding)
         self.starved = {name: tuple(times) for name, times in msgspec.json.decode(starved).items()}
         self.hungry = msgspec.json.decode(hungry)
@@ -475,7 +477,7 @@ class SqlPool(PoolTable):
         for name in (
             *("name", "internal", "spec", "declared", "revision", "created_at", "operator_limit"),
             *("paused", "closed", "not_before", "next_seq", "next_lane", "live", "running"),
-            *("claimed", "parked_apart", "stale_settles", "totals", "tats", "holding"),
+            *("claimed", "parked_apart", "stale_settles", "totals", "buckets", "holding"),
             *("starved", "hungry"),
         ):
             setattr(self, name, getattr(made, name))
@@ -597,7 +599,7 @@ class SqlPool(PoolTable):
             counts["resting"],
             counts["unit_timers"],
             counts["fading"],
-            _text(self.tats),
+            _text(self.buckets),
             _text(self.holding),
             _text(self.starved),
             _text(self.hungry),

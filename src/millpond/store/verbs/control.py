@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.core import check
 from millpond.core.admit import Reason
+from millpond.core.bucket import taken_over
 from millpond.core.control import (
     AttemptOrder,
     Bury,
@@ -43,6 +44,7 @@ from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
 from millpond.store.verbs.ahead import give_back
+from millpond.store.verbs.flow import hold
 from millpond.store.verbs.recover import bury, everything_held
 from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import PoolTable, Tables, in_order
@@ -103,7 +105,8 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
         case Resize(max_concurrent=limit, revision=revision):
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
-            return _hold(tables, pool, unit, rounded(now + seconds), now)
+            hold(tables, pool, unit, rounded(now + seconds), now)
+            return 1
         case Close():
             pool.closed = True
             tables.order(pool.spec.name, "close", now)
@@ -161,9 +164,7 @@ def _callback_spec(spec: PoolSpec) -> PoolSpec:
 def _respec(
     tables: Tables, pool: PoolTable, spec: PoolSpec, now: float, revision: int | None = None
 ) -> None:
-    # A rate that stays keeps its bucket; a new one starts full.
-    known = dict(zip(pool.spec.rates, pool.tats, strict=True))
-    pool.tats = [known.get(rate, 0) for rate in spec.rates]
+    pool.buckets = taken_over(pool.spec.rates, pool.buckets, spec.rates, now)
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
@@ -210,17 +211,6 @@ def _set_paused(
     if not paused or pool.claimed:
         # What is held ahead of a pause is wanted back, and whoever asks is told.
         tables.wake(pool.spec.name, now)
-    return 1
-
-
-def _hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: float) -> int:
-    if unit is None:
-        pool.not_before = max(pool.not_before, until)
-    else:
-        pool.backlog.hold(unit, until)
-        tables.touch(pool)
-    tables.order(pool.spec.name, f"hold {unit or 'pool'}", now)
-    tables.wake(pool.spec.name, until)
     return 1
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core import rate as gcra
 from millpond.core.admit import Reason
+from millpond.core.bucket import charge, ready_at
 from millpond.core.lease import (
     NO_STEPS,
     STARVED_FOR,
@@ -59,8 +59,8 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        if pool.tats:
-            _charge_rates(pool, task, now)
+        if pool.buckets:
+            charge(pool.spec.rates, pool.buckets, task.new.weight, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
         if pool.live == pool.running:
@@ -112,7 +112,7 @@ def _claim_ahead(
         len(claimed) < min(ask.ahead, room)
         and (task := _next(tables, pool, worker, now)) is not None
     ):
-        _charge_rates(pool, task, now)
+        charge(pool.spec.rates, pool.buckets, task.new.weight, now)
         tables.claim(task, worker, token, now)
         claimed.append(_leased(task))
     return tuple(claimed)
@@ -134,7 +134,7 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
 def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> bool:
     """Return whether `lease` would give this worker something; changes nothing.
 
-    It may say yes too often: under a rate by weight a light task behind a heavy one counts.
+    It may say no too often: under a rate by weight the heaviest task that is in reach decides.
     """
     if slots(pool, worker, now) < 1:
         return False
@@ -153,12 +153,13 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
         if task.new.owner is not None
         or (not worker.alone and knows(worker, task.new.call.function))
     )
-    return any(
-        (task.expires_at is None or task.expires_at > now)
-        and task.due <= now
-        and rate_moment(pool, task, now) <= now
+    due = (
+        task
         for task in reachable
+        if (task.expires_at is None or task.expires_at > now) and task.due <= now
     )
+    allowed = [rate_moment(pool, task, now) <= now for task in due]
+    return bool(allowed) and all(allowed)
 
 
 def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
@@ -229,7 +230,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
         elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif pool.tats and rate_moment(pool, task, now) > now:
+        elif pool.buckets and rate_moment(pool, task, now) > now:
             return None
         else:
             return task
@@ -246,18 +247,7 @@ def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: flo
 
 def rate_moment(pool: PoolTable, task: Task, now: float) -> float:
     """Return when the pool's rates let a task start: now or later."""
-    moments = (
-        gcra.ready_at(rate, tat, rate.cost(task.new.weight), now)
-        for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-    )
-    return max(moments, default=now)
-
-
-def _charge_rates(pool: PoolTable, task: Task, now: float) -> None:
-    pool.tats = [
-        gcra.take(rate, tat, rate.cost(task.new.weight), now)
-        for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-    ]
+    return ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
 
 
 def _leased(task: Task) -> Leased:

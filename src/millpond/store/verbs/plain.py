@@ -29,7 +29,7 @@ def start(
     tables: Tables, pool: PoolTable, worker: Worker, most: int, token: int, now: float
 ) -> Sequence[Task]:
     """Start the first tasks of a pool as long as they are plain; return which."""
-    if pool.backlog.grouped or pool.tats or pool.fresh.listed or worker.alone:
+    if pool.backlog.grouped or pool.buckets or pool.fresh.listed or worker.alone:
         return ()
     functions, unknown = worker.functions, worker.unknown
 
@@ -90,6 +90,7 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and not settlement.follow_ups
         and settlement.successor is None
         and settlement.spend
+        and settlement.weight is None
         and new.run is None
         and new.owner is None
         and new.on_complete is None

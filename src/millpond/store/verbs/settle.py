@@ -11,6 +11,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
 from millpond.store.verbs import ahead
+from millpond.store.verbs.flow import tell_others
 from millpond.store.verbs.submit import Taken, follow_up
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     taken: tuple[Taken, ...] = ()
     if settlement.follow_ups and event is _COMPLETE:
         taken = tuple([follow_up(tables, new, now) for new in settlement.follow_ups])
+    if settlement.weight is not None or settlement.hold is not None:
+        tell_others(tables, task, settlement, now)
     if not settlement.spend:
         task.attempt -= 1
     if event is _COMPLETE:

@@ -75,7 +75,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
 
 def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]) -> bool:
     """Return whether every task is new, could start one day, and the pool takes whatever comes."""
-    if pool.closed or pool.tats or pool.spec.backpressure is not None or pool.internal:
+    if pool.closed or pool.buckets or pool.spec.backpressure is not None or pool.internal:
         return False
     stored, alive = tables.tasks, None
     for new in tasks:
@@ -194,7 +194,7 @@ def _refused(
 
 def _hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
     """Return the refusal of the first task that could never start, or None."""
-    rated, fine = bool(pool.tats), None
+    rated, fine = bool(pool.buckets), None
     for new in fresh:
         if not rated and (new.owner is None or new.owner == fine):
             continue
@@ -305,10 +305,10 @@ def _unit(pool: PoolTable, new: NewTask) -> str | None:
 
 
 def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
-    for rate, tat in zip(pool.spec.rates, pool.tats, strict=True):
+    for rate, bucket in zip(pool.spec.rates, pool.buckets, strict=True):
         # Those who wait already will take their part first.
         cost = pool.backlog.ready + sum(rate.cost(new.weight) for new in fresh)
-        if cost > rate.depth or gcra.ready_at(rate, tat, cost, now) > now:
+        if cost > rate.depth or gcra.ready_at(rate, bucket.tat, cost, now) > now:
             return False
     return True
 

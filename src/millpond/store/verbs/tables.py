@@ -14,6 +14,7 @@ import msgspec
 
 from millpond.core.admit import Known, Reason
 from millpond.core.audit import Note, Record, note, order_record, record, told
+from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status, advance
@@ -66,6 +67,7 @@ class PoolTable:
     __slots__ = (
         "arrivals",
         "backlog",
+        "buckets",
         "claimed",
         "closed",
         "created_at",
@@ -95,7 +97,6 @@ class PoolTable:
         "stale_settles",
         "starved",
         "succeeded",
-        "tats",
         "totals",
         "unsuccessful",
         "waits",
@@ -128,7 +129,8 @@ class PoolTable:
         self.holding: dict[str, int] = {}
         self.starved: dict[str, tuple[float, float]] = {}
         """Workers that got nothing although there was work: since when, and when last."""
-        self.tats = [0] * len(spec.rates)
+        self.buckets = fresh_buckets(spec.rates)
+        """The state of its rates, in their order."""
         self.operator_limit: int | None = None
         """What an operator set by resize; it stays until reset, whatever is declared."""
         self.next_seq = 0
@@ -935,9 +937,16 @@ class Tables:
         *,
         task: int | None = None,
         run: int | None = None,
+        weight: int = 1,
+        unit: str | None = None,
+        until: float = 0.0,
     ) -> None:
-        """Record an operator's order."""
-        self._records.append(order_record(pool, detail, at=now, task=task, run=run))
+        """Record an operator's order, or what an attempt asked for on everybody's account."""
+        self._records.append(
+            order_record(
+                pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
+            )
+        )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the records that are kept, from the `start`th of them on."""

@@ -15,6 +15,7 @@ _PARTS = (
     "control",
     "declare",
     "endings",
+    "flow",
     "idempotency",
     "lab",
     "lanes",

@@ -10,6 +10,7 @@ from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
 from millpond.testing.conformance.endings import EndingsConformance
+from millpond.testing.conformance.flow import FlowConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.leader import LeaderConformance
@@ -34,6 +35,7 @@ class StoreConformance(
     LeaseConformance,
     OrderConformance,
     LimitsConformance,
+    FlowConformance,
     LanesConformance,
     AheadConformance,
     RenewConformance,

@@ -47,6 +47,7 @@ FAULTS = (
     "interrupt",
     "purge",
     "hold",
+    "throttled",
     "day passes",
 )
 """Every kind of trouble a live history can hold."""

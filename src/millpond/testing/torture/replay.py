@@ -136,7 +136,7 @@ class Replay:
         if record.event is Event.LEASE:
             self._check(judge.limits, facts, fact, record.at)
         if was_claimed and record.event in (Event.RELEASE, Event.CANCEL):
-            judge.returned(facts, record, record.at)
+            judge.returned(facts, fact, record, record.at)
         if record.event is Event.SUBMIT:
             self._check(judge.bound, facts)
         self._callbacks(record, fact)
@@ -188,9 +188,9 @@ class Replay:
             limit = spec.unit_limit
             if limit is not None and fact.unit is not None and facts.held_in(fact.unit) == limit:
                 self.reached[f"{spec.name}: all {limit} of a key or lane taken"] += 1
-            for rate, (_, tokens) in zip(spec.rates, facts.tokens, strict=True):
-                if tokens < 1.0:
-                    self.reached[f"{spec.name}: rate of {rate.n} used up"] += 1
+            for ledger in facts.ledgers:
+                if ledger.left(record.at) < 1.0:
+                    self.reached[f"{spec.name}: rate of {ledger.rate.n} used up"] += 1
         if record.event is Event.CLAIM:
             self.reached[f"{spec.name}: claimed ahead"] += 1
         depth = spec.backpressure.depth if spec.backpressure is not None else None
