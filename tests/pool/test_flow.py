@@ -5,7 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from millpond import ConfigError, Context, Millpond, Rate, Retry, TaskFailed, Throttled
+from millpond import (
+    ConfigError,
+    Context,
+    Millpond,
+    Rate,
+    Retry,
+    TaskFailed,
+    Throttled,
+)
+from millpond.core.errors import DuplicateName
 
 
 def clock() -> float:
@@ -132,3 +141,83 @@ def test_throttled_blames_what_it_cannot_mean() -> None:
         Throttled(1.0, scope="planet")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="retry_after"):
         Throttled(-1.0)
+
+
+# Budgets
+
+
+async def test_pools_share_a_budget() -> None:
+    """Two pools that could run nine each run three together, and both get their turns."""
+    mp = Millpond()
+    openai = mp.budget("openai", 3)
+    pools = [mp.pool(name, max_concurrent=9, budgets=[openai]) for name in ("chat", "embed")]
+    now, most, done = 0, 0, {"chat": 0, "embed": 0}
+
+    @mp.task
+    async def call(ctx: Context) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(1.0)
+        now -= 1
+        done[ctx.pool] += 1
+
+    async with mp:
+        for pool in pools:
+            await pool.submit_many(call.bind() for _ in range(30))
+        await asyncio.sleep(5.5)
+        taken = await openai.snapshot()
+        assert (3, 3, ("chat", "embed")) == (taken.max_concurrent, taken.running, taken.pools)
+        assert 15 == sum(done.values())
+        assert min(done.values()) >= 4
+        await openai.resize(6)
+        for pool in pools:
+            await pool.drain()
+    assert 6 == most
+
+
+async def test_a_budget_has_rates_of_its_own() -> None:
+    """Starts of both pools come out of one bucket, and refunds go back to it."""
+    mp = Millpond()
+    tokens = mp.budget("tokens", 9, rate=Rate(60, per=60.0, of="weight"))
+    chat = mp.pool("chat", budgets=[tokens])
+    embed = mp.pool("embed", budgets=[tokens])
+    starts: list[tuple[str, float]] = []
+
+    @mp.task
+    async def call(ctx: Context) -> None:
+        starts.append((ctx.pool, round(clock())))
+        ctx.settle_weight(30)
+
+    async with mp:
+        await asyncio.sleep(0.01)
+        first = await chat.submit(call.bind(), weight=60)
+        await first
+        await (await embed.submit(call.bind(), weight=60))
+    assert [("chat", 0), ("embed", 30)] == starts
+
+
+def test_a_budget_is_of_one_millpond_and_named_once() -> None:
+    """What cannot be meant is blamed by name."""
+    mp, other = Millpond(), Millpond()
+    openai = mp.budget("openai", 3)
+    with pytest.raises(DuplicateName, match="openai"):
+        mp.budget("openai", 4)
+    with pytest.raises(ConfigError, match="another Millpond"):
+        other.pool("chat", budgets=[openai])
+    with pytest.raises(ConfigError, match="prefetch"):
+        mp.pool("chat", budgets=[openai], prefetch=2)
+    with pytest.raises(ConfigError, match=r"mp\.budget"):
+        mp.pool("chat", budgets=["openai"])  # type: ignore[list-item]
+
+
+async def test_a_budget_made_after_opening_is_known_in_time() -> None:
+    """Pools and budgets may come late."""
+    mp = Millpond()
+
+    async def seven() -> int:
+        return 7
+
+    async with mp:
+        pool = mp.pool("late", budgets=[mp.budget("late", 1)])
+        assert 7 == await (await pool.submit(seven))

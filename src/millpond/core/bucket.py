@@ -37,6 +37,10 @@ class Bucket(msgspec.Struct, array_like=True):
         """Return how far the bucket is from full, in microseconds."""
         return max(self.tat - moment, 0)
 
+    def ready_at(self, rate: Rate, cost: int, now: float) -> float:
+        """Return when `cost` may be taken: now or later."""
+        return gcra.ready_at(rate, self.tat, cost, now)
+
     def take(self, rate: Rate, cost: int, now: float) -> None:
         """Take `cost`, whether it is there or not; a start has asked `ready_at` first."""
         if rate.of == "weight":
@@ -86,7 +90,7 @@ def fresh(rates: Sequence[Rate]) -> list[Bucket]:
 def ready_at(rates: Sequence[Rate], buckets: Sequence[Bucket], weight: int, now: float) -> float:
     """Return when all rates let a start of `weight` happen: now or later."""
     moments = (
-        gcra.ready_at(rate, bucket.tat, rate.cost(weight), now)
+        bucket.ready_at(rate, rate.cost(weight), now)
         for rate, bucket in zip(rates, buckets, strict=True)
     )
     return max(moments, default=now)

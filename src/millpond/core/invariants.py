@@ -95,6 +95,9 @@ def limits(facts: PoolFacts, fact: Fact, now: float) -> None:
     spec = facts.spec
     if len(facts.running) > spec.max_concurrent:
         raise Violated("I1", f"{len(facts.running)} run in {spec.name}, of {spec.max_concurrent}")
+    for budget in facts.budgets:
+        if budget.running() > budget.spec.max_concurrent:
+            raise Violated("I1", f"{budget.running()} run of budget {budget.spec.name}")
     _not_stopped(facts, fact, now)
 
 
@@ -392,7 +395,7 @@ def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
 
     By weight it is the weight each start turned out to have, from the start on.
     """
-    ledgers = list(facts.ledgers)
+    ledgers = list(facts.all_ledgers())
     if facts.spec.rate_per_key is not None and fact.unit is not None:
         known = facts.ledgers_of_units
         ledgers.append(known.setdefault(fact.unit, Ledger(facts.spec.rate_per_key)))
@@ -405,5 +408,5 @@ def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
 def returned(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
     """I13: a claim that was never started gives its tokens back, up to a full bucket."""
     own = facts.ledgers_of_units.get(fact.unit or "")
-    for ledger in (*facts.ledgers, *(() if own is None else (own,))):
+    for ledger in (*facts.all_ledgers(), *(() if own is None else (own,))):
         ledger.give_back(entry.weight, now)

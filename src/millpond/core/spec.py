@@ -137,6 +137,20 @@ _POLICIES = "bounded(...), fail_fast() or ring_buffer(...)"
 _RATES = "a Rate, such as Rate(100, per=60)"
 
 
+class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget that pools share: how many may run of all of them, and how fast they start."""
+
+    name: str
+    max_concurrent: int
+    rates: tuple[Rate, ...] = ()
+
+    def __post_init__(self) -> None:
+        check.name("name", self.name)
+        check.whole("max_concurrent", self.max_concurrent, least=0)
+        for rate in self.rates:
+            check.instance("rate", rate, Rate, _RATES)
+
+
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a store must know about a pool. The same value on every store."""
 
@@ -153,6 +167,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many on_complete callbacks of the pool may run at once, outside max_concurrent."""
     prefetch: int = 0
     """How many tasks a worker may claim beyond those it runs."""
+    budgets: tuple[str, ...] = ()
+    """The budgets it shares with other pools: each of them has to agree to a start."""
 
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks is the one name that may end in what no other can have.
@@ -170,6 +186,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         check.whole("max_callbacks", self.max_callbacks, least=1)
         if check.whole("prefetch", self.prefetch):
             self._check_prefetch()
+        for name in self.budgets:
+            check.name("budgets", name)
+        if len(set(self.budgets)) < len(self.budgets):
+            raise ConfigError("budgets", list(self.budgets), "name one of them twice")
         if self.max_per_key is not None:
             check.whole("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
@@ -194,11 +214,11 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def special(self) -> bool:
-        """Whether a start or an end looks at more than counts, keys and turns: it has rates.
+        """Whether a start or an end looks at more than counts, keys and turns: rates, budgets.
 
         What a store does to plain and fair pools by the batch, it does not do to these.
         """
-        return bool(self.rates) or self.rate_per_key is not None
+        return bool(self.rates or self.budgets) or self.rate_per_key is not None
 
     def _check_prefetch(self) -> None:
         # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
@@ -207,6 +227,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("prefetch", self.prefetch, f"cannot be had with {option}")
         if self.order.kind is OrderKind.LIFO:
             raise ConfigError("prefetch", self.prefetch, "cannot be had with queue=lifo()")
+        if self.budgets:
+            # What is held ahead of one pool would be taken from all of them.
+            raise ConfigError("prefetch", self.prefetch, "cannot be had with budgets")
 
     def _check_strict(self) -> None:
         if self.ordered and self.lanes is not None:

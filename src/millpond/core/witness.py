@@ -18,10 +18,10 @@ from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from millpond.core.run import RunView
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +61,26 @@ class Fact(msgspec.Struct, kw_only=True):
     steps: dict[str, bytes] = {}
 
 
+class BudgetFacts:
+    """What is known of one budget."""
+
+    def __init__(self, spec: BudgetSpec) -> None:
+        self.spec = self.declared = spec
+        self.ledgers = [Ledger(rate) for rate in spec.rates]
+        self.pools: list[PoolFacts] = []
+
+    def running(self) -> int:
+        """Return how many tasks run in its pools."""
+        return sum(len(facts.running) for facts in self.pools)
+
+
 class PoolFacts:
     """What is known of one pool."""
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, budgets: Sequence[BudgetFacts] = ()) -> None:
+        self.budgets = budgets
+        for budget in budgets:
+            budget.pools.append(self)
         self.spec = spec
         self.declared = spec
         self.paused = False
@@ -80,6 +96,12 @@ class PoolFacts:
         self.ledgers = [Ledger(rate) for rate in spec.rates]
         self.ledgers_of_units: dict[str, Ledger] = {}
         self.held_until: dict[str | None, float] = {}
+
+    def all_ledgers(self) -> Iterator[Ledger]:
+        """Yield those of the pool and of its budgets."""
+        yield from self.ledgers
+        for budget in self.budgets:
+            yield from budget.ledgers
 
     def stopped(self, unit: str | None, now: float) -> bool:
         """Return whether a lane or key is paused or held back."""
@@ -104,6 +126,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolFacts] = {}
+        self.budgets: dict[str, BudgetFacts] = {}
         self.tasks: dict[int, Fact] = {}
         self.prunable: set[int] = set()
         self.workers: dict[str, orders.Join] = {}
@@ -140,7 +163,14 @@ class Witness:
         match order:
             case orders.Declare(spec):
                 if spec.name not in self.pools:
-                    self.pools[spec.name] = PoolFacts(spec)
+                    shared = [self.budgets[name] for name in spec.budgets]
+                    self.pools[spec.name] = PoolFacts(spec, shared)
+            case orders.DeclareBudget(budget):
+                self.budgets.setdefault(budget.name, BudgetFacts(budget))
+            case orders.ResizeBudget(name, limit):
+                known = self.budgets[name]
+                in_force = known.declared.max_concurrent if limit is None else limit
+                known.spec = msgspec.structs.replace(known.spec, max_concurrent=in_force)
             case orders.Resize(pool, limit):
                 facts = self.pools[pool]
                 in_force = facts.declared.max_concurrent if limit is None else limit
@@ -218,7 +248,7 @@ class Witness:
         if detail.startswith("hold "):
             self._hold(facts, entry.key, entry.due)
         elif detail == "weight":
-            for ledger in facts.ledgers:
+            for ledger in facts.all_ledgers():
                 ledger.correct(entry.task or 0, entry.weight, entry.at)
 
     def _charge(self, fact: Fact, entry: Record) -> None:
@@ -246,7 +276,7 @@ class Witness:
             _put(facts.claimed, fact, present=fact.claimed)
             _put(facts.fresh, fact, present=fact.fresh)
             if fact.status is not Status.RUNNING and not fact.claimed:
-                for ledger in facts.ledgers:
+                for ledger in facts.all_ledgers():
                     ledger.close(fact.id)
         if fact.run is not None:
             live = self.run_live.setdefault(fact.run, set())

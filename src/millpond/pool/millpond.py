@@ -37,11 +37,12 @@ from millpond.core.errors import (
 )
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
-from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
+from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.address import place_of, shown
+from millpond.pool.budget import Budget
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
@@ -130,6 +131,7 @@ class Millpond:
         self.migrate = migrate
         self._resources = resources
         self._pools: dict[str, Pool] = {}
+        self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
         self._handlers: dict[str, Handler] = {}
         self._retries: dict[str, Policy] = {}
@@ -164,6 +166,9 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
+                runtime.budgets = self._budgets
+                for name in self._budgets:
+                    await runtime.declare_budget(name)
                 for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.begin()
@@ -357,6 +362,7 @@ class Millpond:
         lanes: int | None = None,
         ordered: bool = False,
         prefetch: int = 0,
+        budgets: Sequence[Budget] = (),
         max_callbacks: int = 16,
         retry: Policy | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
@@ -390,6 +396,7 @@ class Millpond:
             lanes=lanes,
             ordered=ordered,
             prefetch=prefetch,
+            budgets=_budget_names(budgets, self._budgets),
             max_callbacks=max_callbacks,
         )
         made = Pool(
@@ -402,6 +409,20 @@ class Millpond:
             created_at=time.time(),
         )
         return self._add_pool(made, on_dead_letter, on_empty)
+
+    def budget(
+        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
+    ) -> Budget:
+        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+
+        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
+        """
+        if name in self._budgets:
+            message = f"a budget named {name!r} exists already; keep what mp.budget() returned"
+            raise DuplicateName(message, kind="budget", name=name)
+        spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=_rates(rate))
+        self._budgets[name] = spec
+        return Budget(self, spec)
 
     def _add_pool(
         self,
@@ -726,6 +747,16 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
+
+
+def _budget_names(budgets: Sequence[Budget], known: Mapping[str, BudgetSpec]) -> tuple[str, ...]:
+    """Return the names of budgets of this very Millpond."""
+    for budget in budgets:
+        if not isinstance(budget, Budget):
+            raise ConfigError("budgets", budget, "must be budgets: what mp.budget() returned")
+        if known.get(budget.name) is not budget.spec:
+            raise ConfigError("budgets", budget.name, "is a budget of another Millpond")
+    return tuple(budget.name for budget in budgets)
 
 
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:

@@ -34,6 +34,7 @@ from millpond.core.admit import Reason
 from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
 from millpond.pool.bridge import Bridge, Feed, OwnedLoop
+from millpond.pool.budget import SyncBudget
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from millpond.core.rate import Rate
     from millpond.core.spec import Backpressure, PoolSpec
     from millpond.core.spec import Order as QueueOrder
+    from millpond.pool.budget import Budget
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
@@ -813,6 +815,7 @@ class SyncMillpond:
         lanes: int | None = None,
         ordered: bool = False,
         prefetch: int = 0,
+        budgets: Sequence[SyncBudget] = (),
         max_callbacks: int = 16,
         retry: Policy | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
@@ -835,6 +838,7 @@ class SyncMillpond:
             lanes=lanes,
             ordered=ordered,
             prefetch=prefetch,
+            budgets=[one.twin for one in budgets],
             max_callbacks=max_callbacks,
             retry=retry,
             on_dead_letter=on_dead_letter,
@@ -842,6 +846,19 @@ class SyncMillpond:
             scope=scope,
             scope_id=scope_id,
         ).sync
+
+    def budget(
+        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
+    ) -> SyncBudget:
+        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+
+        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
+        """
+        return self.budget_of(self._mp.budget(name, max_concurrent, rate=rate))
+
+    def budget_of(self, budget: Budget) -> SyncBudget:
+        """Return a budget as threads use it."""
+        return SyncBudget(self._bridge, budget)
 
     def get_pool(self, name: str) -> SyncPool:
         """Return the pool of a name (or id); UnknownPool if there is none."""

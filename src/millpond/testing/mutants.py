@@ -24,7 +24,7 @@ from millpond.core.gate import Gate
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import Event, Status
 from millpond.core.ring import Ring
-from millpond.store.verbs import ahead, lease, recover, settle, submit
+from millpond.store.verbs import ahead, budgets, lease, recover, settle, submit
 from millpond.store.verbs.tables import Tables
 from millpond.testing.crowd import Crowd
 from millpond.testing.live import simulate_live
@@ -290,6 +290,17 @@ def refunds_twice() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def budget_counts_nobody() -> Iterator[None]:
+    """A budget that pools share looks at none of them."""
+
+    def none(_tables: Tables, _budget: object) -> int:
+        return 0
+
+    with patch.object(budgets, "running", none):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     no_capacity_check,
     grant_at_wake_up,
@@ -306,6 +317,7 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     claims_ahead_take_no_token,
     starts_without_a_slot,
     refunds_twice,
+    budget_counts_nobody,
 )
 
 

@@ -13,6 +13,7 @@ from millpond.core.invariants import Violated
 from millpond.core.rate import Rate
 from millpond.core.spec import (
     Backpressure,
+    BudgetSpec,
     Order,
     OrderKind,
     PoolSpec,
@@ -83,7 +84,8 @@ async def simulate_on(seed: int, store: Store, *, steps: int = STEPS) -> Lived:
     """Live through the history of `seed` on `store`, which must be fresh."""
     dice = random.Random(seed)
     stage = Stage(store)
-    world = World(stage, dice, [some_spec(dice, name) for name in ("alpha", "beta")])
+    specs, budgets = some_specs(dice)
+    world = World(stage, dice, specs, budgets)
     try:
         await world.open()
         for _ in range(steps):
@@ -100,6 +102,20 @@ async def simulate_on(seed: int, store: Store, *, steps: int = STEPS) -> Lived:
         arrows=stage.judge.arrows,
         history=stage.history,
     )
+
+
+def some_specs(dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Make up two pools, and now and then a budget that they share."""
+    return shared([some_spec(dice, name) for name in ("alpha", "beta")], dice)
+
+
+def shared(specs: list[PoolSpec], dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Let pools share a budget, now and then."""
+    if dice.random() < 0.7:
+        return specs, []
+    budget = BudgetSpec(name="both", max_concurrent=dice.randint(1, 6), rates=some_rates(dice))
+    sharing = [msgspec.structs.replace(spec, budgets=("both",), prefetch=0) for spec in specs]
+    return sharing, [budget]
 
 
 def some_spec(dice: random.Random, name: str) -> PoolSpec:

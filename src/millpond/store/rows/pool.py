@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known
 from millpond.core.bucket import Bucket
 from millpond.core.heap import LazyHeap
@@ -32,6 +33,7 @@ _FIRSTS = 64
 
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
 _decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
+_decode_limiter = msgspec.json.Decoder(Limiter).decode
 _specs: dict[str, PoolSpec] = {}
 """Settings that were read before: the text decides, so they cannot grow old."""
 
@@ -444,6 +446,7 @@ class SqlPool(PoolTable):
             holding,
             starved,
             hungry,
+            limiter,
         ) = row
         self.internal = self.name.endswith(CALLBACKS)
         self.spec, self.declared = spec_of(spec), spec_of(declared)
@@ -453,6 +456,7 @@ class SqlPool(PoolTable):
         self.holding = msgspec.json.decode(holding)
         self.starved = {name: tuple(times) for name, times in msgspec.json.decode(starved).items()}
         self.hungry = msgspec.json.decode(hungry)
+        self.limiter = None if not limiter else _decode_limiter(limiter)
         counts = {
             "grouped": grouped,
             "ready": ready,
@@ -478,7 +482,7 @@ class SqlPool(PoolTable):
             *("name", "internal", "spec", "declared", "revision", "created_at", "operator_limit"),
             *("paused", "closed", "not_before", "next_seq", "next_lane", "live", "running"),
             *("claimed", "parked_apart", "stale_settles", "totals", "buckets", "holding"),
-            *("starved", "hungry"),
+            *("starved", "hungry", "limiter"),
         ):
             setattr(self, name, getattr(made, name))
         counts = dict.fromkeys(_COUNTS, 0)
@@ -603,6 +607,7 @@ class SqlPool(PoolTable):
             _text(self.holding),
             _text(self.starved),
             _text(self.hungry),
+            "" if self.limiter is None else _text(self.limiter),
         )
         ask = self.tables.ask
         is_new = self._settings is None

@@ -13,6 +13,7 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.plan import sooner
 from millpond.core.settle import event_of_return
+from millpond.store.verbs import budgets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,6 +114,8 @@ def begin(tables: Tables, fence: Fence, slot: Slot | None, now: float) -> bool:
     if slot != (task.new.pool, task.worker):
         halted = pool.paused or pool.not_before > now or _halted_until(pool, task, now) != now
         if halted or pool.running >= pool.spec.max_concurrent:
+            return False
+        if pool.spec.budgets and budgets.room(tables, pool, now) < 1:
             return False
     tables.start_claim(task, now)
     return True

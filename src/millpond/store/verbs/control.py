@@ -17,6 +17,7 @@ from millpond.core.control import (
     CancelRun,
     Close,
     Declare,
+    DeclareBudget,
     Disown,
     Hold,
     Join,
@@ -32,6 +33,7 @@ from millpond.core.control import (
     Redrive,
     Remember,
     Resize,
+    ResizeBudget,
     Resume,
     Seal,
     WholeOrder,
@@ -43,6 +45,7 @@ from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
+from millpond.store.verbs import budgets
 from millpond.store.verbs.ahead import give_back
 from millpond.store.verbs.flow import hold
 from millpond.store.verbs.recover import bury, everything_held
@@ -66,6 +69,10 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
     match order:
         case Declare(spec):
             return _declare(tables, spec, now)
+        case DeclareBudget():
+            return budgets.declare(tables, order, now), 0
+        case ResizeBudget():
+            return budgets.resize(tables, order, now), 0
         case Join() | Leave() | Bury() | Disown():
             return _worker_order(tables, order, now), 0
         case Lead():
@@ -123,10 +130,13 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     """Create a pool, or take over a declaration that differs from the last one."""
     if spec.name.endswith(CALLBACKS):
         raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
+    budgets.check_known(tables, spec)
     pool = tables.pools.get(spec.name)
     if pool is None:
         tables.pools[spec.name] = PoolTable(spec, now)
         tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
+        if spec.budgets:
+            budgets.share(tables, tables.pools[spec.name], None, now)
         tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     if pool.declared == spec:
@@ -141,8 +151,10 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         )
         raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
     in_force = _with_limit(spec, pool.operator_limit)
-    pool.declared = spec
+    before, pool.declared = pool.spec, spec
     _respec(tables, pool, in_force, now)
+    if before.budgets != spec.budgets:
+        budgets.share(tables, pool, before, now)
     companion = tables.pools[spec.name + CALLBACKS]
     if companion.declared != _callback_spec(spec):
         companion.declared = _callback_spec(spec)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.bucket import correct
 from millpond.core.moment import rounded
+from millpond.store.verbs import budgets
 
 if TYPE_CHECKING:
     from millpond.core.settle import Settlement
@@ -26,12 +27,15 @@ def tell_others(tables: Tables, task: Task, settlement: Settlement, now: float) 
 
 def settle_weight(tables: Tables, pool: PoolTable, task: Task, actual: int, now: float) -> None:
     """Refund what an attempt was charged beyond what it used, or charge the difference."""
-    if not pool.spec.weighs:
+    shared = pool.spec.budgets and budgets.weigh(tables, pool)
+    if not (pool.spec.weighs or shared):
         return
     # A claim held ahead was charged when it was made; when that was is not known any more.
     since = task.due if pool.spec.prefetch else task.started_at or now
     weight = task.new.weight
     correct(pool.spec.rates, pool.buckets, weight, actual, since=since, now=now)
+    if shared:
+        budgets.settle_weight(tables, pool, task, actual, since=since, now=now)
     tables.order(pool.name, "weight", now, task=task.new.id, weight=actual)
     if actual < weight:
         tables.wake(pool.name, now)

@@ -29,7 +29,7 @@ def start(
     tables: Tables, pool: PoolTable, worker: Worker, most: int, token: int, now: float
 ) -> Sequence[Task]:
     """Start the first tasks of a pool as long as they are plain; return which."""
-    if pool.backlog.grouped or pool.buckets or pool.fresh.listed or worker.alone:
+    if pool.backlog.grouped or pool.spec.special or pool.fresh.listed or worker.alone:
         return ()
     functions, unknown = worker.functions, worker.unknown
 
@@ -100,4 +100,5 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and task.started_at is not None
         and new.id not in tables.begun
         and not tables.pools[new.pool].backlog.grouped
+        and not tables.pools[new.pool].spec.budgets
     )

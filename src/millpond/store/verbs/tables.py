@@ -24,6 +24,7 @@ from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
+from millpond.store.verbs import budgets
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.fresh import Fresh
@@ -31,7 +32,9 @@ from millpond.store.verbs.fresh import Fresh
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from millpond.core.adaptive import Limiter
     from millpond.core.spec import PoolSpec
+    from millpond.store.verbs.budgets import BudgetTable
 
 # Looking up a member of an enumeration costs as much as a call: once is enough.
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
@@ -79,6 +82,7 @@ class PoolTable:
         "keys",
         "lane_processed",
         "lane_sequences",
+        "limiter",
         "live",
         "name",
         "next_lane",
@@ -133,6 +137,8 @@ class PoolTable:
         """The state of its rates, in their order."""
         self.operator_limit: int | None = None
         """What an operator set by resize; it stays until reset, whatever is declared."""
+        self.limiter: Limiter | None = None
+        """What moves its limit, if that adapts and no operator has set it."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
         self.lane_processed: dict[str, int] = {}
@@ -183,6 +189,7 @@ class Tables:
 
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         self.pools: dict[str, PoolTable] = {}
+        self.budgets: dict[str, BudgetTable] = {}
         self.tasks: dict[int, Task] = {}
         self.removed: dict[int, None] = {}
         """Ids of tasks that retention removed, the latest of them."""
@@ -791,6 +798,8 @@ class Tables:
                 holding[worker.id] = left
             else:
                 del holding[worker.id]
+        if pool.spec.budgets:
+            budgets.freed(self, pool, now)
         # This task itself is neither here nor there yet.
         if pool.live - pool.running > 1 and self._wakes.get(pool.name) != now:
             self.wake(pool.name, now)

@@ -11,6 +11,7 @@ _PARTS = (
     "atomic",
     "attempts",
     "audit",
+    "budgets",
     "callbacks",
     "control",
     "declare",

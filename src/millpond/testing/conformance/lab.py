@@ -17,7 +17,7 @@ from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled, Settlement
-from millpond.core.spec import Backpressure, Order, PoolSpec, fifo
+from millpond.core.spec import Backpressure, BudgetSpec, Order, PoolSpec, fifo
 from millpond.core.task import Call, Dedupe, Fence, NewTask, Task
 from millpond.store.protocol import Batch
 
@@ -90,6 +90,7 @@ class PoolOptions(TypedDict, total=False):
     ordered: bool
     prefetch: int
     max_callbacks: int
+    budgets: tuple[str, ...]
 
 
 class Moment(TypedDict):
@@ -149,6 +150,13 @@ class Lab:
         options.setdefault("order", fifo())
         options.setdefault("max_concurrent", options.get("lanes") or 4)
         return await self.control(orders.Declare(PoolSpec(name=name, **options)))
+
+    async def budget(
+        self, name: str, max_concurrent: int, rates: tuple[Rate, ...] = ()
+    ) -> ControlAnswer:
+        """Declare a budget for pools to share."""
+        spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=rates)
+        return await self.control(orders.DeclareBudget(spec))
 
     async def join(
         self,

@@ -6,6 +6,7 @@ from millpond.testing.conformance.ahead import AheadConformance
 from millpond.testing.conformance.atomic import AtomicConformance
 from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
+from millpond.testing.conformance.budgets import BudgetsConformance
 from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
@@ -36,6 +37,7 @@ class StoreConformance(
     OrderConformance,
     LimitsConformance,
     FlowConformance,
+    BudgetsConformance,
     LanesConformance,
     AheadConformance,
     RenewConformance,
