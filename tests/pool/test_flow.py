@@ -13,6 +13,7 @@ from millpond import (
     Retry,
     TaskFailed,
     Throttled,
+    adaptive,
 )
 from millpond.core.errors import DuplicateName
 
@@ -221,3 +222,42 @@ async def test_a_budget_made_after_opening_is_known_in_time() -> None:
     async with mp:
         pool = mp.pool("late", budgets=[mp.budget("late", 1)])
         assert 7 == await (await pool.submit(seven))
+
+
+# Limits that adapt
+
+
+async def test_an_adaptive_pool_finds_what_its_peer_can_take() -> None:
+    """A peer that serves 4 at a time and queues the rest: the pool settles near 4, far from 50."""
+    mp = Millpond()
+    pool = mp.pool("llm", max_concurrent=adaptive(1, 50))
+    server, limits = asyncio.Semaphore(4), []
+
+    @pool.task
+    async def ask(_number: int) -> None:
+        async with server:
+            await asyncio.sleep(0.1)
+
+    async with mp:
+        handles = await pool.submit_many(ask.each(range(2000)))
+        for _ in range(40):
+            await asyncio.sleep(1.0)
+            limits.append((await pool.snapshot()).max_concurrent)
+        settled = limits[15:]
+        assert 3.0 <= sum(settled) / len(settled) <= 9.0
+        assert 1 == (await pool.snapshot()).config.max_concurrent
+        await mp.wait(handles)
+
+
+async def test_an_adaptive_pool_can_be_resized_and_given_back() -> None:
+    """An operator's number rules until it is taken back."""
+    mp = Millpond()
+    pool = mp.pool("llm", max_concurrent=adaptive(2, 50, initial=6))
+    async with mp:
+        assert 6 == (await pool.snapshot()).max_concurrent
+        await pool.resize(3)
+        assert 3 == (await pool.snapshot()).max_concurrent
+        await pool.resize()
+        assert 6 == (await pool.snapshot()).max_concurrent
+    with pytest.raises(ConfigError, match="lanes"):
+        mp.pool("lanes", max_concurrent=adaptive(1, 9), lanes=4)

@@ -95,6 +95,9 @@ def limits(facts: PoolFacts, fact: Fact, now: float) -> None:
     spec = facts.spec
     if len(facts.running) > spec.max_concurrent:
         raise Violated("I1", f"{len(facts.running)} run in {spec.name}, of {spec.max_concurrent}")
+    bounds = None if facts.limit_of_operator is not None else spec.adaptive
+    if bounds is not None and not bounds.least <= spec.max_concurrent <= bounds.most:
+        raise Violated("I1", f"{spec.name} adapted to {spec.max_concurrent}, out of its bounds")
     for budget in facts.budgets:
         if budget.running() > budget.spec.max_concurrent:
             raise Violated("I1", f"{budget.running()} run of budget {budget.spec.name}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import check
+from millpond.core.adaptive import Adaptive
 from millpond.core.errors import ConfigError
 from millpond.core.rate import Rate
 from millpond.core.task import CALLBACKS
@@ -169,6 +170,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks a worker may claim beyond those it runs."""
     budgets: tuple[str, ...] = ()
     """The budgets it shares with other pools: each of them has to agree to a start."""
+    adaptive: Adaptive | None = None
+    """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
 
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks is the one name that may end in what no other can have.
@@ -190,6 +193,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
             check.name("budgets", name)
         if len(set(self.budgets)) < len(self.budgets):
             raise ConfigError("budgets", list(self.budgets), "name one of them twice")
+        if self.adaptive is not None:
+            check.instance("adaptive", self.adaptive, Adaptive)
         if self.max_per_key is not None:
             check.whole("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
@@ -214,11 +219,20 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def special(self) -> bool:
-        """Whether a start or an end looks at more than counts, keys and turns: rates, budgets.
+        """Whether a start or an end looks at more than counts, keys and turns.
+
+        It has rates, budgets or a limit that adapts.
 
         What a store does to plain and fair pools by the batch, it does not do to these.
         """
-        return bool(self.rates or self.budgets) or self.rate_per_key is not None
+        if self.rates or self.budgets:
+            return True
+        return self.rate_per_key is not None or self.adaptive is not None
+
+    @property
+    def most_concurrent(self) -> int:
+        """How many may run at once at most, however its limit moves."""
+        return self.max_concurrent if self.adaptive is None else self.adaptive.most
 
     def _check_prefetch(self) -> None:
         # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
@@ -238,9 +252,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("queue", str(self.order.kind), "cannot be had with lanes or ordered")
         if self.max_per_key is not None:
             raise ConfigError("max_per_key", self.max_per_key, "is always 1 with lanes or ordered")
-        if self.lanes is not None and self.max_concurrent > self.lanes:
+        if self.lanes is not None and max(self.max_concurrent, self.most_concurrent) > self.lanes:
             raise ConfigError(
-                "max_concurrent", self.max_concurrent, f"cannot exceed lanes={self.lanes}"
+                "max_concurrent", self.most_concurrent, f"cannot exceed lanes={self.lanes}"
             )
 
 

@@ -83,6 +83,7 @@ class PoolFacts:
             budget.pools.append(self)
         self.spec = spec
         self.declared = spec
+        self.limit_of_operator: int | None = None
         self.paused = False
         self.paused_units: set[str] = set()
         self.live: dict[int, Fact] = {}
@@ -173,6 +174,7 @@ class Witness:
                 known.spec = msgspec.structs.replace(known.spec, max_concurrent=in_force)
             case orders.Resize(pool, limit):
                 facts = self.pools[pool]
+                facts.limit_of_operator = limit
                 in_force = facts.declared.max_concurrent if limit is None else limit
                 facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=in_force)
             case orders.Pause(pool, unit) | orders.Resume(pool, unit):
@@ -247,6 +249,9 @@ class Witness:
             return
         if detail.startswith("hold "):
             self._hold(facts, entry.key, entry.due)
+        elif facts.spec.adaptive is not None and detail.startswith(("adapt ", "reset ")):
+            limit = int(detail.rpartition("=")[2])
+            facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=limit)
         elif detail == "weight":
             for ledger in facts.all_ledgers():
                 ledger.correct(entry.task or 0, entry.weight, entry.at)

@@ -353,7 +353,7 @@ class Millpond:
         self,
         name: str,
         *,
-        max_concurrent: int | None = None,
+        max_concurrent: int | Adaptive | None = None,
         queue: QueueOrder | None = None,
         backpressure: Backpressure | None = None,
         max_per_key: int | None = None,
@@ -372,19 +372,18 @@ class Millpond:
     ) -> Pool:
         """Declare a pool; it is made known to the store when the Millpond is open.
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
         check_scope(scope, scope_id, durable=self.durable)
         stored = stored_name(name, scope, scope_id)
         if stored in self._pools:
             message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
             raise DuplicateName(message, kind="pool", name=stored)
-        if isinstance(max_concurrent, Adaptive):
-            raise NotSupported(
-                "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
-                feature="adaptive",
-            )
         strict = ordered or lanes is not None
+        adapts = max_concurrent if isinstance(max_concurrent, Adaptive) else None
+        if isinstance(max_concurrent, Adaptive):
+            max_concurrent = max_concurrent.initial
         spec = PoolSpec(
             name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
@@ -397,6 +396,7 @@ class Millpond:
             ordered=ordered,
             prefetch=prefetch,
             budgets=_budget_names(budgets, self._budgets),
+            adaptive=adapts,
             max_callbacks=max_callbacks,
         )
         made = Pool(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    from millpond.core.adaptive import Adaptive
     from millpond.core.audit import Record
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
@@ -806,7 +807,7 @@ class SyncMillpond:
         self,
         name: str,
         *,
-        max_concurrent: int | None = None,
+        max_concurrent: int | Adaptive | None = None,
         queue: QueueOrder | None = None,
         backpressure: Backpressure | None = None,
         max_per_key: int | None = None,
@@ -825,7 +826,8 @@ class SyncMillpond:
     ) -> SyncPool:
         """Declare a pool; it is made known to the store when the Millpond is open.
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
         return self._mp.pool(
             name,

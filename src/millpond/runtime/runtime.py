@@ -462,7 +462,7 @@ class Runtime:
         spec = self.declared.get(pool.removesuffix(CALLBACKS))
         if spec is None:
             return 1
-        return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.max_concurrent
+        return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.most_concurrent
 
     def job_of(self, task: int) -> Job | None:
         """Return the job that runs a task in this process, or None."""

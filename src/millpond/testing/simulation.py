@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.adaptive import adaptive
 from millpond.core.errors import MillpondError
 from millpond.core.invariants import Violated
 from millpond.core.rate import Rate
@@ -127,9 +128,12 @@ def some_spec(dice: random.Random, name: str) -> PoolSpec:
     if not strict:
         orders += (fair_round_robin(), priority(), priority(aging=2.0), lifo())
     order = dice.choice(orders)
+    limit = dice.randint(1, lanes or 5)
+    adapts = adaptive(1, lanes or 5, initial=limit) if dice.random() < 0.2 else None
     return PoolSpec(
         name=name,
-        max_concurrent=dice.randint(1, lanes or 5),
+        max_concurrent=limit,
+        adaptive=adapts,
         order=order,
         backpressure=some_backpressure(dice),
         max_per_key=None if strict else dice.choice((None, 1, 2)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from millpond.core import check
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
 from millpond.core.control import (
@@ -150,7 +151,9 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
             "the new pool another name"
         )
         raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
-    in_force = _with_limit(spec, pool.operator_limit)
+    if pool.declared.adaptive != spec.adaptive:
+        pool.limiter = None if spec.adaptive is None else Limiter(spec.adaptive)
+    in_force = _in_force(pool, spec)
     before, pool.declared = pool.spec, spec
     _respec(tables, pool, in_force, now)
     if before.budgets != spec.budgets:
@@ -167,6 +170,13 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
 def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
     """Return what is in force: as declared, but for the limit that an operator set."""
     return spec if limit is None else msgspec.structs.replace(spec, max_concurrent=limit)
+
+
+def _in_force(pool: PoolTable, declared: PoolSpec) -> PoolSpec:
+    """Return a declaration with the limit that an operator set, or that it has adapted to."""
+    if pool.operator_limit is None and pool.limiter is not None:
+        return _with_limit(declared, pool.limiter.limit)
+    return _with_limit(declared, pool.operator_limit)
 
 
 def _callback_spec(spec: PoolSpec) -> PoolSpec:
@@ -201,8 +211,8 @@ def _resize(
             "which is in force: read its settings again and decide anew"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
-    in_force = _with_limit(pool.declared, limit)
     pool.operator_limit = limit
+    in_force = _in_force(pool, pool.declared)
     _respec(tables, pool, in_force, now, revision)
     word = "resize" if limit is not None else "reset"
     tables.order(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)

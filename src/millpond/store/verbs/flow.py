@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.core.bucket import correct
+from millpond.core.lifecycle import Event
 from millpond.core.moment import rounded
 from millpond.store.verbs import budgets
 
@@ -23,6 +26,27 @@ def tell_others(tables: Tables, task: Task, settlement: Settlement, now: float) 
         hold(tables, pool, None, rounded(now + settlement.hold_for), now)
     elif settlement.hold == "key" and task.unit is not None:
         hold(tables, pool, task.unit, rounded(now + settlement.hold_for), now)
+
+
+def adapt(
+    tables: Tables, pool: PoolTable, event: Event, settlement: Settlement, ran: float, now: float
+) -> None:
+    """Let how long an attempt ran, and whether it failed, move a limit that adapts."""
+    postponed = event is Event.RETRY and not settlement.spend and settlement.hold is None
+    if pool.limiter is None or pool.operator_limit is not None or postponed:
+        return
+    if event is Event.CANCEL and settlement.hold is None:
+        # It ended because somebody wanted it to: that says nothing about the peer.
+        return
+    failed = event is not Event.COMPLETE
+    limit = pool.limiter.observe(now, ran, in_flight=pool.running, failed=failed)
+    if limit == pool.spec.max_concurrent:
+        return
+    raised = limit > pool.spec.max_concurrent
+    pool.spec = msgspec.structs.replace(pool.spec, max_concurrent=limit)
+    tables.order(pool.name, f"adapt max_concurrent={limit}", now)
+    if raised:
+        tables.wake(pool.name, now)
 
 
 def settle_weight(tables: Tables, pool: PoolTable, task: Task, actual: int, now: float) -> None:

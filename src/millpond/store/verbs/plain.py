@@ -99,6 +99,11 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and task.reason is None
         and task.started_at is not None
         and new.id not in tables.begun
-        and not tables.pools[new.pool].backlog.grouped
-        and not tables.pools[new.pool].spec.budgets
+        and _only_counts(tables.pools[new.pool])
     )
+
+
+def _only_counts(pool: PoolTable) -> bool:
+    """Return whether an end in a pool tells nobody but its counts."""
+    spec = pool.spec
+    return not pool.backlog.grouped and not spec.budgets and spec.adaptive is None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known, Reason
 from millpond.core.audit import Note, Record, note, order_record, record, told
 from millpond.core.bucket import fresh as fresh_buckets
@@ -32,7 +33,6 @@ from millpond.store.verbs.fresh import Fresh
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from millpond.core.adaptive import Limiter
     from millpond.core.spec import PoolSpec
     from millpond.store.verbs.budgets import BudgetTable
 
@@ -137,7 +137,7 @@ class PoolTable:
         """The state of its rates, in their order."""
         self.operator_limit: int | None = None
         """What an operator set by resize; it stays until reset, whatever is declared."""
-        self.limiter: Limiter | None = None
+        self.limiter: Limiter | None = Limiter(spec.adaptive) if spec.adaptive else None
         """What moves its limit, if that adapts and no operator has set it."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Flow: weights that turn out different, and attempts that were told to slow down."""
+"""Flow: weights that turn out different, peers that say slow down, limits that adapt."""
 
 # ruff: noqa: SIM300 - `expected == actual` is the house order
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import control as orders
+from millpond.core.adaptive import adaptive
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
@@ -17,6 +18,7 @@ from millpond.testing.conformance.lab import (
     Lab,
     completed,
     names_of,
+    released,
     retried,
 )
 from millpond.testing.conformance.scenario import StoreSuite, scenario
@@ -247,3 +249,77 @@ class FlowConformance(StoreSuite):
         held = [each for each in await lab.records() if (each.detail or "").startswith("hold")]
         assert [("A", lab.now + 5.0)] == [(each.key, each.due) for each in held]
         assert Event.RETRY in [each.event for each in await lab.records()]
+
+    # Limits that adapt
+
+    async def _adaptive(self, lab: Lab, most: int = 8) -> None:
+        await lab.declare(max_concurrent=1, adaptive=adaptive(1, most))
+        for _ in range(400):
+            await lab.put()
+
+    async def _run(self, lab: Lab, seconds: float, rounds: int) -> int:
+        """Fill the pool and end all of it, over and over; return the limit in force then."""
+        for _ in range(rounds):
+            held = await lab.lease()
+            lab.later(seconds)
+            await lab.applied(*map(completed, held))
+        return (await lab.pool()).spec.max_concurrent
+
+    @scenario
+    async def test_a_limit_that_adapts_grows_while_nothing_gets_slower(self, lab: Lab) -> None:
+        """It begins at its least and doubles, up to its most; that is no new revision."""
+        await self._adaptive(lab)
+        before = (await lab.pool()).revision
+        assert 1 == (await lab.pool()).spec.max_concurrent
+        assert 8 == await self._run(lab, 0.1, 60)
+        assert 8 == len(await lab.lease())
+        assert before == (await lab.pool()).revision
+
+    @scenario
+    async def test_a_limit_that_adapts_shrinks_when_attempts_fail(self, lab: Lab) -> None:
+        """A peer that refuses half of the work gets less of it."""
+        await self._adaptive(lab)
+        high = await self._run(lab, 0.1, 60)
+        for _ in range(12):
+            held = await lab.lease()
+            lab.later(0.1)
+            await lab.applied(*(throttled(one, 0.0, "pool") for one in held))
+        assert (await lab.pool()).spec.max_concurrent < high
+
+    @scenario
+    async def test_what_was_cancelled_or_given_back_says_nothing(self, lab: Lab) -> None:
+        """Only ends of the peer's own making move a limit."""
+        await self._adaptive(lab)
+        for _ in range(40):
+            for one in await lab.lease():
+                lab.later(0.1)
+                await lab.applied(released(one))
+        assert 1 == (await lab.pool()).spec.max_concurrent
+
+    @scenario
+    async def test_an_operator_rules_over_a_limit_that_adapts(self, lab: Lab) -> None:
+        """What was set by resize stays; given back, the limit is where it had adapted to."""
+        await self._adaptive(lab)
+        adapted = await self._run(lab, 0.1, 60)
+        await lab.control(orders.Resize(POOL, 2))
+        assert 2 == await self._run(lab, 0.1, 20)
+        await lab.control(orders.Resize(POOL))
+        assert adapted == (await lab.pool()).spec.max_concurrent
+
+    @scenario
+    async def test_the_audit_tells_how_a_limit_adapted(self, lab: Lab) -> None:
+        """Whoever checks how many ran finds the limit in force at each moment."""
+        await self._adaptive(lab)
+        await self._run(lab, 0.1, 60)
+        told = [each.detail for each in await lab.records() if "adapt" in (each.detail or "")]
+        assert [f"adapt max_concurrent={limit}" for limit in (2, 4, 8)] == told
+
+    @scenario
+    async def test_a_limit_that_is_declared_to_adapt_no_more_is_a_number(self, lab: Lab) -> None:
+        """The declaration rules again, and what was learnt is forgotten."""
+        await self._adaptive(lab)
+        await self._run(lab, 0.1, 60)
+        await lab.declare(max_concurrent=3)
+        assert 3 == await self._run(lab, 0.1, 20)
+        await lab.declare(max_concurrent=1, adaptive=adaptive(1, 8))
+        assert 1 == (await lab.pool()).spec.max_concurrent

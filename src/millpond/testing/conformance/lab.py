@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self, Unpack
 
+    from millpond.core.adaptive import Adaptive
     from millpond.core.audit import Record
     from millpond.core.plan import Wake
     from millpond.core.rate import Rate
@@ -91,6 +92,7 @@ class PoolOptions(TypedDict, total=False):
     prefetch: int
     max_callbacks: int
     budgets: tuple[str, ...]
+    adaptive: Adaptive | None
 
 
 class Moment(TypedDict):

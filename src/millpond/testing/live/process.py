@@ -171,7 +171,7 @@ def declare(mp: Millpond, spec: PoolSpec, budgets: Sequence[Budget] = ()) -> Any
     """Declare a pool as a spec says."""
     return mp.pool(
         spec.name,
-        max_concurrent=spec.max_concurrent,
+        max_concurrent=spec.adaptive or spec.max_concurrent,
         queue=spec.order,
         backpressure=spec.backpressure,
         max_per_key=spec.max_per_key,
