@@ -25,15 +25,14 @@ class Busy(Exception):
     retry_after = 0.05
 
 
-asked = 0
+asked: list[str] = []
 
 
 async def call_model(prompt: str) -> int:
     """Stand in for a model: it uses some tokens, and refuses one call."""
-    global asked
-    asked += 1
+    asked.append(prompt)
     await asyncio.sleep(0.001)
-    if asked == 3:
+    if len(asked) == 3:
         raise Busy
     return 10 * len(prompt)
 
@@ -41,7 +40,7 @@ async def call_model(prompt: str) -> int:
 @chat.task(key="tenant")
 async def answer(ctx: Context, prompt: str, tenant: str) -> int:
     try:
-        used = await call_model(prompt)
+        used = await call_model(f"{tenant} asks: {prompt}")
     except Busy as busy:
         raise Throttled(busy.retry_after) from busy
     ctx.settle_weight(used)
@@ -62,7 +61,7 @@ async def main() -> None:
         await chat.pause(key="acme")
         await openai.resize(20)
 
-        assert asked == 5
+        assert len(asked) == 5
         assert all(handle.attempt == 1 for handle in handles)
 
 
