@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools import commands, conformance, errors, lifecycle, options, values
+from tools import commands, conformance, errors, lifecycle, options, telemetry, values
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,6 +15,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         root / "docs/reference/conformance.md": conformance.page(root),
         root / "docs/reference/errors.md": errors.page(),
         root / "docs/reference/options.md": options.page(root),
+        root / "docs/reference/telemetry.md": telemetry.page(),
         root / "docs/reference/handles-and-reports.md": values.page(),
         root / "docs/explanation/the-lifecycle.md": lifecycle.page(),
     }

@@ -1,11 +1,13 @@
 """Work pools for Python: bounded, fair, and honest about what they refuse."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+# Written down, and not asked of the installed package; nor is `typing` imported for a name that is
+# always False: both take longer than everything else that `millpond --version` does.
+__version__ = "0.1.0.dev0"
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    __version__: str
-
     from millpond.bulkhead import (
         Bulkhead,
         Capacity,
@@ -219,8 +221,6 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
-    if name == "__version__":
-        return import_module("importlib.metadata").version(__name__)
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

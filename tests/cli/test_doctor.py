@@ -1,6 +1,7 @@
 """`millpond doctor`: a store that is well, one that is not, and what is only risky."""
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 
@@ -90,3 +91,18 @@ def test_what_cannot_be_looked_at(url: str, tmp_path: Path) -> None:
         main([url.format(tmp_path)])
     assert Exit.STORE is refused.value.code
     assert [] == list(tmp_path.iterdir())
+
+
+def test_what_was_found_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document; the store may be that of the environment, or of --store."""
+    for line in (["--json", f"sqlite:///{file}"], ["--json", "--store", f"sqlite:///{file}"]):
+        assert Exit.CLEAN == main(line)
+        told = json.loads(capsys.readouterr().out)
+        assert {"store", "well", "wrong", "risky", "kind", "sqlite"} == set(told)
+        assert (str(file), True, []) == (told["store"], told["well"], told["wrong"])
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE millpond_pool SET live = live + 1 WHERE name = 'p'")
+    connection.close()
+    assert Exit.BROKE == main(["--json", f"sqlite:///{file}"])
+    told = json.loads(capsys.readouterr().out)
+    assert (False, 1) == (told["well"], min(len(told["wrong"]), 1))

@@ -4,7 +4,7 @@ import pytest
 
 from millpond.cli import main as command
 from millpond.cli import worker
-from millpond.cli.exits import Exit
+from millpond.cli.exits import OF_A_WORKER, Exit
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_the_help_tells_of_every_option_and_every_exit_code(
     for option in ("--pools", "--concurrency", "--once", "--grace", "--store", "--log-level"):
         assert option in usage
         assert 2 <= told.count(option)
-    for code in Exit:
+    for code in OF_A_WORKER:
         assert f"\n  {code:<3}  {code.meaning}" in told

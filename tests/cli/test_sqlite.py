@@ -239,3 +239,15 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         assert 1 == len(worker.lines)
         assert str(tmp_path / "nowhere") in worker.told
     assert [] == list(tmp_path.iterdir())
+
+
+def test_the_environment_names_a_store_for_an_application_that_has_none(tmp_path: Path) -> None:
+    """One that has its own keeps it: whoever submits there would look for it in vain."""
+    other = f"sqlite:///{tmp_path}/other.db"
+    with (
+        running("trouble:memory", "--once", MILLPOND_STORE=other) as one,
+        running("ledger:make", "--once", LEDGER=str(tmp_path), MILLPOND_STORE=other) as two,
+    ):
+        assert (Exit.CLEAN, Exit.CLEAN) == (one.ended(), two.ended())
+        assert f"{tmp_path}/other.db" in one.told
+        assert f"{tmp_path}/work.db" in two.told

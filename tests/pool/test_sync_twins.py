@@ -56,7 +56,7 @@ DUNDERS = {
 }
 NOT_PROMISED: dict[type, set[str]] = {
     # What our own modules ask of each other, the way over, and settings that ask no store.
-    Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared"}
+    Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
     | {"durable", "durability", "migrate"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.demo.__main__ import main as give
+from millpond.demo import __main__ as demo
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of the show."""
+    return demo.parser("millpond demo")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Give the show."""
-    return give(arguments, prog="millpond demo")
+    return demo.main(arguments, prog="millpond demo")

@@ -6,28 +6,60 @@ asked for: `millpond --version` does not pay for a worker.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.plain import plain
 
+TYPE_CHECKING = False
+"""As `typing` has it, which takes longer to import than the rest of this."""
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 COMMANDS = {
     "worker": "run the tasks of an application, until told to stop",
+    "pools": "the pools of a store: what runs, what waits, and for how long",
+    "tasks": "tasks by pool, status, key and age, page by page",
+    "task": "one task: its attempts, errors and times, and why it does not run",
+    "dead": "tasks that failed for good",
+    "top": "watch the pools live; pause and resume them by a key",
+    "pause": "start nothing more, of a pool, a lane or a key",
+    "resume": "start work again",
+    "resize": "change how many tasks of a pool may run at a time",
+    "purge": "cancel everything that waits in a pool, a lane or of a key",
+    "cancel": "cancel tasks, waiting or running",
+    "redrive": "queue failed or cancelled tasks again",
+    "audit": "what happened, as JSON Lines; --follow goes on",
     "doctor": "look at a store, and say what is wrong or risky",
+    "migrate": "bring the tables of a store up to this release",
+    "bench": "measure what the place of a store can do",
     "demo": "see pools and a bulkhead at work, in a quarter of a minute",
+    "completion": "make a shell complete all of this",
 }
-"""Every command, which is also its module, and what it does."""
+"""Every command, and what it does."""
+
+ELSEWHERE = {
+    "dead": "tasks",
+    **dict.fromkeys(("pause", "resume", "resize", "purge", "cancel", "redrive"), "control"),
+}
+"""Modules of several commands; there each has its own name instead of `main`."""
+
+EXTRA = ("click", "rich")
+"""What comes with the extra `cli`."""
+
+ASKED_TO_COMPLETE = "_MILLPOND_COMPLETE"
+"""What a shell sets that wants to know how a line could go on."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line in front of the command."""
+    import argparse
+
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:<{width}}  {does}" for name, does in COMMANDS.items())
     options = argparse.ArgumentParser(
@@ -54,26 +86,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     try:
+        if ASKED_TO_COMPLETE in os.environ:
+            return int(found("completion", "complete")())
         if given and given[0] in COMMANDS:
-            command = importlib.import_module(f"millpond.cli.{given[0]}")
-            return int(command.main(given[1:]))
-        return _without_command(given)
+            return int(found(given[0])(given[1:]))
+        return tell_version() if given == ["--version"] else _without_command(given)
     except Refusal as refusal:
         name = given[0] if given and given[0] in COMMANDS else ""
         complain(f"millpond {name}".strip(), refusal)
         return refusal.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read what was written has read enough.
+        return Exit.CLEAN
+
+
+def found(name: str, function: str = "main") -> Callable[..., Any]:
+    """Return what carries out a command; what it needs may be one of the extras."""
+    module = ELSEWHERE.get(name, name)
+    try:
+        return getattr(  # type: ignore[no-any-return]
+            importlib.import_module(f"millpond.cli.{module}"), function if module == name else name
+        )
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        message = f"this needs the package {error.name}: run `pip install 'millpond[cli]'`"
+        raise Refusal(Exit.USAGE, message) from None
+
+
+def tell_version() -> int:
+    """Print the version."""
+    from millpond import __version__
+
+    sys.stdout.write(f"millpond {__version__}\n")
+    return Exit.CLEAN
 
 
 def _without_command(given: list[str]) -> int:
     options = parser()
     asked = options.parse_args(given)
     if asked.version:
-        from millpond import __version__  # noqa: PLC0415 - looked up when it is asked for
-
-        sys.stdout.write(f"millpond {__version__}\n")
-        return Exit.CLEAN
+        return tell_version()
     if asked.command is not None:
         options.error(f"no command {plain(asked.command)!r} (there are: {', '.join(COMMANDS)})")
     options.print_help()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import math
+import os
 from typing import TYPE_CHECKING
 
-from millpond.cli import collector, logs
-from millpond.cli.exits import Exit, Refusal
-from millpond.cli.load import load
-from millpond.cli.serve import Wanted, serve
-from millpond.core.errors import MillpondError, UnknownPool
+from millpond.cli import logs
+from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
+from millpond.cli.which import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +34,7 @@ signals:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of a worker."""
-    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in Exit)
+    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in OF_A_WORKER)
     options = argparse.ArgumentParser(
         prog="millpond worker",
         usage=USAGE,
@@ -79,7 +77,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--store",
         metavar="URL",
-        help="use this store instead of the application's, such as sqlite:///work.db",
+        help="use this store instead of the application's, such as sqlite:///work.db (default: the "
+        f"application's own; if that is memory, ${STORE})",
     )
     options.add_argument(
         "--log-level",
@@ -122,10 +121,19 @@ def seconds(text: str) -> float:
 def main(arguments: Sequence[str]) -> int:
     """Serve, and return the exit code."""
     asked = parser().parse_args(arguments)
+    import asyncio
+
+    from millpond.cli import collector
+    from millpond.cli.load import load
+    from millpond.cli.serve import Wanted, serve
+
     mp = load(asked.app)
     logs.set_up(asked.log_level)
-    if asked.store is not None:
-        _use_store(mp, asked.store)
+    store = asked.store
+    if store is None and mp.url is None and mp.make_store is None:
+        store = os.environ.get(STORE) or None
+    if store is not None:
+        _use_store(mp, store)
     _check(mp, asked.app, asked.pools)
     wanted = Wanted(
         app=asked.app,
@@ -140,6 +148,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _use_store(mp: Millpond, url: str) -> None:
     """Let the pools be kept elsewhere than the application says."""
+    from millpond.core.errors import MillpondError
+
     try:
         mp.url = url
     except MillpondError as error:
@@ -148,6 +158,8 @@ def _use_store(mp: Millpond, url: str) -> None:
 
 def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
     """Object to an application that a worker cannot serve."""
+    from millpond.core.errors import UnknownPool
+
     if mp.url is None and mp.make_store is None:
         raise Refusal(
             Exit.APP,

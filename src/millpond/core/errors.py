@@ -550,7 +550,7 @@ class TransactionControl(StoreError):
 
 
 class DriverMissing(MillpondError):
-    """The store needs a package that is not installed: one of the extras of this library."""
+    """A package that is needed is not installed: one of the extras of this library has it."""
 
     code = "MILL-060"
     extra: str

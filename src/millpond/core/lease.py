@@ -52,6 +52,8 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What earlier attempts have done already, by the name of the step."""
     first_started_at: float | None = None
     """When the first attempt of the current budget began; None = it is this one."""
+    due: float | None = None
+    """Since when it could have started; None = since it was submitted."""
 
 
 class Worker(msgspec.Struct, kw_only=True):

@@ -214,7 +214,7 @@ def event_of_loss(task: Task) -> Event:
 CALLBACK_ATTEMPTS = 25
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a task ended, as its on_complete callback is told."""
 
     task: int
@@ -227,6 +227,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     result: bytes | None
     error: bytes | None
+    options: bytes = b""
+    """What the task itself carried for the runtime."""
 
 
 def callback(task: Task, identifier: int) -> NewTask:
@@ -242,6 +244,7 @@ def callback(task: Task, identifier: int) -> NewTask:
         attempt=task.attempt,
         result=task.result,
         error=task.error,
+        options=task.new.options,
     )
     return NewTask(
         id=identifier,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.core.errors import ConfigError
 from millpond.core.task import CALLBACKS
 from millpond.pool.handle import Handle
+from millpond.runtime.probe import submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,18 +30,19 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
         raise ConfigError("ctx", job.id, "belongs to an attempt that has ended; nothing was stored")
     made: list[NewTask] = []
     handles: list[Handle[T]] = []
-    for work in works:
-        if not hasattr(work, "encoded"):
-            raise ConfigError("work", work, "must be a call: ctx.submit stores it with the outcome")
-        target = pool or _pool_of(job, work)
-        new = new_task(
-            target,
-            work,
-            {"submitted_by": f"task:{job.id}"},
-            run=job.leased.run,
-        )
-        made.append(new)
-        handles.append(Handle(target, new, work.function.signature.decode_result))
+    for target, calls in groupby(works, partial(_target, job, pool)):
+        group = list(calls)
+        with submission(job.runtime, target.spec.name, len(group)) as watched:
+            for work in group:
+                new = new_task(
+                    target,
+                    work,
+                    {"submitted_by": f"task:{job.id}"},
+                    run=job.leased.run,
+                )
+                made.append(new)
+                handles.append(Handle(target, new, work.function.signature.decode_result))
+            watched.made(made[-len(group) :])
     # Only now: one call that cannot be is none of them.
     job.follow_ups = [*(job.follow_ups or ()), *made]
     job.on_stored = [*(job.on_stored or ()), *(handle.admitted for handle in handles)]
@@ -52,6 +56,13 @@ def undeclared(job: Job, works: Iterable[BoundCall[Any]], pool: Pool | None) -> 
         target.spec.name: target for target in (pool or _pool_of(job, call) for call in calls)
     }
     return [one for name, one in targets.items() if name not in job.runtime.declared]
+
+
+def _target(job: Job, pool: Pool | None, work: BoundCall[Any]) -> Pool:
+    """Return the pool that was named, or that a follow-up goes to by itself."""
+    if not hasattr(work, "encoded"):
+        raise ConfigError("work", work, "must be a call: ctx.submit stores it with the outcome")
+    return pool or _pool_of(job, work)
 
 
 def _pool_of(job: Job, work: BoundCall[Any]) -> Pool:

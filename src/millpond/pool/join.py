@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask
     from millpond.pool.pool import Pool
     from millpond.runtime.job import Closure
+    from millpond.runtime.probe import Submission
     from millpond.store.protocol import BatchAnswer
 
     Made: TypeAlias = tuple[NewTask, Closure | None, Callable[[bytes], Any] | None]
 
 
-def submit_within(pool: Pool, made: Sequence[Made], connection: object) -> list[Handle[Any]]:
+def submit_within(
+    pool: Pool, made: Sequence[Made], connection: object, watched: Submission
+) -> list[Handle[Any]]:
     """Submit calls inside the transaction that is open on a connection; return their handles."""
     runtime = pool.runtime
     submit = runtime.abilities.submit_within
@@ -42,7 +45,7 @@ def submit_within(pool: Pool, made: Sequence[Made], connection: object) -> list[
     batch, handles = _calls(pool, made)
     undeclared = () if pool.spec.name in runtime.declared else (pool.spec,)
     answer, inside = submit(connection, (batch,), declare=undeclared)
-    told = answer.batches[0]
+    told = watched.answered(answer.batches[0])
     if told.refusal is not None:
         raise refused(told.refusal, len(batch.tasks))
     now = runtime.clock()

@@ -712,6 +712,11 @@ class Millpond:
 
         return stop
 
+    @property
+    def hooks(self) -> Hooks:
+        """Who is told what happens in this process."""
+        return self._hooks
+
     async def end_scope(self, scope: str, scope_id: str) -> None:
         """End a scope: its pools take nothing more, for good, and what waits or runs is cancelled.
 

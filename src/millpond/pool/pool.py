@@ -35,7 +35,9 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.unit import unit_of
 from millpond.runtime.outcome import DEFAULT_RETRY
+from millpond.runtime.probe import submission
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
@@ -274,6 +276,9 @@ class Pool:
         if connection is not None:
             return (await self.looked_up(self.submit_within([work], options, connection)))[0]
         runtime = self._mp.runtime
+        if runtime.hooks.probes is not None:
+            # A batch of one does the same, and is what telemetry sees of a submit.
+            return (await self._submit([work], checked(options), wait))[0]
         if self.spec.name not in runtime.declared:
             await self._mp.ready(self)
         new, closure, decode = self._made(work, checked(options) if options else _NOTHING)
@@ -379,8 +384,10 @@ class Pool:
         self, work: Any, /, **options: Unpack[Options]
     ) -> Handle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
-        batch, handles, closures = await self.prepared([work], checked(options))
-        answer = await self.sent(batch, closures, 0.0)
+        with submission(self._mp.runtime, self.spec.name, 1) as watched:
+            batch, handles, closures = await self.prepared([work], checked(options))
+            watched.made(batch.tasks)
+            answer = watched.answered(await self.sent(batch, closures, 0.0))
         if answer.refusal is not None:
             return rejection(answer.refusal, self.spec.backpressure)
         await self._admitted(handles, answer)
@@ -402,9 +409,11 @@ class Pool:
     ) -> list[Handle[Any]]:
         if not works and opening is None:
             return []
-        batch, handles, closures = await self.prepared(works, options, run, opening)
-        limit = None if wait is None else check.seconds("wait", wait)
-        answer = await self.sent(batch, closures, limit)
+        with submission(self._mp.runtime, self.spec.name, len(works)) as watched:
+            batch, handles, closures = await self.prepared(works, options, run, opening)
+            watched.made(batch.tasks)
+            limit = None if wait is None else check.seconds("wait", wait)
+            answer = watched.answered(await self.sent(batch, closures, limit))
         if answer.refusal is not None:
             raise self._refused(answer, batch)
         await self._admitted(handles, answer)
@@ -503,7 +512,10 @@ class Pool:
     ) -> list[Handle[Any]]:
         """Submit inside a transaction of the caller's, in its thread and at once."""
         given = checked(options)
-        return submit_within(self, [self._made(work, given) for work in works], connection)
+        with submission(self._mp.runtime, self.spec.name, len(works)) as watched:
+            made = [self._made(work, given) for work in works]
+            watched.made([new for new, _, _ in made])
+            return submit_within(self, made, connection, watched)
 
     async def looked_up(self, handles: list[Handle[Any]]) -> list[Handle[Any]]:
         """Let those handles that stand for tasks known before tell of them."""
@@ -677,21 +689,7 @@ class Pool:
 
     def _unit(self, lane: str | int | None, key: str | None) -> str | None:
         """Return the lane or key an order is about."""
-        if lane is not None and key is not None:
-            raise ConfigError("lane", lane, "and key exclude each other")
-        if lane is None and key is not None and self.spec.lanes is not None:
-            raise ConfigError(
-                "key", key, f"shares a lane of pool {self.name!r} with others: say lane="
-            )
-        if lane is None:
-            return None if key is None else check.text("key", key)
-        if not self.spec.strict:
-            raise ConfigError("lane", lane, f"is unknown: pool {self.name!r} has no lanes")
-        name = str(lane)
-        lanes = self.spec.lanes
-        if lanes is not None and name not in map(str, range(lanes)):
-            raise ConfigError("lane", lane, f"must be from 0 to {lanes - 1}")
-        return name
+        return unit_of(self.spec, self.name, lane, key)
 
     # Looking
 

@@ -29,6 +29,7 @@ from millpond.pool.ends import RunEnds
 from millpond.pool.outcome import Outcome, decoded
 from millpond.pool.serve import serving
 from millpond.runtime.error import read
+from millpond.runtime.probe import submission
 from millpond.runtime.wait import job_that_waits, waiting_for
 
 if TYPE_CHECKING:
@@ -125,8 +126,10 @@ async def open_run(pool: Pool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> R
     """Open a run with its seed, or take one up under its name."""
     from millpond.pool.submit import refused  # noqa: PLC0415 - submit knows pools
 
-    batch, _, closures = await pool.prepared(list(seed), {}, new.id, new)
-    answer = await pool.sent(batch, closures, None)
+    with submission(pool.runtime, pool.spec.name, len(seed)) as watched:
+        batch, _, closures = await pool.prepared(list(seed), {}, new.id, new)
+        watched.made(batch.tasks)
+        answer = watched.answered(await pool.sent(batch, closures, None))
     if answer.refusal is not None:
         if answer.refusal.reason is Reason.OVER_BUDGET:
             raise RunOverBudget(

@@ -33,7 +33,9 @@ from millpond.runtime.outcome import DEFAULT_RETRY, Carried, Policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from millpond.core.backoff import Retry
     from millpond.pool.pool import Pool
+    from millpond.runtime.probe import Probes
 
 MOST_NAMES = 1_000
 
@@ -85,6 +87,7 @@ def new_closure(
         owner = pool.runtime.owner
         return _task(pool, call, options, key, None, retry, run=run, owner=owner), closure
     runtime = pool.runtime
+    probes = runtime.hooks.probes
     job = current_job.get()
     new = NewTask(
         id=runtime.new_id(),
@@ -94,6 +97,7 @@ def new_closure(
         owner=runtime.owner,
         run=run,
         submitted_by="user" if job is None else f"task:{job.id}",
+        options=b"" if probes is None else _carried(None, probes),
     )
     return new, closure
 
@@ -142,6 +146,7 @@ def _task(
             owner=owner,
             run=run,
             submitted_by=_submitter(),
+            options=b"" if runtime.hooks.probes is None else _carried(None, runtime.hooks.probes),
         )
     idempotency_key = given.get("idempotency_key")
     callback = given.get("on_complete")
@@ -169,7 +174,7 @@ def _task(
         owner=owner,
         run=run,
         submitted_by=given.get("submitted_by") or _submitter(),
-        options=_carried(given, work),
+        options=_carried(_retry_to_carry(given, work), runtime.hooks.probes),
     )
 
 
@@ -189,16 +194,24 @@ def _submitter() -> str:
     return "user" if job is None else f"task:{job.id}"
 
 
-def _carried(given: Mapping[str, Any], work: BoundCall[Any] | None) -> bytes:
-    """Return what the task carries for whoever runs it: a retry policy given with the call."""
-    retry = given.get("retry")
-    if retry is None or work is None or retry is work.function.defaults.get("retry"):
+def _carried(retry: Retry | None, probes: Probes | None) -> bytes:
+    """Return what the task carries for whoever runs it: its own policy, the trace it is part of."""
+    trace = {} if probes is None else probes.carrier()
+    if retry is None and not trace:
         return b""
+    return msgspec.msgpack.encode(Carried(retry=retry, trace=trace))
+
+
+def _retry_to_carry(given: Mapping[str, Any], work: BoundCall[Any] | None) -> Retry | None:
+    """Return the policy that was given with the call, and that nobody else would know."""
+    retry: Policy | None = given.get("retry")
+    if retry is None or work is None or retry is work.function.defaults.get("retry"):
+        return None
     if callable(retry):
         raise ConfigError(
             "retry", retry, "given with a call must be a Retry: a function cannot be stored"
         )
-    return msgspec.msgpack.encode(Carried(retry=retry))
+    return retry
 
 
 def as_work(

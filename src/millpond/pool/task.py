@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -270,9 +271,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
         args, kwargs = self.signature.decode(payload)
         if self.signature.wants_context:
             args = [SyncContext(ChildJob(brief, channel)), *args]
-        result = self.fn(*args, **kwargs)
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        probes = self.mp.hooks.probes
+        with contextlib.nullcontext() if probes is None else probes.inside(brief.trace):
+            result = self.fn(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
         return self.signature.encode_result(result)
 
     def _context(self, job: Job) -> Context | SyncContext:

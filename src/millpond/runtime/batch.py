@@ -144,7 +144,7 @@ class Batches:
 class BatchCall(Handler):
     """The one call made for a batch: it looks like a handler and settles each job itself."""
 
-    __slots__ = ("_batches", "_items", "_jobs", "_shape")
+    __slots__ = ("_batches", "_items", "_shape", "jobs")
 
     def __init__(
         self,
@@ -156,16 +156,16 @@ class BatchCall(Handler):
     ) -> None:
         super().__init__(body.name, body.where, self._invoke, lambda _: b"", body.retry)
         self._batches = batches
-        self._jobs = jobs
+        self.jobs = jobs
         self._items = items
         self._shape = shape
 
     def _invoke(self, _leader: Job) -> Any:  # noqa: ANN401
-        return self._shape.call(self._jobs, self._items)
+        return self._shape.call(self.jobs, self._items)
 
     def over(self, leader: Job, value: Any, *, failed: bool) -> None:  # noqa: ANN401
         """Settle the jobs of this call."""
         if failed:
-            self._batches.fail(self._jobs, value, leader)
+            self._batches.fail(self.jobs, value, leader)
         else:
-            self._batches.settle(self._jobs, value)
+            self._batches.settle(self.jobs, value)

@@ -56,7 +56,10 @@ class Burials:
     async def _give_up(self, owners: set[str], presence: Presence) -> None:
         for worker in sorted(await self._runtime.view.workers()):
             if worker.rpartition("/")[0] in owners:
-                self._runtime.heed(await self._runtime.store.control(Bury(worker)))
+                answer = await self._runtime.store.control(Bury(worker))
+                self._runtime.heed(answer)
+                if self._runtime.hooks.probes is not None:
+                    self._runtime.hooks.probes.recovered(answer.count)
                 log.warning("worker %s is gone; what it held is given to others", worker)
         for owner in sorted(owners):
             presence.forget(owner)

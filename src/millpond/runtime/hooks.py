@@ -12,6 +12,7 @@ import msgspec
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.error import ErrorInfo, read
+from millpond.runtime.probe import Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased
     from millpond.core.settle import Settlement
     from millpond.runtime.end import End
+    from millpond.runtime.probe import Probe
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import Batch, Emptied
 
 log = logging.getLogger("millpond.hooks")
+
+HOOK_FAILED = "a hook failed; it is counted and otherwise ignored"
 
 
 class Counts:
@@ -32,7 +36,7 @@ class Counts:
         self.hook_errors = 0
         """on_dead_letter and on_empty that raised."""
         self.observer_errors = 0
-        """Observers that raised."""
+        """Observers and telemetry that raised."""
         self.stale_settles = 0
         """Settlements that came too late, and changed nothing."""
         self.leases_lost = 0
@@ -138,6 +142,27 @@ class Hooks:
         self.on_dead_letter: dict[str, Callable[[DeadLetter], Any]] = {}
         self.on_empty: dict[str, Callable[[Empty], Any]] = {}
         self.observers: list[Callable[[Observed], object]] = []
+        self.probes: Probes | None = None
+        """What telemetry is told by; None = there is none."""
+        self.counts = Counts()
+        """Of the runtime that uses them; before there was one, of nobody."""
+
+    def attach(self, probe: Probe) -> Callable[[], None]:
+        """Let telemetry be told, too; return a function that ends it."""
+        self._probe((*self.told, probe))
+
+        def stop() -> None:
+            self._probe(tuple(one for one in self.told if one is not probe))
+
+        return stop
+
+    @property
+    def told(self) -> tuple[Probe, ...]:
+        """The probes that are attached."""
+        return () if self.probes is None else self.probes.told
+
+    def _probe(self, told: tuple[Probe, ...]) -> None:
+        self.probes = Probes(told, self) if told else None
 
     def settled(self, runtime: Runtime, leased: Leased, status: Status, end: End) -> None:
         """Tell of a task that one of our own handlers ended."""
@@ -264,24 +289,42 @@ class Hooks:
                 observer(happened)
             except (Exception, asyncio.CancelledError):
                 runtime.counts.observer_errors += 1
-                log.exception("an observer failed; it is counted and otherwise ignored")
+                log.exception(
+                    "an observer failed; it is counted and otherwise ignored",
+                    extra={"pool": happened.pool or None, "task": happened.task_id},
+                )
 
-    def _call(self, runtime: Runtime, hook: Callable[[Any], Any], told: Any) -> None:  # noqa: ANN401
+    def _call(
+        self,
+        runtime: Runtime,
+        hook: Callable[[Any], Any],
+        told: DeadLetter | Empty,
+    ) -> None:
         try:
             result = hook(told)
         except (Exception, asyncio.CancelledError):
             runtime.counts.hook_errors += 1
-            log.exception("a hook failed; it is counted and otherwise ignored")
+            log.exception(HOOK_FAILED, extra=_about(told))
             return
         if inspect.isawaitable(result):
-            runtime.spawn(self._await(runtime, result))
+            runtime.spawn(self._await(runtime, result, told))
 
-    async def _await(self, runtime: Runtime, result: Any) -> None:  # noqa: ANN401
+    async def _await(
+        self,
+        runtime: Runtime,
+        result: Any,  # noqa: ANN401 - whatever can be awaited
+        told: DeadLetter | Empty,
+    ) -> None:
         try:
             await result
         except Exception:
             runtime.counts.hook_errors += 1
-            log.exception("a hook failed; it is counted and otherwise ignored")
+            log.exception(HOOK_FAILED, extra=_about(told))
+
+
+def _about(told: DeadLetter | Empty) -> dict[str, Any]:
+    """Return the pool and the task that a hook was told of."""
+    return {"pool": told.pool, "task": told.task_id if isinstance(told, DeadLetter) else None}
 
 
 def _kind(status: Status) -> Kind:

@@ -126,6 +126,8 @@ class Job:
     """Whether its handler has stored its completion itself; what it does after that is its own."""
     unsure = False
     """Whether it was settled by a verb whose answer was lost."""
+    began_at = 0.0
+    """When its handler was called, by the steady clock; kept for telemetry only."""
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None
     follow_ups: list[NewTask] | None = None

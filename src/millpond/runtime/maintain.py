@@ -180,6 +180,8 @@ class Maintenance:
             leadership.deposed()
             return runtime.clock()
         runtime.heed(answer)
+        if runtime.hooks.probes is not None:
+            runtime.hooks.probes.recovered(answer.moved)
         if answer.more:
             return runtime.clock()
         if runtime.abilities.elects:

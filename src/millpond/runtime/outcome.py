@@ -58,6 +58,8 @@ class Carried(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a task carries for the runtime: nothing, unless its submitter said otherwise."""
 
     retry: Retry | None = None
+    trace: dict[str, str] = {}
+    """The trace that its submit is part of, as W3C headers; only where there is telemetry."""
 
 
 def policy_of(job: Job) -> Policy:

@@ -29,6 +29,8 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     deadline: float | None
     max_payload: int | None = None
+    trace: dict[str, str] = {}
+    """The trace that its handler is part of, where there is telemetry."""
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +61,13 @@ class Processes:
         assert isinstance(body, Handler)  # noqa: S101
         assert body.process is not None  # noqa: S101 - closures never run in processes
         module, qualname = body.process
-        brief = Brief(leased=job.leased, started_at=job.started_at, deadline=job.deadline)
+        probes = job.runtime.hooks.probes
+        brief = Brief(
+            leased=job.leased,
+            started_at=job.started_at,
+            deadline=job.deadline,
+            trace={} if probes is None else probes.handed_on(job),
+        )
         errand = Errand(
             module=module,
             qualname=qualname,

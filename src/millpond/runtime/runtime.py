@@ -16,6 +16,7 @@ import msgspec
 from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
 from millpond.runtime.abilities import Abilities
 from millpond.runtime.bury import Burials
@@ -26,6 +27,7 @@ from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.job import Why
 from millpond.runtime.joins import Joins
+from millpond.runtime.log import mark_ours
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")
+mark_ours()
 
 
 ON_ITS_WAY = (0.0, 1.0, 60.0)
@@ -114,7 +117,7 @@ class Runtime:
         """The budgets that pools of this process may share, by name."""
         self._declared_budgets: set[str] = set()
         self.closures: dict[int, Closure] = {}
-        self.counts = Counts()
+        self.counts = hooks.counts = Counts()
         self.workers: list[Worker] = []
         self.own = OwnWorker(self)
         self.brought: dict[str, Any] = {}
@@ -171,6 +174,8 @@ class Runtime:
         for worker in list(self.workers):
             await worker.stop(grace)
         self.workers.clear()
+        if self.hooks.probes is not None:
+            self.hooks.probes.closing()
         await self.maintenance.stop()
         await self.renewals.stop()
         await self.polling.stop()
@@ -367,6 +372,9 @@ class Runtime:
         now = self.clock()
         for tell, admission in zip(job.on_stored or (), stored, strict=False):
             tell(admission, now)
+        if self.hooks.probes is not None:
+            for new, admission in zip(decided.follow_ups, stored, strict=False):
+                self.hooks.probes.stored(new.pool, (admission,))
         if any(new.expires_in is not None for new in decided.follow_ups):
             self.maintenance.nudge()
 
@@ -418,11 +426,17 @@ class Runtime:
     async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
         task = await self.view.task(job.id)
         if task is None or task.token != job.leased.fence.token:
+            settled = Settled.STALE
             job.worker.tally.stale += 1
             self.stale(job)
-        elif task.status.terminal:
-            job.worker.tally.ended(task.status)
-            self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
+        else:
+            settled = Settled.APPLIED
+            if task.status.terminal:
+                job.worker.tally.ended(task.status)
+                self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
+        if self.hooks.probes is not None:
+            after = None if task is None else task.status
+            self.hooks.probes.settled(job, decided, settled, after)
 
     def gone(self, task: int) -> Exception:
         """Return the error for a task that the store does not know."""
@@ -486,12 +500,18 @@ class Runtime:
             return
         worker.fenced = True
         self.renewals.drop(worker)
-        self.counts.leases_lost += len(worker.jobs)
+        self.lost(worker)
         # Its claims are lost with its leases: there is nothing to give back.
         worker.ahead.given_up()
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
         self.spawn(self._rejoin(worker))
+
+    def lost(self, worker: Worker) -> None:
+        """Count the leases that a worker has lost."""
+        self.counts.leases_lost += len(worker.jobs)
+        if self.hooks.probes is not None:
+            self.hooks.probes.lost(worker)
 
     async def _rejoin(self, worker: Worker) -> None:
         """Let a worker join under a new name; the store may be away, so as often as it takes."""

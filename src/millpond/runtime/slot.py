@@ -60,6 +60,7 @@ class Slot:
 
     async def _main(self) -> None:
         worker, ready = self.worker, self.worker.ready
+        hooks = worker.runtime.hooks
         stays = True
         while True:
             self.called = False
@@ -67,7 +68,13 @@ class Slot:
             while ready and stays:
                 job = self.job = ready.popleft()
                 job.slot = self
-                value, outcome = await self._attempt(job)
+                probes = hooks.probes
+                if probes is None:
+                    value, outcome = await self._attempt(job)
+                else:
+                    probes.began(job)
+                    value, outcome = await self._attempt(job)
+                    probes.over(job, value, outcome)
                 if self.task.cancelling():
                     # Where nobody told the job to stop, the loop may be about to end: so does this.
                     stays = job.why is not None

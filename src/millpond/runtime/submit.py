@@ -138,6 +138,8 @@ class Submitter:
                 self._runtime.spawn(self._flush())
         self._plan_expiry(batch)
         runtime = self._runtime
+        if answer.ended and runtime.hooks.probes is not None:
+            runtime.hooks.probes.evicted(runtime, (batch,), answer)
         if runtime.shared or runtime.inline:
             runtime.heed(answer)
             return answer.batches[0]
@@ -184,6 +186,9 @@ class Submitter:
             finally:
                 self._sending = False
             self._runtime.heed(answer)
+            if answer.ended and self._runtime.hooks.probes is not None:
+                sent = [batch for batch, _ in together]
+                self._runtime.hooks.probes.evicted(self._runtime, sent, answer)
             for (batch, answered), one in zip(together, answer.batches, strict=True):
                 self._plan_expiry(batch)
                 if not answered.done():
@@ -269,7 +274,12 @@ class Submitter:
                     await self._offer_line(pool, lane)
                 again = pool in self._again
         except Exception as error:  # noqa: BLE001 - those who wait go on waiting
-            log.warning("the store failed (%s); room in %s is offered again", error, pool)
+            log.warning(
+                "the store failed (%s); room in %s is offered again",
+                error,
+                pool,
+                extra={"pool": pool},
+            )
             self._runtime.loop.call_later(OFFER_AGAIN, self.room, pool)
         finally:
             self._offering.discard(pool)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from millpond.runtime import frames
 from millpond.runtime.errand import Answer, Broke, Died, Done, Errand, OnMessage
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("millpond.processes")
 
 # How long a child may take to be gone after SIGKILL before it is left to the kernel, in seconds.
 UNKILLABLE = 1.0

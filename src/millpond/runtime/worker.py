@@ -213,7 +213,7 @@ class Worker:
         if self.jobs:
             log.warning("worker %s cannot renew its leases and stops its handlers", self.name)
         self.give_back_ahead()
-        self.runtime.counts.leases_lost += len(self.jobs)
+        self.runtime.lost(self)
         for job in list(self.jobs.values()):
             self.stop_job(job, Why.LEASE_LOST)
 
@@ -782,14 +782,15 @@ class Worker:
         answer: SettleAnswer,
     ) -> None:
         """Tell everybody who waits how these attempts ended, and start what was leased."""
-        runtime = self.runtime
+        runtime, probes = self.runtime, self.runtime.hooks.probes
         told: dict[int, None] = {}
         for number, ((decided, job, value), settled, after) in enumerate(
             zip(ended, answer.settled, answer.after, strict=True)
         ):
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
-            elif settled is Settled.STALE:
+                continue
+            if settled is Settled.STALE:
                 self.tally.stale += 1
                 runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
@@ -801,6 +802,8 @@ class Worker:
             else:
                 self.tally.queued_again(decided)
                 runtime.retried(job.leased, decided)
+            if probes is not None and job.body is not NOBODY:
+                probes.settled(job, decided, settled, after)
         if self.ahead.gone:
             self.ahead.gone.difference_update(job.leased.fence for _, job, _ in ended)
         if any(answer.started):

@@ -313,10 +313,15 @@ class View(Protocol):
         *,
         status: Status | None = None,
         key: str | None = None,
+        since: float | None = None,
+        before: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> TaskPage:
-        """Return copies of tasks of a pool behind place (seq) `after`, lowest first."""
+        """Return copies of tasks of a pool behind place (seq) `after`, lowest first.
+
+        Only those submitted at `since` or later, and earlier than `before`.
+        """
         ...
 
     async def pool(
@@ -376,10 +381,19 @@ class View(Protocol):
         """Return what decides when a task starts, or None; for people, so it may look at much."""
         ...
 
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        since: float | None = None,
+        task: int | None = None,
+    ) -> AuditPage:
         """Return audit records from position `after` on, oldest first.
 
-        Positions count every record ever written; those no longer kept are passed over.
+        Positions count every record ever written; those no longer kept are passed over. With
+        `since`, only records of that moment or later, and with `task` only those of that task: a
+        page may then be empty and not the last. That one is reached when `next` stays where it is.
         """
         ...
 

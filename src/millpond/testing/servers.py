@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from millpond.store.postgres.url import Address
 
 _TABLES = (
-    *("pool", "budget", "revision", "task", "live", "ended", "removed", "key", "unit", "group"),
-    *("seat", "lane", "worker", "run", "audit", "measured", "meta"),
+    *("pool", "budget", "revision", "task", "live", "lease", "ended", "removed", "key", "unit"),
+    *("group", "seat", "lane", "worker", "run", "audit", "measured", "meta"),
 )
 _FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0)"
 _DELETE = "; ".join(

@@ -14,7 +14,7 @@ from millpond.store.postgres.url import Address, address_of
 from millpond.testing.postgres import OwnServer
 
 LOCK = "SELECT pg_advisory_xact_lock(7)"
-LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, 'more'"
+LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, true, 'more'"
 
 
 @pytest.fixture

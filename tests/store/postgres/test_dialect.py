@@ -14,7 +14,7 @@ from millpond.store.rows import backlog, pool, ring, tables
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.testing.servers import Schemas
 
-OWN = {"begun", "version"}
+OWN = {"begun", "renew", "step", "take", "unfold", "version"}
 """What only PostgreSQL is asked."""
 
 POSTGRES = dialect_of("some")

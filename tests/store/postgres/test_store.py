@@ -162,8 +162,8 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
 
     monkeypatch.setattr(PostgresStore, "_new_unit", noted)
     await mine.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-    await mine.submit([task(1)])
-    await mine.submit([task(2)])
+    await mine.submit([task(1, idempotency_key="one")])
+    await mine.submit([task(2, idempotency_key="two")])
     await mine.view.status([1])
     await mine.recover()
     assert [mine] == made
@@ -280,24 +280,27 @@ async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
             assert ("queued", "queued") == await store.view.status([1, 2])
 
 
+@pytest.mark.parametrize(
+    ("what", "options"), [("commit", {"idempotency_key": "one"}), ("call", {})]
+)
 async def test_a_commit_whose_answer_is_lost_is_told_as_unknown(
-    schema: Schema, monkeypatch: pytest.MonkeyPatch
+    schema: Schema, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
     """And the next verb begins anew, with what is there."""
     store = InlinePostgresStore(schema)
     await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-    commit = PostgresConnection.commit
+    happens = getattr(PostgresConnection, what)
 
-    def lost(connection: PostgresConnection) -> str:
-        commit(connection)
+    def lost(connection: PostgresConnection, *asked: Any) -> None:
+        happens(connection, *asked)
         connection.in_doubt = True
         connection.driver.close()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PostgresConnection, "commit", lost)
+        patch.setattr(PostgresConnection, what, lost)
         with pytest.raises(OutcomeUnknown, match="idempotency key"):
-            await store.submit([task(1)])
+            await store.submit([task(1, **options)])
     assert ("queued",) == await store.view.status([1])
     await store.submit([task(2)])
     assert ("queued", "queued") == await store.view.status([1, 2])

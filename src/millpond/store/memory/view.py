@@ -17,6 +17,7 @@ from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
 from millpond.store.verbs import budgets
+from millpond.store.verbs.asked import meant
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
@@ -66,6 +67,8 @@ class MemoryView:
         *,
         status: Status | None = None,
         key: str | None = None,
+        since: float | None = None,
+        before: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> TaskPage:
@@ -78,6 +81,8 @@ class MemoryView:
             if task.seq > after
             and (status is None or task.status is status)
             and (key is None or task.new.key == key)
+            and (since is None or task.submitted_at >= since)
+            and (before is None or task.submitted_at < before)
         )
         page = list(islice(behind, limit + 1))
         following = page[limit - 1].seq if len(page) > limit else None
@@ -174,12 +179,20 @@ class MemoryView:
         found = self._tables.tasks.get(task)
         return None if found is None else facts_about(self._tables, found, rounded(now))
 
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        since: float | None = None,
+        task: int | None = None,
+    ) -> AuditPage:
         """Return audit records from position `after` on, oldest first."""
         dropped = self._tables.records_dropped
         start = max(after - dropped, 0)
         records = self._tables.records(start, limit)
-        return AuditPage(records, max(after, dropped) + len(records))
+        following = max(after, dropped) + len(records)
+        return AuditPage(meant(records, since, task), following)
 
 
 def copied(task: Task) -> Task:

@@ -111,6 +111,8 @@ class Begun(NamedTuple):
     """The server's clock."""
     version: int | None
     """How often the store was written; None if the row is gone that counts it."""
+    folds: bool
+    """Whether there are tasks that are folded into their lease."""
     meta: Row | None
     """What the statement `meta` says."""
 
@@ -237,9 +239,22 @@ class PostgresConnection:
             question: self._send(question[0], [sent(value) for value in question[1]])
             for question in expected
         }
-        now, version, *meta = looked.fetchone() or (0.0, None)
-        self.begun = Begun(now, version, None if version is None else tuple(meta))
+        now, version, folds, *meta = looked.fetchone() or (0.0, None, True)
+        self.begun = Begun(now, version, folds, None if version is None else tuple(meta))
         return self.begun
+
+    def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
+        """Do one statement in a transaction of its own, in one go; return the end and its row."""
+        if self._settings is not None:
+            self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            cursor = self._send(statement, arguments)
+            return self.commit(), cursor.fetchone()
+        # It ends with what is sent together, and that is this statement.
+        self.in_doubt, self.begun = True, None
+        self._foresee_nothing()
+        cursor = self._send(statement, arguments)
+        self.sync()
+        return "COMMIT", cursor.fetchone()
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""
@@ -450,6 +465,14 @@ class PostgresConnection:
     def closed(self) -> bool:
         """Whether it is of no use any more."""
         return self._library.status != ConnStatus.OK
+
+    def is_over(self) -> bool:
+        """Return whether it is of no use any more, also if the server has ended it meanwhile.
+
+        A server that says something without being asked mostly says goodbye.
+        """
+        idle = not self._line and not self._owed
+        return self.closed or (idle and bool(self._wait_for(False, 0.0)))
 
     def cancel(self) -> None:
         """Stop the statement that is at work; from another thread."""

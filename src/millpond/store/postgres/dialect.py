@@ -7,6 +7,8 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.store.postgres.names import qualified
 from millpond.store.postgres.values import listed
 from millpond.store.rows.database import Dialect
@@ -40,6 +42,7 @@ class PostgresDialect(Dialect, frozen=True):
 def dialect_of(schema: str) -> PostgresDialect:
     """Return how a store in this schema is asked."""
     said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, "own.sql").items()}
+    said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
     for_many = statements(_PACKAGE, "many.sql")
     return PostgresDialect(
         sql=said,
@@ -48,6 +51,22 @@ def dialect_of(schema: str) -> PostgresDialect:
         many={said[name]: _in(schema, text) for name, text in for_many.items()},
         schema=schema,
     )
+
+
+@cache
+def reading_of(schema: str) -> PostgresDialect:
+    """Return how those ask who only read: they find what is folded as if it were not."""
+    said = dialect_of(schema)
+    reading = {
+        name: _whole(schema, text) for name, text in said.sql.items() if text.startswith("SELECT ")
+    }
+    return msgspec.structs.replace(said, sql=reading)
+
+
+def _whole(schema: str, statement: str) -> str:
+    """Return a statement that finds all that live, whether they are folded or not."""
+    folded, whole = (qualified(name, schema) for name in ("millpond_live", "millpond_alive"))
+    return re.sub(rf"{re.escape(folded)}\b", lambda _: whole, statement)
 
 
 def _say(statement: str) -> str:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.connection import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
+    from millpond.store.postgres.values import Sent
 
 _NOT_AS_PREPARED = frozenset({"0A000", "26000"})
 """What a session says whose prepared statements are gone, or were made for other tables."""
@@ -95,6 +97,32 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         if self._told is not None:
             self._told(begun.now)
         return connection
+
+    def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
+        """Do one statement in a transaction of its own; None if it did nothing.
+
+        That is so where it refuses, and also where it failed: whoever then does it in another way
+        meets what is wrong, and tells.
+        """
+        try:
+            status, row = self._connected().call(statement, arguments())
+        except self.errors as error:
+            if not self._did_not_commit(error):
+                self._disconnect()
+                self._not_known(error)
+            self.undo(error)
+            return None
+        return row if status == "COMMIT" else None
+
+    def _connected(self) -> PostgresConnection:
+        """Return the connection; a new one where the server has ended the old one.
+
+        What is sent to a server that is gone may have been done, for all we know. So it is asked
+        for, before anything is sent.
+        """
+        if self._connection is not None and self._connection.is_over():
+            self._disconnect()
+        return self.connection
 
     def _commit(self) -> None:
         # A transaction that failed before is rolled back by COMMIT, and that is no error.

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from millpond.core.audit import KIND_OF, Kind, Record
-from millpond.core.lifecycle import LIFECYCLE
+from millpond.core.lifecycle import LIFECYCLE, Event, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from millpond.core.audit import Note
-    from millpond.core.lifecycle import Event, Status
     from millpond.core.task import Task
 
+T = TypeVar("T")
+
 _FIELDS = Record.__struct_fields__
+_BEFORE = {
+    Event.SUBMIT: None,
+    Event.CLAIM: Status.QUEUED,
+    Event.LEASE: Status.QUEUED,
+    Event.COMPLETE: Status.RUNNING,
+}
+_EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
@@ -123,11 +131,99 @@ def _noted(noted: Note) -> tuple[Any, ...]:
     )
 
 
+def may_name(stored: bytes, number: int) -> bool:
+    """Return whether a row may tell of this number: it holds what stands for it, as others may."""
+    return (b"%d" % number if stored.startswith(b"{") else _pack(number)) in stored
+
+
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
+    if stored.startswith(b"{"):
+        return list(_plain_records(_unpack_plain(stored)))
     return [
         msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
     ]
+
+
+class _Plain(msgspec.Struct):
+    """The same arrow of plain tasks that a database noted by itself.
+
+    A list of one value says it for every task; no keys = none has one.
+    """
+
+    at: float
+    event: str
+    starts: list[bool] | None
+    """Which of these arrows are starts instead: of what took over the slots of those before."""
+    pool: str
+    worker: str | None
+    tokens: list[int]
+    ids: list[int]
+    seqs: list[int]
+    due: list[float]
+    keys: list[str | None]
+    plain: list[str]
+
+
+class _Said(msgspec.Struct):
+    """What the submitter of a plain task said of it."""
+
+    function: str
+    attempts: int
+    weight: int
+    share: str | None
+
+
+_unpack_plain = msgspec.json.Decoder(_Plain).decode
+_unpack_said = msgspec.json.Decoder(_Said).decode
+
+
+def _plain_records(told: _Plain) -> Iterator[Record]:
+    count = len(told.ids)
+    said = [_unpack_said(text) for text in told.plain]
+    keys: list[str | None] = told.keys or [None]
+    events = [_EVENTS[told.event]]
+    if told.starts is not None:
+        events = [Event.LEASE if starts else events[0] for starts in told.starts]
+    for event, task, seq, token, due, key, of_it in zip(
+        of_each(events, count),
+        told.ids,
+        told.seqs,
+        of_each(told.tokens, count),
+        of_each(told.due, count),
+        of_each(keys, count),
+        of_each(said, count),
+        strict=True,
+    ):
+        before = _BEFORE[event]
+        runs = 1 if event in (Event.LEASE, Event.COMPLETE) else 0
+        yield Record(
+            at=told.at,
+            kind=KIND_OF.get(event, Kind.SETTLE),
+            pool=told.pool,
+            task=task,
+            event=event,
+            before=before,
+            after=LIFECYCLE[before, event],
+            attempt=runs,
+            attempts=of_it.attempts,
+            runs=runs,
+            token=token,
+            worker=told.worker,
+            key=key,
+            share=of_it.share,
+            seq=seq,
+            sequence=seq,
+            due=due,
+            weight=of_it.weight,
+            function=of_it.function,
+            fresh=event is Event.SUBMIT,
+        )
+
+
+def of_each(values: list[T], count: int) -> list[T]:
+    """Return a value for each of `count`; one stands for all."""
+    return values * count if len(values) == 1 else values
 
 
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:

@@ -447,6 +447,7 @@ class SqlPool(PoolTable):
             starved,
             hungry,
             limiter,
+            _,
         ) = row
         self.internal = self.name.endswith(CALLBACKS)
         self.spec, self.declared = spec_of(spec), spec_of(declared)
@@ -529,7 +530,7 @@ class SqlPool(PoolTable):
         run_times: list[float] = []
         rows = self.tables.ask("measured", (self.number,))
         for (times,) in rows:
-            for waited, ran in reversed(list(iter_unpack("<2d", times))):
+            for waited, ran in reversed(list(iter_unpack(">2d", times))):
                 waits.append(waited)
                 run_times.append(ran)
             if len(waits) >= MEASURED:
@@ -564,7 +565,7 @@ class SqlPool(PoolTable):
         self._measured = []
         ask(
             "add_measured",
-            (self.number, self.measured, pack(f"<{len(flat)}d", *flat)),
+            (self.number, self.measured, pack(f">{len(flat)}d", *flat)),
         )
         if self.measured % MEASURED < len(flat):
             ask("drop_measured", (self.number, self.measured - 2 * MEASURED))
@@ -608,6 +609,7 @@ class SqlPool(PoolTable):
             _text(self.starved),
             _text(self.hungry),
             "" if self.limiter is None else _text(self.limiter),
+            int(self.spec.special),
         )
         ask = self.tables.ask
         is_new = self._settings is None

@@ -77,7 +77,13 @@ def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
         if len(_told) > 10_000:
             _told.clear()
         _told.add(identifier)
-        log.error("the record of task %d in pool %r cannot be read: %s", identifier, pool, why)
+        log.error(
+            "the record of task %d in pool %r cannot be read: %s",
+            identifier,
+            pool,
+            why,
+            extra={"pool": pool, "task": identifier},
+        )
     return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
 
 

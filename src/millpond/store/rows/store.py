@@ -95,6 +95,8 @@ class Wakes(Protocol):
 class RowsStore(ABC, Generic[C, L]):
     """What the stores of all databases have in common.
 
+    Readers say it in their own way where there is one (`reading`).
+
     `inline=True` does every verb on the caller's thread: for tests whose time stands still while
     they wait.
     """
@@ -110,9 +112,11 @@ class RowsStore(ABC, Generic[C, L]):
         clock: Callable[[], float],
         wakes: Wakes | None = None,
         inline: bool = False,
+        reading: Dialect | None = None,
     ) -> None:
         self._where = where
         self._dialect = dialect
+        self._reading = dialect if reading is None else reading
         self._reader = reader
         self._clock = clock
         self._wakes = wakes
@@ -216,7 +220,7 @@ class RowsStore(ABC, Generic[C, L]):
         transactor = self._transactor(self._new_unit)
         try:
             with self._connected() as connection:
-                wrong = damage(connection, self._dialect)
+                wrong = damage(connection, self._reading)
             if wrong:
                 log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
                 transactor.run(self._mend)
@@ -261,7 +265,7 @@ class RowsStore(ABC, Generic[C, L]):
         """Answer a question of one moment; whatever it made of the tables is forgotten."""
         connection.execute(self._dialect.begin_reading)
         try:
-            return question(SqlTables(connection, self._dialect, 0, readonly=True))
+            return question(SqlTables(connection, self._reading, 0, readonly=True))
         finally:
             if connection.in_transaction:  # some errors end a transaction by themselves
                 connection.execute("ROLLBACK")

@@ -773,6 +773,10 @@ class SqlTables(Tables):
         """Execute a statement for each row."""
         self.connection.executemany(self._sql[name], rows)
 
+    def task_row(self, place: int, new: NewTask) -> Row:
+        """Return the row of a task's body."""
+        return place, new.id, body_of(new)
+
     # Reading
 
     def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
@@ -1116,7 +1120,7 @@ class Changes:
     """What the tasks of one unit of work came to, by the statement that says it."""
 
     def __init__(self) -> None:
-        self._bodies: list[Row] = []
+        self._bodies: list[tuple[int, NewTask]] = []
         self._queued: list[Row] = []
         self._new: list[Row] = []
         self._started: dict[Row, list[int]] = {}
@@ -1209,7 +1213,7 @@ class Changes:
             row = live_row(task, pool)
             self._new.append(row)
             task.stored = row[CHANGING:]
-        self._bodies.append((row[0], row[1], body_of(task.new)))
+        self._bodies.append((row[0], task.new))
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
     def _depart(self, task: TaskRow) -> None:
@@ -1223,7 +1227,7 @@ class Changes:
         """Take in a task that has ended."""
         row = ended_row(task, pool)
         if task.stored is None:
-            self._bodies.append((row[0], task.new.id, body_of(task.new)))
+            self._bodies.append((row[0], task.new))
         else:
             self._left.append(task.stored_at)
         self._ended.append(row)
@@ -1237,7 +1241,7 @@ class Changes:
         if self._moved:
             send("drop_task", self._moved)
         if self._bodies:
-            send("add_task", self._bodies)
+            send("add_task", [tables.task_row(place, new) for place, new in self._bodies])
         if self._queued:
             send("add_queued", self._queued)
         if self._new:

@@ -13,10 +13,11 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
-from millpond.store.rows.audit import decoded
+from millpond.store.rows.audit import decoded, may_name
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.rows import SEQ_BITS, plain
 from millpond.store.verbs import budgets
+from millpond.store.verbs.asked import meant
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 200
+_ROWS_SEARCHED = 5000
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
@@ -92,6 +94,8 @@ class RowsView:
         *,
         status: Status | None = None,
         key: str | None = None,
+        since: float | None = None,
+        before: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> TaskPage:
@@ -105,6 +109,8 @@ class RowsView:
                 for task in _candidates(tables, table, status, after)
                 if (status is None or task.status is status)
                 and (key is None or task.new.key == key)
+                and (since is None or task.submitted_at >= since)
+                and (before is None or task.submitted_at < before)
             )
             page = list(islice(behind, limit + 1))
             following = page[limit - 1].seq if len(page) > limit else None
@@ -245,24 +251,67 @@ class RowsView:
 
         return await self._read(asked)
 
-    async def audit(self, *, after: int = 0, limit: int = 1000) -> AuditPage:
+    async def audit(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        since: float | None = None,
+        task: int | None = None,
+    ) -> AuditPage:
         """Return audit records from position `after` on, oldest first."""
 
         def asked(tables: SqlTables) -> AuditPage:
-            records: list[Record] = []
-            first = None
-            for last, count, told in tables.ask("audit", (after, limit)):
-                if first is None:
-                    first = max(after, last - count)
-                skipped = max(first - (last - count), 0) if not records else 0
-                records += decoded(told)[skipped:]
-                if len(records) >= limit:
-                    break
-            if first is None:
-                return AuditPage((), max(after, tables.told))
-            return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
+            start = after if since is None else max(after, _told_before(tables, since))
+            if task is not None:
+                return _audit_of(tables, task, start, since)
+            page = _audit(tables, start, limit)
+            return AuditPage(meant(page.records, since, None), page.next)
 
         return await self._read(asked)
+
+
+def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
+    records: list[Record] = []
+    first = None
+    for last, count, told in tables.ask("audit", (after, limit)):
+        if first is None:
+            first = max(after, last - count)
+        skipped = max(first - (last - count), 0) if not records else 0
+        records += decoded(told)[skipped:]
+        if len(records) >= limit:
+            break
+    if first is None:
+        return AuditPage((), max(after, tables.told))
+    return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
+
+
+def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> AuditPage:
+    """Return what some rows tell of one task; rows that do not name it are not decoded."""
+    records: list[Record] = []
+    last = max(after, 0)
+    for position, count, told in tables.ask("audit", (after, _ROWS_SEARCHED)):
+        last = position
+        if may_name(told, task):
+            skipped = max(after - (position - count), 0)
+            records += meant(decoded(told)[skipped:], since, task)
+    return AuditPage(tuple(records), last if last > after else max(after, tables.told))
+
+
+def _told_before(tables: SqlTables, moment: float) -> int:
+    """Return the position behind which all records of a moment and later are.
+
+    Time does not go back from one row to the next, so that one is found by halving.
+    """
+    low, high = 0, tables.told
+    while low < high:
+        middle = (low + high) // 2
+        row = tables.ask("audit_told_at", (middle,)).fetchone()
+        if row is None or row[1] >= moment:
+            high = middle
+        else:
+            low = row[0]
+    return low
 
 
 def _pool(tables: SqlTables, name: str) -> SqlPool:

@@ -43,20 +43,26 @@ _LOOK_EVERY = 0.5
 """Seconds between two looks at who has waited too long, while somebody else holds the lock."""
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 class _Job(Generic[Unit]):
     """Something to do, and whom to tell."""
 
-    __slots__ = ("answer", "asked_at", "error", "future", "loop", "work")
+    __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "told", "work")
 
     def __init__(
         self,
         work: Callable[[Unit], Any],
         future: asyncio.Future[Any] | BlockingFuture[Any],
         loop: asyncio.AbstractEventLoop | None,
+        alone: Callable[[list[Any]], list[Any]] | None = None,
+        told: object = None,
     ) -> None:
         self.work = work
+        self.alone = alone
+        """What does it in a transaction of its own, with those that wait for the same."""
+        self.told = told
         self.future = future
         self.loop = loop
         self.asked_at = time.monotonic()
@@ -132,6 +138,16 @@ class Writer(Generic[Unit]):
         self._take_in(_Job(job, future, loop))
         return future
 
+    def do_alone(self, work: Callable[[list[P]], list[T]], told: P) -> asyncio.Future[T]:
+        """Have something done that sees to its transaction by itself. Only on an event loop.
+
+        Those that stand in line behind each other with the same `work` are handed to it together.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._take_in(_Job(_nothing, future, loop, work, told))
+        return future
+
     def do_now(self, job: Callable[[Unit], T]) -> T:
         """Have a job done and wait for it, in a thread that has no event loop."""
         future: BlockingFuture[T] = BlockingFuture()
@@ -200,6 +216,8 @@ class Writer(Generic[Unit]):
 
     def _do_group(self) -> list[_Job[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
+        if apart := self._apart():
+            return self._do_alone(apart)
         try:
             unit = self._transactor.begin()
         except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
@@ -221,6 +239,27 @@ class Writer(Generic[Unit]):
             self._one_by_one(group)
         return group
 
+    def _apart(self) -> list[_Job[Unit]]:
+        """Take the first jobs in line that are done apart from the others, and together."""
+        apart: list[_Job[Unit]] = []
+        with self._news:
+            while self._jobs and len(apart) < MOST_JOBS:
+                first = self._jobs[0]
+                if first.alone is None or (apart and first.alone != apart[0].alone):
+                    break
+                apart.append(self._jobs.popleft())
+        return apart
+
+    def _do_alone(self, jobs: list[_Job[Unit]]) -> list[_Job[Unit]]:
+        work = jobs[0].alone
+        assert work is not None  # noqa: S101 - that is why they are here
+        try:
+            for job, answer in zip(jobs, work([job.told for job in jobs]), strict=True):
+                job.answer = answer
+        except BaseException as error:  # noqa: BLE001 - those who asked are told
+            self._failed(jobs, error)
+        return jobs
+
     def _one_by_one(self, group: list[_Job[Unit]]) -> None:
         for index, job in enumerate(group):
             try:
@@ -240,9 +279,10 @@ class Writer(Generic[Unit]):
                 return
 
     def _taken(self, most: int) -> Iterator[_Job[Unit]]:
+        """Give the jobs that wait, up to one that is done apart."""
         for _ in range(most):
             with self._news:  # the patient thread may be taking some away
-                if not self._jobs:
+                if not self._jobs or self._jobs[0].alone is not None:
                     return
                 job = self._jobs.popleft()
             yield job
@@ -337,6 +377,10 @@ class Writer(Generic[Unit]):
             self._hook_again = self._committed(answers)
         except Exception:
             log.exception("after a commit to %s", self._where)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing."""
 
 
 def _tell(jobs: Sequence[_Job[Any]]) -> None:

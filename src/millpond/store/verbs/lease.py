@@ -294,6 +294,7 @@ def _leased(task: Task) -> Leased:
         weight=new.weight,
         submitted_at=task.submitted_at,
         first_started_at=task.first_started_at,
+        due=task.due,
         labels=new.labels,
         options=new.options,
         steps=dict(task.steps) if task.steps else NO_STEPS,

@@ -204,3 +204,48 @@ class AuditConformance(StoreSuite):
             position = page.next
         assert list(whole) == read
         assert 6 == len(whole) == position
+
+    async def _all_pages(
+        self, lab: Lab, since: float | None = None, task: int | None = None, limit: int = 3
+    ) -> list[Record]:
+        """Read on until the position stays where it is."""
+        read: list[Record] = []
+        position = -1
+        page = await lab.view.audit(limit=limit, since=since, task=task)
+        while page.next != position:
+            read += page.records
+            position = page.next
+            page = await lab.view.audit(after=position, limit=limit, since=since, task=task)
+        return read
+
+    @scenario
+    async def test_the_audit_of_one_task_is_its_history(self, lab: Lab) -> None:
+        """All that happened to it and nothing else, also what others shared a step with it."""
+        await lab.declare(max_concurrent=3)
+        tasks = [new.id for new in (lab.new(), lab.new(), lab.new())]
+        await lab.submit(*(lab.new(id=task) for task in tasks))
+        leased = await lab.lease()
+        await lab.applied(*map(completed, leased[:2]), retried(leased[2]))
+        await lab.control(orders.Pause(POOL))
+        await lab.control(orders.Cancel((leased[2].fence.task,)))
+        for task in tasks:
+            assert await lab.records(task) == await self._all_pages(lab, task=task)
+        assert [] == await self._all_pages(lab, task=12345)
+
+    @scenario
+    async def test_the_audit_is_read_from_a_moment_on(self, lab: Lab) -> None:
+        """Each record of that moment or later, once; and of one task if that is asked for."""
+        await lab.declare()
+        tasks = []
+        moments = []
+        for _ in range(5):
+            lab.later(1.0)
+            moments.append(lab.now)
+            tasks.append(await lab.put())
+            await lab.run_one()
+        for moment in (0.0, *moments, lab.now + 1.0):
+            expected = [each for each in await lab.records() if each.at >= moment]
+            assert expected == await self._all_pages(lab, since=moment)
+            assert [each for each in expected if each.task == tasks[2]] == await self._all_pages(
+                lab, since=moment, task=tasks[2]
+            )

@@ -137,6 +137,37 @@ class PagesConformance(StoreSuite):
                 if task.new.key == key and status in (None, task.status)
             ] == ids(page)
 
+    @pytest.mark.parametrize("status", [None, Status.QUEUED, Status.RUNNING, Status.COMPLETED])
+    @scenario
+    async def test_tasks_of_some_time_are_read_in_pages(
+        self, lab: Lab, status: Status | None
+    ) -> None:
+        """From a moment on, and before another one: the first belongs to it, the last does not."""
+        await lab.declare(max_concurrent=2)
+        moments = []
+        for _ in range(6):
+            moments.append(lab.now)
+            await lab.put()
+            lab.later(1.0)
+        for leased in await lab.lease():
+            await lab.applied(completed(leased))
+        await lab.lease()
+        everything = (await lab.view.tasks(POOL, status=status)).tasks
+        for since, before in ((1, 5), (0, 3), (None, 4), (2, None)):
+            first = None if since is None else moments[since]
+            last = None if before is None else moments[before]
+            page = await lab.view.tasks(POOL, status=status, since=first, before=last)
+            assert [
+                task.new.id
+                for task in everything
+                if (first is None or task.submitted_at >= first)
+                and (last is None or task.submitted_at < last)
+            ] == ids(page)
+        page = await lab.view.tasks(POOL, since=moments[2], limit=2)
+        assert page.next is not None
+        rest = await lab.view.tasks(POOL, since=moments[2], after=page.next, limit=2)
+        assert (4, None) == (len(page.tasks + rest.tasks), rest.next)
+
     @scenario
     async def test_a_redriven_task_is_at_its_new_place(self, lab: Lab) -> None:
         """It is read once, behind those that came before its redrive."""

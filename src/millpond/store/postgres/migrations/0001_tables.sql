@@ -1,7 +1,8 @@
 -- schema-1
 --
 -- The same tables as on SQLite, column for column, so that the same verbs work on both; only here
--- is a version, which SQLite keeps by itself.
+-- are a version, which SQLite keeps by itself, and what the server needs to start and end plain tasks
+-- by the batch (0003).
 --
 -- A task is one immutable row (its body) and one narrow row that says where it is: `live` while it
 -- waits or runs, `ended` afterwards. Moving it rewrites a few tens of bytes, whatever it carries.
@@ -63,7 +64,8 @@ CREATE TABLE millpond_pool (
     holding        text COLLATE "C" NOT NULL, -- how many each worker runs
     starved        text COLLATE "C" NOT NULL,
     hungry         text COLLATE "C" NOT NULL,
-    limiter        text COLLATE "C" NOT NULL  -- of a limit that adapts; else ''
+    limiter        text COLLATE "C" NOT NULL, -- of a limit that adapts; else ''
+    special        smallint NOT NULL CHECK (special IN (0, 1)) -- rates, budgets or such: not by the batch
 );
 
 CREATE TABLE millpond_budget (              -- what pools share; how much is taken is in their rows
@@ -86,7 +88,8 @@ CREATE TABLE millpond_revision (            -- every configuration a pool ever h
 CREATE TABLE millpond_task (
     place bigint PRIMARY KEY,
     id    bigint NOT NULL UNIQUE,
-    body  bytea NOT NULL
+    body  bytea NOT NULL,
+    plain text COLLATE "C"                  -- of a task on which nothing else hangs: what is told of it
 );
 
 CREATE TABLE millpond_live (
@@ -144,6 +147,47 @@ CREATE INDEX millpond_closure ON millpond_live (owner, place) WHERE owner IS NOT
 CREATE INDEX millpond_of_run ON millpond_live (run, place) WHERE run IS NOT NULL;
 CREATE INDEX millpond_listed ON millpond_live (pool, place) WHERE listed = 1;
 CREATE INDEX millpond_listed_key ON millpond_live (pool, key, place) WHERE listed = 1;
+
+-- Plain tasks that run or are held ahead, folded: one row for those of one claim that started at the
+-- same moment, and no row of their own in `live`. A column that holds one value holds it for every task;
+-- no keys = none has one. Whoever looks at one of them unfolds it first.
+CREATE TABLE millpond_lease (
+    token        bigint NOT NULL,
+    started_at   double precision NOT NULL, -- infinity = not yet: they are held ahead
+    pool         bigint NOT NULL,
+    worker       text COLLATE "C" NOT NULL,
+    revision     bigint,                    -- of the pool when they were claimed ahead
+    claims       bigint[],                  -- in which order they were
+    ids          bigint[] NOT NULL,
+    places       bigint[] NOT NULL,
+    ranks        bigint[] NOT NULL,
+    submitted_at double precision[] NOT NULL,
+    due          double precision[] NOT NULL,
+    keys         text[] COLLATE "C" NOT NULL,
+    plain        text[] COLLATE "C" NOT NULL,
+    PRIMARY KEY (token, started_at),
+    CHECK ((started_at = 'infinity') = (claims IS NOT NULL))
+);
+
+-- What is folded, as it would stand in `live`.
+CREATE VIEW millpond_folded AS
+SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL::text AS lane,
+       u.place & ((1::bigint << 40) - 1) AS sequence,
+       coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+       NULL::double precision AS expires_at, NULL::text AS owner, NULL::bigint AS run,
+       coalesce(u.due, l.due[1]) AS due, u.claim, l.revision AS claim_revision,
+       0::smallint AS cancel_requested, NULL::double precision AS parked_at, NULL::text AS function,
+       NULL::bytea AS error, NULL::text AS progress, NULL::bytea AS steps,
+       (u.claim IS NULL)::integer::smallint AS running, (u.claim IS NULL)::integer AS attempt,
+       (u.claim IS NULL)::integer AS runs, 0::smallint AS fresh, 0::smallint AS listed, l.token,
+       l.worker, nullif(l.started_at, 'infinity') AS started_at,
+       nullif(l.started_at, 'infinity') AS first_started_at, NULL::text AS reason, NULL::bigint AS grp
+  FROM millpond_lease AS l,
+       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims)
+       AS u (id, place, rank, submitted_at, due, key, claim);
+
+-- All that live, folded or not.
+CREATE VIEW millpond_alive AS SELECT * FROM millpond_live UNION ALL SELECT * FROM millpond_folded;
 
 CREATE TABLE millpond_ended (
     place       bigint PRIMARY KEY,
@@ -279,13 +323,30 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     position bigint PRIMARY KEY,            -- of its last record
     records  bigint NOT NULL,
     at       double precision NOT NULL,     -- of its last record
-    told     bytea NOT NULL
+    told     bytea,
+    -- Or, for the same arrow of many plain tasks: what all have in common, and what each has.
+    event    text COLLATE "C",
+    starts   boolean[],                     -- for the arrows of a relay: whether it is a start or an end
+    pool     bigint,
+    worker   text COLLATE "C",
+    tokens   bigint[],
+    ids      bigint[],
+    places   bigint[],
+    due      double precision[],
+    keys     text[] COLLATE "C",
+    plain    text[] COLLATE "C",
+    CHECK ((told IS NULL) <> (ids IS NULL))
 );
 
 CREATE TABLE millpond_measured (            -- how long the latest attempts waited and ran
     pool  bigint NOT NULL,
     upto  bigint NOT NULL,
-    times bytea NOT NULL,
+    times bytea,
+    -- Or, for plain tasks that started and ended together: when they were due (one value = all), and both.
+    due         double precision[],
+    started_at  double precision,
+    finished_at double precision,
+    n           integer,
     PRIMARY KEY (pool, upto)
 );
 
@@ -322,6 +383,13 @@ ALTER TABLE millpond_pool SET (
     autovacuum_vacuum_threshold = 5000,
     vacuum_truncate = off
 );
+ALTER TABLE millpond_lease SET (
+    toast_tuple_target = 8160,              -- a hundred tasks stay in their row
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    vacuum_truncate = off
+);
+ALTER TABLE millpond_audit SET (toast_tuple_target = 8160);
 ALTER TABLE millpond_meta SET (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0,

@@ -2,8 +2,8 @@
 -- column of all rows. One statement is planned, sent and answered once, however many rows there are.
 
 -- name: add_task
-INSERT INTO millpond_task (place, id, body)
-SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bytea[]);
+INSERT INTO millpond_task (place, id, body, plain)
+SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bytea[], ?::text[]);
 
 -- name: drop_task
 DELETE FROM millpond_task WHERE place = ANY(?::bigint[]);

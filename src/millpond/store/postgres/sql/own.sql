@@ -2,9 +2,42 @@
 
 -- When a transaction has got its turn: what time it is, who wrote since, and what belongs to no pool.
 -- name: begun
-SELECT extract(epoch FROM clock_timestamp())::double precision, m.version, m.latest, m.joined,
+SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
+       EXISTS (SELECT 1 FROM millpond_lease), m.latest, m.joined,
        m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
   FROM (SELECT 1) AS one LEFT JOIN millpond_meta AS m ON true;
+
+-- name: step
+SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: take
+SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: renew
+SELECT * FROM millpond_renew(?, ?, ?, ?);
+
+-- name: unfold
+SELECT millpond_unfold(?::bigint[]);
+
+-- name: add_task
+INSERT INTO millpond_task (place, id, body, plain) VALUES (?, ?, ?, ?);
+
+-- Records that the server has noted by itself look like JSON.
+-- name: audit
+SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
+           'at', a.at, 'event', a.event, 'starts', a.starts, 'pool', p.name, 'worker', a.worker, 'tokens', a.tokens,
+           'ids', a.ids, 'seqs', (SELECT array_agg(place & ((1::bigint << 40) - 1) ORDER BY n)
+                                    FROM unnest(a.places) WITH ORDINALITY AS u (place, n)),
+           'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8'))
+  FROM millpond_audit AS a LEFT JOIN millpond_pool AS p ON p.id = a.pool
+ WHERE a.position > ? ORDER BY a.position LIMIT ?;
+
+-- name: measured
+SELECT coalesce(m.times, (
+           SELECT string_agg(float8send(m.started_at - coalesce(m.due[k], m.due[1]))
+                             || float8send(m.finished_at - m.started_at), '' ORDER BY k)
+             FROM generate_series(1, m.n) AS s (k)))
+  FROM millpond_measured AS m WHERE m.pool = ? ORDER BY m.upto DESC;
 
 -- name: version
 SELECT version FROM millpond_meta;

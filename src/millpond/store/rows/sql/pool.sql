@@ -25,7 +25,7 @@ SELECT coalesce(max(id), 0) FROM millpond_pool;
 -- name: save_pool
 INSERT INTO millpond_pool VALUES
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
- ?)
+ ?, ?)
     ON CONFLICT (id) DO UPDATE
    SET name = excluded.name, spec = excluded.spec, declared = excluded.declared,
        revision = excluded.revision, created_at = excluded.created_at,
@@ -38,7 +38,7 @@ UPDATE millpond_pool
        claimed = ?, fresh = ?, ready = ?, later = ?, parked = ?, parked_apart = ?, kept = ?,
        stale_settles = ?, measured = ?, totals = ?, grouped = ?, joins = ?, passed_turn = ?,
        passed_join = ?, resting = ?, unit_timers = ?, fading = ?, tats = ?, holding = ?,
-       starved = ?, hungry = ?, limiter = ?
+       starved = ?, hungry = ?, limiter = ?, special = ?
  WHERE id = ?;
 
 -- name: budgets
@@ -125,6 +125,9 @@ INSERT INTO millpond_audit VALUES (?, ?, ?, ?);
 
 -- name: audit
 SELECT position, records, told FROM millpond_audit WHERE position > ? ORDER BY position LIMIT ?;
+
+-- name: audit_told_at
+SELECT position, at FROM millpond_audit WHERE position > ? ORDER BY position LIMIT 1;
 
 -- name: drop_audit
 DELETE FROM millpond_audit

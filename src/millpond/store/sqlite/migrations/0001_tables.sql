@@ -58,7 +58,8 @@ CREATE TABLE millpond_pool (
     holding        TEXT NOT NULL,           -- how many each worker runs
     starved        TEXT NOT NULL,
     hungry         TEXT NOT NULL,
-    limiter        TEXT NOT NULL            -- of a limit that adapts; else ''
+    limiter        TEXT NOT NULL,           -- of a limit that adapts; else ''
+    special        INTEGER NOT NULL CHECK (special IN (0, 1)) -- rates, budgets or such
 );
 
 CREATE TABLE millpond_budget (              -- what pools share; how much is taken is in their rows

@@ -1,0 +1,199 @@
+"""`millpond bench`: measures what the place of a store can do, beside the store and not in it."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millpond.cli.exits import Exit, Refusal
+from millpond.cli.line import command, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.pool.millpond import Millpond
+    from millpond.store.postgres.url import Address
+
+Given = TypeVar("Given", bound="Callable[..., Any]")
+
+
+def number(name: str, default: int, told: str) -> Callable[[Given], Given]:
+    """Give the command an option that is a number."""
+    return click.option(
+        name,
+        type=click.IntRange(1),
+        default=default,
+        metavar="N",
+        help=f"{told} (default: {default}).",
+    )
+
+
+@command("bench", json="Print the figures as one JSON document.")
+@number("--tasks", 2000, "How many tasks")
+@number("--batch", 100, "How many are submitted together")
+@number("--concurrency", 50, "How many run at a time")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "normal"]),
+    default="full",
+    help="What a commit waits for (default: full).",
+)
+@click.option("--memory", is_flag=True, help="Measure the store in memory instead.")
+def main(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401 - the options above
+    """Measure how many tasks a second can be stored, and run, by one process of this machine.
+
+    The tasks do nothing. Without a store a temporary SQLite file is measured; with one, a new file
+    beside it, or a new schema in the same database, which is removed in the end: the store itself
+    is not touched.
+    """
+    import asyncio
+
+    from millpond.core.errors import MillpondError
+
+    try:
+        with _place(asked) as (url, where):
+            found = asyncio.run(_measured(url, asked))
+    except MillpondError as error:
+        raise told(error) from error
+    _tell({"store": where, **found}, as_json=as_json)
+    return Exit.CLEAN
+
+
+@contextlib.contextmanager
+def _place(asked: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """Give the URL of an empty store in the same place as the one that is meant."""
+    import os
+
+    from millpond.cli.which import APP, STORE, url_of
+    from millpond.pool.address import place_of
+    from millpond.store.shown import shown
+
+    if asked["memory"]:
+        yield None, "memory"
+        return
+    named = asked["store"] or asked["app"] or os.environ.get(STORE) or os.environ.get(APP)
+    if not named:
+        with tempfile.TemporaryDirectory(prefix="millpond-bench-") as folder:
+            yield f"sqlite:///{folder}/bench.db", f"a file in {folder}"
+        return
+    url = url_of(asked["store"], asked["app"])
+    place = place_of(url)
+    if isinstance(place, Path):
+        parent = place.absolute().parent
+        if not parent.is_dir():
+            raise Refusal(Exit.STORE, f"there is no folder {parent}")
+        with tempfile.TemporaryDirectory(prefix=".millpond-bench-", dir=parent) as beside:
+            yield f"sqlite:///{beside}/bench.db", f"a file beside {shown(url)}"
+    elif place is not None:
+        with _schema(url, place) as beside:
+            yield beside, f"a schema beside {shown(url)}"
+
+
+@contextlib.contextmanager
+def _schema(url: str, address: Address) -> Iterator[str]:
+    """Give the URL of a schema that is dropped in the end."""
+    import os
+    import re
+
+    from millpond.store.postgres.connect import connect
+    from millpond.store.postgres.names import quoted
+
+    name = f"millpond_bench_{os.getpid()}"
+    plain = re.sub(r"([?&])(schema|search_path)=[^&]*&?", r"\1", url).rstrip("?&")
+    try:
+        yield f"{plain}{'&' if '?' in plain else '?'}schema={name}"
+    finally:
+        with contextlib.closing(connect(address)) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {quoted(name)} CASCADE".encode())
+
+
+async def _measured(url: str | None, asked: dict[str, Any]) -> dict[str, Any]:
+    """Store tasks, run them, and return how long that took."""
+    from millpond.pool.millpond import Millpond
+
+    mp = Millpond(url, work=False, durability=asked["durability"])
+    pool = mp.pool("bench", max_concurrent=asked["concurrency"])
+
+    @pool.task
+    async def nothing(number: int) -> None:
+        """Do nothing."""
+
+    tasks, batch = asked["tasks"], asked["batch"]
+    async with mp:
+        begun = _clocks()
+        for first in range(0, tasks, batch):
+            some = range(first, min(first + batch, tasks))
+            await pool.submit_many(nothing.each(some))
+        stored = _clocks()
+        async with mp.worker():
+            await pool.drain()
+        ended = _clocks()
+        one_by_one = await _one_by_one(mp)
+        view = await mp.runtime.view.pool("bench")
+    assert view is not None  # noqa: S101 - it was declared
+    return {
+        "tasks": tasks,
+        "batch": batch,
+        "concurrency": asked["concurrency"],
+        "durability": asked["durability"],
+        "submit_per_second": _rate(tasks, begun[0], stored[0]),
+        "run_per_second": _rate(tasks, stored[0], ended[0]),
+        "cpu_per_task": (ended[1] - begun[1]) / tasks,
+        "round_trip": {"p50": one_by_one[len(one_by_one) // 2], "most": one_by_one[-1]},
+        "completed": view.totals.get("completed", 0),
+    }
+
+
+async def _one_by_one(mp: Millpond, times: int = 50) -> list[float]:
+    """Return how long it takes to submit one task and to have its result, sorted."""
+    pool = mp.get_pool("bench")
+    took = []
+    async with mp.worker():
+        for number in range(times):
+            begun = time.perf_counter()
+            await (await pool.submit(mp.tasks["nothing"].bind(number)))
+            took.append(time.perf_counter() - begun)
+    return sorted(took)
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the time, and how much of the processor this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return time.perf_counter(), used.ru_utime + used.ru_stime
+
+
+def _rate(count: int, begun: float, ended: float) -> float:
+    return count / max(ended - begun, 1e-9)
+
+
+def _tell(found: dict[str, Any], *, as_json: bool) -> None:
+    from millpond.cli.render import aligned_pairs, emit, short
+
+    if as_json:
+        emit(found)
+        return
+    trip = found["round_trip"]
+    aligned_pairs(
+        [
+            ("store", f"{found['store']}, durability {found['durability']}"),
+            (
+                "submit",
+                f"{found['submit_per_second']:,.0f} tasks a second, {found['batch']} together",
+            ),
+            (
+                "run",
+                f"{found['run_per_second']:,.0f} tasks a second, {found['concurrency']} at a time",
+            ),
+            (
+                "one by one",
+                f"{short(trip['p50'])} from submit to result, {short(trip['most'])} at most",
+            ),
+            ("processor", f"{found['cpu_per_task'] * 1e6:,.0f} µs a task, of this process"),
+        ]
+    )

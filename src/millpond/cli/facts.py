@@ -1,0 +1,171 @@
+"""Facts: what is told of pools, tasks and the audit, in the shape that `--json` prints.
+
+Ids are strings: many readers of JSON round whole numbers above 2^53, and an id has 63 bits. Moments
+are seconds since 1970 and lengths of time are seconds, as in the library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.cli.render import bare
+from millpond.core.lifecycle import Event, Status
+from millpond.pool.snapshot import TaskInfo, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millpond.core.audit import Record
+    from millpond.core.task import Task
+    from millpond.store.protocol import LaneView, PoolView
+
+Facts = dict[str, Any]
+
+_ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+_NUMBERS = ("task", "run", "cause")
+_SECRET = ("token",)
+"""Who has the token of a fence could settle in the name of its holder."""
+
+
+def of_pool(
+    view: PoolView,
+    now: float,
+    callbacks: PoolView | None = None,
+    lanes: Iterable[LaneView] | None = None,
+) -> Facts:
+    """Return what is told of a pool and its callbacks; its lanes too, where they were asked for."""
+    spec, oldest = view.spec, view.oldest_queued_at
+    bound = spec.backpressure
+    facts: Facts = {
+        "name": spec.name,
+        "state": state(view),
+        "paused": view.paused,
+        "paused_units": list(view.paused_units),
+        "closed": view.closed,
+        "running": view.running,
+        "queued": view.queued,
+        "scheduled": view.scheduled,
+        "parked": view.parked,
+        "claimed": view.claimed,
+        "kept": view.kept,
+        **{str(status): view.totals.get(status, 0) for status in Status if status.terminal},
+        "max_concurrent": spec.max_concurrent,
+        "declared_max_concurrent": view.declared.max_concurrent,
+        "max_per_key": spec.max_per_key,
+        "queue": str(spec.order.kind),
+        "on_full": None if bound is None else str(bound.on_full),
+        "bound": None if bound is None else bound.depth,
+        "lanes": spec.lanes,
+        "ordered": spec.ordered,
+        "oldest_queued_age": None if oldest is None else max(now - oldest, 0.0),
+        "waits": view.waits,
+        "run_times": view.run_times,
+        "stale_settles": view.stale_settles,
+        "revision": view.revision,
+        "created_at": view.created_at,
+    }
+    if callbacks is not None:
+        facts["callbacks"] = {
+            "running": callbacks.running,
+            "queued": callbacks.queued,
+            **{str(status): callbacks.totals.get(status, 0) for status in _ENDS},
+        }
+    if lanes is not None:
+        facts["lane_states"] = list(lanes)
+    return bare(facts)  # type: ignore[no-any-return]
+
+
+def state(view: PoolView) -> str:
+    """Return in a word what a pool is at."""
+    if view.paused or not view.spec.max_concurrent:
+        return "paused"
+    if view.closed and not view.running and not view.queued:
+        return "closed"
+    if not view.running and view.queued > view.scheduled:
+        return "waiting"
+    return state_of(view)
+
+
+def of_task(task: Task, now: float) -> Facts:
+    """Return what is told of a task: all but what it was called with and what it returned."""
+    info = TaskInfo.of(task)
+    facts: Facts = msgspec.structs.asdict(info)
+    facts["id"] = str(info.id)
+    facts["state"] = view_of(task, now)
+    facts["run"] = None if task.new.run is None else str(task.new.run)
+    facts["idempotency_key"] = task.new.idempotency_key
+    facts["cancel_requested"] = task.cancel_requested
+    facts["waited"], facts["ran"] = waited(task, now), ran(task, now)
+    return bare(facts)  # type: ignore[no-any-return]
+
+
+def view_of(task: Task, now: float) -> str:
+    """Return where a task is; what waits for its time, or for a worker that knows it, says so."""
+    if task.status is Status.QUEUED and task.parked:
+        return "parked"
+    if task.status is Status.QUEUED and task.due > now:
+        return "scheduled"
+    return str(task.status)
+
+
+def waited(task: Task, now: float) -> float | None:
+    """Return how long the latest attempt waited from when it was due, or waits so far."""
+    if task.status is Status.QUEUED:
+        return None if task.due > now else now - task.due
+    return None if task.started_at is None else max(task.started_at - task.due, 0.0)
+
+
+def ran(task: Task, now: float) -> float | None:
+    """Return how long the latest attempt ran, or runs so far."""
+    if task.started_at is None or task.status is Status.QUEUED:
+        return None
+    end = task.finished_at if task.finished_at is not None else now
+    return max(end - task.started_at, 0.0)
+
+
+def of_record(record: Record, position: int | None = None) -> Facts:
+    """Return what is told of a record of the audit; what does not apply to it is left out."""
+    told = msgspec.to_builtins(record)
+    facts: Facts = {} if position is None else {"position": position}
+    for name, value in told.items():
+        if name in _SECRET or value is None:
+            continue
+        facts[name] = str(value) if name in _NUMBERS else value
+    if record.event is None:
+        for name in ("attempt", "attempts", "runs", "seq", "sequence", "due", "weight", "fresh"):
+            facts.pop(name, None)
+        facts.pop("callback", None)
+        facts.pop("function", None)
+    return bare(facts)  # type: ignore[no-any-return]
+
+
+def attempts(history: Sequence[Record], now: float) -> list[Facts]:
+    """Return each run of a task: when, by whom, how long it had waited, how it ended."""
+    told: list[Facts] = []
+    due: float | None = None
+    for record in history:
+        if record.event is Event.LEASE:
+            told.append(
+                {
+                    "attempt": record.attempt,
+                    "worker": record.worker,
+                    "started_at": record.at,
+                    "waited": max(record.at - (record.due if due is None else due), 0.0),
+                    "ended_at": None,
+                    "ran": max(now - record.at, 0.0),
+                    "outcome": "running",
+                    "reason": None,
+                }
+            )
+        elif record.before is Status.RUNNING and told:
+            told[-1] |= {
+                "ended_at": record.at,
+                "ran": max(record.at - told[-1]["started_at"], 0.0),
+                "outcome": str(record.event),
+                "reason": record.reason,
+            }
+        if record.event is not None and record.after is Status.QUEUED:
+            due = record.due
+    return told

@@ -1,0 +1,103 @@
+"""`millpond migrate`: brings the tables of a store up to this release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.exits import Exit
+from millpond.cli.line import command, told
+
+if TYPE_CHECKING:
+    from millpond.pool.address import Place
+
+
+@command("migrate", json="Print one JSON document: the versions before and now.")
+@click.option("--check", is_flag=True, help="Change nothing; exit code 1 says that it is needed.")
+def main(*, check: bool, as_json: bool, store: str | None, app: str | None) -> int:
+    """Bring the tables of a store up to this release, and make them where there are none.
+
+    A Millpond does so by itself when it is opened, unless it was made with migrate=False: then this
+    is the command to run before its processes are started.
+    """
+    from millpond.cli.which import url_of
+    from millpond.core.errors import MillpondError
+    from millpond.pool.address import place_of
+    from millpond.store.shown import shown
+
+    url = url_of(store, app)
+    try:
+        place = place_of(url)
+        assert place is not None  # noqa: S101 - a URL is never memory
+        before, needed = versions(place)
+        if not check and before != needed:
+            bring_up(place)
+    except MillpondError as error:
+        raise told(error) from error
+    now = before if check else needed
+    _tell(shown(url), before, now, needed, as_json=as_json)
+    return Exit.CLEAN if now == needed else Exit.BROKE
+
+
+def versions(place: Place) -> tuple[int, int]:
+    """Return the schema a store has, 0 for none, and the one that this release needs."""
+    from millpond.core.errors import MigrationNeeded, StoreMissing
+
+    try:
+        version = _tables(place, allowed=False)
+    except MigrationNeeded as needed:
+        return needed.found, needed.needed
+    except StoreMissing:
+        if not isinstance(place, Path) or not place.absolute().parent.is_dir():
+            raise
+        from millpond.store.sqlite.migrate import known_migrations
+
+        return 0, known_migrations()[-1].version
+    return version, version
+
+
+def bring_up(place: Place) -> None:
+    """Make what is missing."""
+    _tables(place, allowed=True)
+
+
+def _tables(place: Place, *, allowed: bool) -> int:
+    """Look at the tables of a store, and change them if that is allowed; return their version."""
+    if isinstance(place, Path):
+        from millpond.store.sqlite.connect import connect, connect_to_look
+        from millpond.store.sqlite.migrate import migrate
+
+        path = place.absolute()
+        file = connect(path) if allowed else connect_to_look(path)
+        try:
+            return migrate(file, path, allowed=allowed)
+        finally:
+            file.close()
+    from millpond.store.postgres.connect import connect as connect_to
+    from millpond.store.postgres.migrate import migrate as migrate_at
+
+    server = connect_to(place, writable=allowed)
+    try:
+        return migrate_at(server, place, allowed=allowed)
+    finally:
+        server.close()
+
+
+def _tell(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
+    from millpond.cli.plain import plain
+    from millpond.cli.render import emit, say
+
+    if as_json:
+        emit({"store": place, "before": before, "version": now, "needed": needed})
+    elif now != needed:
+        had = f"schema {before}" if before else "no tables of Millpond"
+        say(
+            plain(f"{place}: {had}, and this release needs schema {needed}: run `millpond migrate`")
+        )
+    elif before == now:
+        say(plain(f"{place}: schema {now}, up to date"))
+    else:
+        had = f"schema {before}" if before else "no tables"
+        say(plain(f"{place}: schema {now} now, {had} before"))

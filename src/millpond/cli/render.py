@@ -1,0 +1,214 @@
+"""Rendering: tables and figures for people, JSON for programs.
+
+On a terminal a table is drawn, and cut to its width; into a pipe it is plain lines, uncut. Whatever
+others chose, such as names, keys and messages, comes through `plain` before it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from millpond.cli.plain import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+STYLES: Mapping[str, str] = {
+    "queued": "blue",
+    "scheduled": "blue",
+    "parked": "magenta",
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "rejected": "yellow",
+    "waiting": "yellow",
+    "idle": "dim",
+    "saturated": "cyan bold",
+    "paused": "magenta",
+    "processing": "cyan",
+    "closed": "dim",
+}
+"""Colours of words that always mean the same."""
+
+
+WIDE = 100
+"""From so many characters on, a terminal has room for all columns."""
+
+LEAST = 8
+"""So many characters of a name are left of it, at least."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table."""
+
+    title: str
+    right: bool = False
+    whole: bool = False
+    """Whether it is never cut, however narrow the terminal."""
+    optional: bool = False
+    """Whether a narrow terminal goes without it."""
+
+
+Cell = str
+"""What stands in a table; a word of STYLES has its colour."""
+
+
+def on_terminal() -> bool:
+    """Whether a person sees what is written."""
+    return sys.stdout.isatty()
+
+
+def console() -> Console:
+    """Return what draws; nothing in a text is taken for markup."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Write a table."""
+    shown = [[plain(cell) for cell in row] for row in rows]
+    if on_terminal():
+        pen = console()
+        pen.print(drawn(columns, shown, pen.width))
+    else:
+        say(*aligned(columns, shown))
+
+
+def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Table:
+    """Return a table as it is drawn on a terminal of so many characters."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    kept = [n for n, column in enumerate(columns) if width >= WIDE or not column.optional]
+    cut = fitted(
+        [columns[n] for n in kept],
+        [max(len(columns[n].title), *(len(row[n]) for row in rows)) for n in kept],
+        width - 2 * len(kept) - 1,
+    )
+    for n, most in zip(kept, cut, strict=True):
+        justify: Literal["left", "right"] = "right" if columns[n].right else "left"
+        least = most if columns[n].whole else None
+        made.add_column(columns[n].title, justify=justify, no_wrap=True, min_width=least)
+    for row in rows:
+        made.add_row(*(coloured(clipped(row[n], most)) for n, most in zip(kept, cut, strict=True)))
+    return made
+
+
+def fitted(columns: Sequence[Column], longest: Sequence[int], room: int) -> list[int]:
+    """Return how wide columns may be: those that are cut share what the others leave."""
+    widths = list(longest)
+    loose = [n for n, column in enumerate(columns) if not column.whole]
+    left = room - sum(width for n, width in enumerate(widths) if n not in loose)
+    for done, n in enumerate(sorted(loose, key=lambda n: widths[n])):
+        # The narrow ones first: what they do not need is for the others.
+        share = max(left // (len(loose) - done), LEAST)
+        widths[n] = min(widths[n], share)
+        left -= widths[n]
+    return widths
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def coloured(text: str) -> Text:
+    """Return a text, in colour if it is a word that has one."""
+    from rich.text import Text
+
+    return Text(text, style=STYLES.get(text, ""))
+
+
+def aligned(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """Return a table as plain lines."""
+    lines = [[column.title for column in columns], *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def say(*lines: str) -> None:
+    """Write lines that are fit for a terminal."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def note(line: str) -> None:
+    """Tell the person something that is no part of the answer."""
+    sys.stderr.write(f"{plain(line)}\n")
+
+
+def emit(document: object, *, one_line: bool = False) -> None:
+    """Write JSON; everything outside of ASCII is escaped, so a terminal obeys nothing of it."""
+    sys.stdout.write(json.dumps(document, indent=None if one_line else 2) + "\n")
+
+
+def bare(value: object) -> Any:  # noqa: ANN401 - whatever JSON can say
+    """Return a value as JSON has it; what is no number is null."""
+    return _safe(msgspec.to_builtins(value))
+
+
+def _safe(value: Any) -> Any:  # noqa: ANN401 - see above
+    if isinstance(value, dict):
+        return {key: _safe(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_safe(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def moment(at: float | None) -> str:
+    """Return a moment as a clock on the wall shows it here."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def short(seconds: float | None) -> str:
+    """Return a length of time in a few characters: 42ms, 3.2s, 5m03s, 2h05m, 4d."""
+    if seconds is None:
+        return ""
+    if seconds < 0.9995:
+        return f"{max(seconds, 0.0) * 1000:.0f}ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours}h{rest:02}m" if hours < 48 else f"{hours // 24}d"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with what it counts."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def aligned_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Write names with their values; those without a value are left out."""
+    told = [(name, plain(value)) for name, value in pairs if value]
+    width = max(len(name) for name, _ in told)
+    if not on_terminal():
+        say(*(f"{name:<{width}}  {value}" for name, value in told))
+        return
+    from rich.text import Text
+
+    pen = console()
+    for name, value in told:
+        pen.print(Text(f"{name:<{width}}  ", style="dim") + coloured(value))

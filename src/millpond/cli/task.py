@@ -1,0 +1,213 @@
+"""`millpond task ID`: one task, from its submit to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millpond.cli.exits import Exit
+from millpond.cli.line import TASK_ID, carry_out, command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from millpond.cli.facts import Facts
+    from millpond.cli.reach import Reached
+    from millpond.core.audit import Record
+    from millpond.core.task import Task
+
+
+@command("task", json="Print one JSON document: the task, its attempts and its history.")
+@click.argument("task", type=TASK_ID, metavar="ID")
+@click.option("--why", is_flag=True, help="Only say why it is not running, in a sentence.")
+@click.option("--payload", is_flag=True, help="Show what it was called with and what it returned.")
+def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
+    """Show one task: where it is, its attempts with their times, its latest error, its history.
+
+    Attempts and history are read from the audit, which is kept for a week unless the application
+    says otherwise; of errors, the store keeps the latest.
+    """
+    from millpond.cli.reach import reached
+
+    async def show() -> int:
+        async with reached(**where) as here:
+            if why:
+                await _say_why(here, task, as_json=as_json)
+            else:
+                await _show(here, task, payload=payload, as_json=as_json)
+        return Exit.CLEAN
+
+    return carry_out(show())
+
+
+async def _say_why(here: Reached, task: int, *, as_json: bool) -> None:
+    from millpond.cli.plain import plain
+    from millpond.cli.render import emit, say
+
+    reason = await here.why(task)
+    if as_json:
+        emit({"id": str(task), "why": reason})
+    else:
+        say(plain(reason))
+
+
+async def _show(here: Reached, task: int, *, payload: bool, as_json: bool) -> None:
+    from millpond.cli.facts import attempts, of_record, of_task
+    from millpond.cli.render import emit
+
+    found = await here.view.task(task)
+    if found is None:
+        raise here.runtime.gone(task)
+    records = await history(here, found)
+    now, why = here.now(), await here.why(task)
+    facts = of_task(found, now)
+    runs = attempts(records, now)
+    if payload:
+        facts |= _contents(found)
+    if as_json:
+        told = [of_record(record) for record in records]
+        emit({"task": facts, "why": why, "attempts": runs, "history": told})
+    else:
+        _print(facts, why, runs, records, found)
+
+
+async def history(here: Reached, task: Task) -> list[Record]:
+    """Return what the audit tells of a task."""
+    records: list[Record] = []
+    position = -1
+    since = task.submitted_at
+    page = await here.view.audit(since=since, task=task.new.id)
+    while page.next != position:
+        records += page.records
+        position = page.next
+        page = await here.view.audit(after=position, since=since, task=task.new.id)
+    return records
+
+
+def _contents(task: Task) -> Facts:
+    """Return what a task was called with and what it returned."""
+    return {
+        "arguments": _decoded(task.new.call.payload),
+        "result": None if task.result is None else _decoded(task.result),
+    }
+
+
+def _decoded(stored: bytes) -> Any:  # noqa: ANN401 - whatever it is
+    import msgspec
+
+    try:
+        return msgspec.json.decode(stored) if stored else None
+    except msgspec.DecodeError:
+        return stored.decode("utf-8", "replace")
+
+
+def _print(
+    facts: Facts, why: str, runs: Sequence[Facts], records: Sequence[Record], task: Task
+) -> None:
+    from millpond.cli.plain import plain
+    from millpond.cli.render import aligned_pairs, say
+    from millpond.runtime.error import read
+
+    aligned_pairs(list(_lines(facts, why)))
+    if runs:
+        _print_attempts(runs)
+    error = read(task.error)
+    if error is not None:
+        told = error.traceback or str(error)
+        say("", "latest error", *plain(told, lines=True).rstrip("\n").splitlines())
+    if records:
+        _print_history(records)
+
+
+def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
+    """Yield what is told of a task, each with its name; what says nothing is left out."""
+    import json
+
+    from millpond.cli.render import moment, short
+
+    yield "task", facts["id"]
+    yield "function", facts["function"]
+    yield "pool", facts["pool"]
+    yield "status", facts["state"]
+    if why != facts["state"]:
+        yield "why", why
+    yield "key", facts["key"] or ""
+    yield "labels", ", ".join(f"{name}={value}" for name, value in facts["labels"].items())
+    yield "lane", "" if facts["lane"] is None else f"{facts['lane']}, {facts['sequence']}. of it"
+    yield "priority", str(facts["priority"] or "")
+    given_back = facts["runs"] - facts["attempt"]
+    uncharged = f" ({given_back} more given back)" if given_back else ""
+    yield "attempts", f"{facts['attempt']} of {facts['attempts']}{uncharged}"
+    yield "idempotency", facts["idempotency_key"] or ""
+    yield "run", facts["run"] or ""
+    yield "submitted", f"{moment(facts['submitted_at'])} by {facts['submitted_by']}"
+    if facts["due"] != facts["submitted_at"]:
+        yield "due", moment(facts["due"])
+    yield "started", moment(facts["started_at"])
+    yield "ended", moment(facts["finished_at"])
+    yield "waited", short(facts["waited"])
+    yield "ran", short(facts["ran"])
+    yield "worker", facts["worker"] or ""
+    if facts["progress"]:
+        fraction, text = facts["progress"]
+        yield "progress", f"{fraction:.0%} {text}"
+    for name in ("arguments", "result"):
+        if name in facts:
+            yield name, json.dumps(facts[name])
+
+
+def _print_attempts(runs: Sequence[Facts]) -> None:
+    from millpond.cli.render import Column, moment, say, short, table
+
+    say("", "attempts")
+    columns = [
+        Column("ATTEMPT", right=True),
+        Column("STARTED"),
+        Column("WAITED", right=True),
+        Column("RAN", right=True),
+        Column("OUTCOME"),
+        Column("WORKER"),
+    ]
+    rows = [
+        [
+            str(run["attempt"]),
+            moment(run["started_at"]),
+            short(run["waited"]),
+            short(run["ran"]),
+            run["outcome"] if run["reason"] is None else f"{run['outcome']}: {run['reason']}",
+            run["worker"] or "",
+        ]
+        for run in runs
+    ]
+    table(columns, rows)
+
+
+def _print_history(records: Sequence[Record]) -> None:
+    from millpond.cli.render import Column, moment, say, table
+
+    say("", "history")
+    columns = [Column("WHEN"), Column("WHAT"), Column("THEN"), Column("DETAIL")]
+    rows = [
+        [
+            f"{moment(record.at)}.{int(record.at % 1 * 1000):03}",
+            str(record.event or record.detail or record.kind),
+            str(record.after or ""),
+            _detail(record),
+        ]
+        for record in records
+    ]
+    table(columns, rows)
+
+
+def _detail(record: Record) -> str:
+    """Return what else is worth telling of a step."""
+    from millpond.cli.render import short
+    from millpond.core.lifecycle import Event
+
+    parts = [record.reason or ""]
+    if record.event is Event.LEASE:
+        parts.append(f"attempt {record.attempt} by {record.worker}")
+    if record.event in (Event.RETRY, Event.SUBMIT) and record.due > record.at:
+        parts.append(f"due in {short(record.due - record.at)}")
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,212 @@
+"""Health: what an operator should know of the server that a store is on.
+
+Rows that are rewritten leave dead ones behind. PostgreSQL removes those only when no transaction
+could still see them: one that stays open, a replication slot that nobody reads or a forgotten
+prepared transaction keeps them all, in every table, and every claim reads past them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from millpond.store.postgres.connect import PATIENCE, connect
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.migrate import migrate
+from millpond.store.postgres.rights import rights
+from millpond.store.rows.recount import check_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.url import Address
+
+LONG_OPEN = 60.0
+"""Seconds: a transaction that is open for longer is in everybody's way."""
+
+OLD_ROWS = 1_000_000
+"""Transactions: what pins the horizon for longer than so many makes dead rows pile up."""
+
+MANY_DEAD = 50_000
+"""Dead rows of a table, and five times as many as live ones, are more than vacuum should leave."""
+
+WRAPAROUND = 1_000_000_000
+"""Of the two thousand million transactions that a database can do without a vacuum."""
+
+_SETTINGS = ("server_version", "autovacuum", "fsync", "full_page_writes")
+
+_PINS = """\
+SELECT 'session', pid::text,
+       concat_ws(', ', nullif(usename, ''), nullif(application_name, ''), host(client_addr), state),
+       extract(epoch FROM clock_timestamp() - xact_start)::double precision,
+       greatest(age(backend_xmin), age(backend_xid))::bigint
+  FROM pg_stat_activity
+ WHERE pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+   AND backend_type NOT LIKE 'autovacuum%%'
+UNION ALL
+SELECT 'slot', slot_name::text, concat_ws(', ', slot_type, CASE WHEN active THEN 'in use'
+       ELSE 'not in use' END), NULL, greatest(age(xmin), age(catalog_xmin))::bigint
+  FROM pg_replication_slots WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL
+UNION ALL
+SELECT 'prepared', gid, owner::text,
+       extract(epoch FROM clock_timestamp() - prepared)::double precision, age(transaction)::bigint
+  FROM pg_prepared_xacts
+UNION ALL
+SELECT 'standby', application_name, concat_ws(', ', usename, host(client_addr)), NULL,
+       age(backend_xmin)::bigint
+  FROM pg_stat_replication WHERE backend_xmin IS NOT NULL
+ ORDER BY 5 DESC NULLS LAST LIMIT 20"""
+
+_TABLES = """\
+SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.relid),
+       extract(epoch FROM greatest(s.last_autovacuum, s.last_vacuum))::double precision
+  FROM pg_stat_all_tables s
+ WHERE s.schemaname = %s AND s.relname LIKE 'millpond\\_%%' ORDER BY 4 DESC"""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Who keeps dead rows from being removed."""
+
+    kind: str
+    """session, slot, prepared (a prepared transaction) or standby."""
+    name: str
+    who: str
+    seconds: float | None
+    """For how long."""
+    transactions: int | None
+    """How many transactions have begun since."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table of the store, as the server's statistics have it."""
+
+    name: str
+    live: int
+    dead: int
+    bytes: int
+    vacuumed_at: float | None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """A server and the tables of a store on it."""
+
+    server: str
+    schema: str
+    version: int
+    """Of the tables."""
+    user: str
+    sees_others: bool
+    """Whether the user may see what other users' sessions do."""
+    frozen_age: int
+    """How many transactions ago the database was last vacuumed whole."""
+    settings: dict[str, str]
+    pins: tuple[Pin, ...]
+    tables: tuple[Table, ...]
+
+
+def examined(address: Address) -> tuple[Health, list[str]]:
+    """Look at a server and count all rows; return what was seen and what does not fit together."""
+    patient = msgspec.structs.replace(PATIENCE, statement=0.0, idle=0.0)
+    driver = connect(address, name="millpond doctor", patience=patient, writable=False)
+    try:
+        version = migrate(driver, address, allowed=False)
+        found = health(driver, address, version)
+        return found, _counted(driver, address)
+    finally:
+        driver.close()
+
+
+def _counted(driver: Connection, address: Address) -> list[str]:
+    """Count every row, of one moment."""
+    dialect = dialect_of(address.schema)
+    # What reads a whole table is quicker without an index.
+    driver.execute(f"{dialect.begin_reading}; SET LOCAL enable_seqscan = on".encode())
+    try:
+        return check_rows(PostgresConnection(driver, dialect.many), dialect)
+    finally:
+        driver.execute("ROLLBACK")
+
+
+def health(connection: Connection, address: Address, version: int) -> Health:
+    """Return what the server tells of itself."""
+    asked = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+    (told,) = connection.execute(f"SELECT {asked}".encode()).fetchall()
+    settings: dict[str, str] = dict(zip(_SETTINGS, told, strict=True))
+    sees, frozen = _one(
+        connection,
+        "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), "
+        "(SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database())",
+    )
+    return Health(
+        server=settings.pop("server_version"),
+        schema=address.schema,
+        version=version,
+        user=rights(connection, address).user,
+        sees_others=sees,
+        frozen_age=frozen,
+        settings=settings,
+        pins=tuple(Pin(*row) for row in connection.execute(_PINS).fetchall()),
+        tables=tuple(Table(*row) for row in connection.execute(_TABLES, [address.schema])),
+    )
+
+
+def _one(connection: Connection, asked: str) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", connection.execute(asked.encode()).fetchone())
+
+
+def risks(found: Health) -> Iterator[str]:
+    """Yield what may go wrong one day, each with what to do about it."""
+    for pin in found.pins:
+        if (pin.seconds or 0.0) >= LONG_OPEN or (pin.transactions or 0) >= OLD_ROWS:
+            yield _pinned(pin)
+    for table in found.tables:
+        if table.dead >= MANY_DEAD and table.dead >= 5 * table.live:
+            yield (
+                f"{table.name} has {table.dead:,} dead rows beside {table.live:,} live ones: "
+                "vacuum does not keep up, or may not remove them; see who pins the horizon, run "
+                f"VACUUM {found.schema}.{table.name}"
+            )
+    yield from _settings(found)
+
+
+def _settings(found: Health) -> Iterator[str]:
+    if found.settings["autovacuum"] != "on":
+        yield "autovacuum is off: dead rows pile up until somebody vacuums; set autovacuum = on"
+    for name in ("fsync", "full_page_writes"):
+        if found.settings[name] != "on":
+            yield f"{name} is off: a power failure may damage the whole server; set {name} = on"
+    if found.frozen_age >= WRAPAROUND:
+        yield (
+            f"the database was last vacuumed whole {found.frozen_age:,} transactions ago; at two "
+            "thousand million it stops taking writes: run VACUUM (FREEZE)"
+        )
+
+
+_ADVICE = {
+    "session": "end it, or SELECT pg_terminate_backend({name})",
+    "slot": "read it, or SELECT pg_drop_replication_slot('{name}')",
+    "prepared": "COMMIT PREPARED or ROLLBACK PREPARED '{name}'",
+    "standby": "end its long query, or set hot_standby_feedback = off there",
+}
+_KINDS = {
+    "session": "the transaction of session {name}",
+    "slot": "the replication slot {name}",
+    "prepared": "the prepared transaction {name}",
+    "standby": "the standby {name}",
+}
+
+
+def _pinned(pin: Pin) -> str:
+    told = []
+    if pin.seconds is not None:
+        told.append(f"for {pin.seconds:,.0f} s")
+    if pin.transactions is not None:
+        told.append(f"over {pin.transactions:,} transactions")
+    kind, advice = (words[pin.kind].format(name=pin.name) for words in (_KINDS, _ADVICE))
+    return (
+        f"{kind} ({pin.who}) pins the horizon {' and '.join(told)}: no dead row of the store can "
+        f"be removed before it ends; {advice}"
+    )

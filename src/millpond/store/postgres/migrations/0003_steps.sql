@@ -1,0 +1,716 @@
+-- schema-3
+--
+-- Most tasks have no run, no callback, no owner and no lane, and wait in a pool that only counts them.
+-- What their start and their completion change is then a sum, and the server does it by itself, by the
+-- batch and in one go: nothing travels but what is to be run. It does what the verbs do, or nothing:
+-- where anything is not plain it says so, and the verbs take over.
+
+-- Give back a row of its own to each of these tasks that is folded; to all, if none is named.
+CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO millpond_live
+    SELECT f.* FROM millpond_folded AS f
+     WHERE these IS NULL OR f.token IN (SELECT token FROM millpond_lease WHERE ids && these);
+    DELETE FROM millpond_lease
+     WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
+END $$;
+
+-- Keep everything that a worker holds for `lease` seconds more, and tell which of it is to be cancelled.
+-- Nobody else need look because of that, so the version stays.
+CREATE FUNCTION millpond_renew(
+    lock_number bigint,
+    at double precision,
+    renewing text,
+    lease double precision,
+    OUT refused text,
+    OUT moment double precision,
+    OUT alive boolean,
+    OUT cancelled bigint[],
+    OUT interrupted bigint[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+DECLARE
+    held_ahead bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_number);
+    SELECT greatest(m.latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision))
+      INTO moment FROM millpond_meta AS m;
+    SELECT w.ahead INTO held_ahead FROM millpond_worker AS w WHERE w.id = renewing;
+    alive := FOUND;
+    IF NOT alive THEN
+        RETURN;
+    END IF;
+    IF held_ahead > 0 THEN
+        refused := 'held ahead';
+        RETURN;
+    END IF;
+    UPDATE millpond_worker AS w SET expires_at = round((moment + lease) * 1000000) / 1000000
+     WHERE w.id = renewing;
+    SELECT array_agg(l.id ORDER BY p.name, l.place),
+           array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
+      INTO cancelled, interrupted
+      FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+     WHERE l.worker = renewing AND l.cancel_requested > 0;
+END $$;
+
+-- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
+--
+-- A list of one value holds it for every task; no keys = none has one.
+CREATE FUNCTION millpond_take(
+    lock_number bigint,
+    at double precision,
+    asked_pool text,
+    ids bigint[],
+    bodies bytea[],
+    plains text[],
+    keys text[],
+    priorities bigint[],
+    OUT refused text,
+    OUT moment double precision,
+    OUT last_seq bigint,
+    OUT waiting bigint,
+    OUT queued bigint,
+    OUT is_fifo boolean,
+    OUT wakes boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    count constant integer := cardinality(ids);
+    told bigint;
+    p record;
+    spec jsonb;
+    kind text;
+    base bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(lock_number);
+    SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
+           records
+      INTO moment, told
+      FROM millpond_meta;
+    SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
+    spec := p.spec::jsonb;
+    kind := spec -> 'order' ->> 'kind';
+    refused := CASE
+        WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
+        WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
+        THEN 'special'
+        WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
+             spec -> 'backpressure' ->> 'on_full' IN ('block_submitter', 'fail_submitter')
+             AND spec -> 'backpressure' ->> 'per_key' IS NULL
+             AND p.fresh + count <= (spec -> 'backpressure' ->> 'depth')::bigint)
+        THEN 'bounded'
+    END;
+    IF refused IS NOT NULL THEN
+        RETURN;
+    END IF;
+    last_seq := p.next_seq;
+    waiting := p.ready + p.later + p.parked_apart;
+    queued := p.live - p.running;
+    is_fifo := kind = 'fifo';
+    wakes := p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
+                               OR p.claimed < (spec ->> 'prefetch')::bigint);
+    base := (p.id << 40) + last_seq;
+    INSERT INTO millpond_task
+    SELECT base + u.n, u.id, u.body, coalesce(u.plain, plains[1])
+      FROM unnest(ids, bodies, plains) WITH ORDINALITY AS u (id, body, plain, n);
+    INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
+                               cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+    SELECT base + u.n, u.id, p.id,
+           CASE kind WHEN 'priority' THEN -coalesce(u.priority, priorities[1])
+                     WHEN 'lifo' THEN -(last_seq + u.n) ELSE 0 END,
+           u.key, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id
+      FROM unnest(ids, keys, priorities) WITH ORDINALITY AS u (id, key, priority, n);
+    INSERT INTO millpond_audit
+    VALUES (told + count, count, moment, NULL, 'submit', NULL, p.id, NULL, '{0}', ids,
+            ARRAY(SELECT generate_series(base + 1, base + count)), ARRAY[moment], keys, plains);
+    UPDATE millpond_pool
+       SET next_seq = last_seq + count, live = p.live + count, fresh = p.fresh + count,
+           ready = p.ready + count
+     WHERE id = p.id;
+    UPDATE millpond_meta SET version = version + 1, latest = moment, records = told + count;
+END $$;
+
+-- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
+-- again, in the order in which that happened. `odd` = something else keeps one of these keys.
+CREATE FUNCTION millpond_leave_keys(
+    the_pool bigint,
+    per_key bigint,
+    gone text[],
+    passed_turn bigint,
+    INOUT joins bigint,
+    INOUT resting bigint,
+    OUT odd boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    c record;
+    back text[];
+    woken bigint;
+BEGIN
+    WITH leaving AS MATERIALIZED (
+        SELECT k.key, count(*) AS n, min(k.o) AS o
+          FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
+    ), changed AS (
+        UPDATE millpond_unit AS u SET running = u.running - l.n
+          FROM leaving AS l WHERE u.pool = the_pool AND u.unit = l.key
+        RETURNING u.*, l.n, l.o
+    )
+    SELECT count(*) AS n, array_agg(unit) FILTER (WHERE running = 0 AND groups = 0) AS idle,
+           array_agg(unit ORDER BY o) FILTER (WHERE groups > 0 AND running + n >= per_key) AS freed,
+           coalesce(bool_or(held_until > 0 OR tat <> 0 OR paused = 1 OR blocked = 1
+                            OR (groups > 1 AND running + n >= per_key)), false) AS odd
+      INTO c FROM changed;
+    odd := c.odd;
+    IF odd THEN
+        RETURN;
+    END IF;
+    IF c.idle IS NOT NULL THEN
+        DELETE FROM millpond_unit WHERE pool = the_pool AND unit = ANY(c.idle);
+    END IF;
+    IF c.freed IS NOT NULL THEN
+        WITH ready AS (
+            UPDATE millpond_group AS g SET ready = 1
+              FROM unnest(c.freed) WITH ORDINALITY AS f (unit, o)
+             WHERE g.pool = the_pool AND g.unit = f.unit AND g.ready = 0
+            RETURNING g.share, f.o
+        )
+        SELECT array_agg(share ORDER BY o) INTO back FROM ready;
+        UPDATE millpond_seat AS s SET resting = 0
+         WHERE s.pool = the_pool AND s.share = ANY(back) AND s.owner = '' AND s.resting = 1;
+        GET DIAGNOSTICS woken = ROW_COUNT;
+        resting := resting - woken;
+        IF woken < cardinality(back) THEN
+            INSERT INTO millpond_seat
+            SELECT the_pool, b.share, '', passed_turn, joins + row_number() OVER (ORDER BY b.o), 0
+              FROM (SELECT share, min(o) AS o FROM unnest(back) WITH ORDINALITY AS x (share, o)
+                     GROUP BY share) AS b
+             WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
+                                WHERE s.pool = the_pool AND s.share = b.share AND s.owner = '');
+            GET DIAGNOSTICS woken = ROW_COUNT;
+            joins := joins + woken;
+        END IF;
+    END IF;
+END $$;
+
+-- Complete plain tasks of one worker; start what it held ahead in the slots they left (`successors`, one
+-- for each or none); let it start the next of a pool, and hold others ahead.
+--
+-- `asked_pool` NULL: it takes none. `at` NULL: the server's clock counts. One token stands for all, and
+-- one result if `results` is NULL. The first `starting` of what is returned are started, the others held
+-- ahead. `refused` says why nothing was done; an error of the class MP says the same.
+CREATE FUNCTION millpond_step(
+    lock_number bigint,
+    at double precision,
+    settled bigint[],
+    settled_tokens bigint[],
+    one_result bytea,
+    results bytea[],
+    successors bigint[],
+    successor_tokens bigint[],
+    asked_pool text,
+    asker text,
+    new_token bigint,
+    want integer,
+    ahead integer,
+    OUT refused text,
+    OUT moment double precision,
+    OUT pool_name text,
+    OUT live_left bigint,
+    OUT running_now bigint,
+    OUT has_room boolean,
+    OUT processed bigint,
+    OUT next_at double precision,
+    OUT give_back boolean,
+    OUT starting integer,
+    OUT ids bigint[],
+    OUT places bigint[],
+    OUT submitted double precision[],
+    OUT dues double precision[],
+    OUT bodies bytea[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    ending constant integer := coalesce(cardinality(settled), 0);
+    relayed integer := 0;
+    taken integer := 0;
+    claiming integer := 0;
+    told bigint;
+    claim_number bigint;
+    a_pool bigint;
+    a_worker text := asker;
+    starts boolean[];
+    whole boolean := false;
+    p record;  -- the pool
+    w record;  -- the worker
+    e record;  -- what ends
+    n record;  -- what is next
+    a_limit bigint;
+    slots bigint := 0;
+    may_claim bigint := 0;
+    own_claims bigint := 0;
+    taken_fresh bigint := 0;
+    held jsonb;
+    left_held bigint;
+    fair boolean := false;
+    per_key bigint;
+    k record;  -- what became of keys
+    forgotten bigint;
+BEGIN
+    starting := 0;
+    give_back := false;
+    -- In a statement of its own: what comes after it sees what the holder before has committed.
+    PERFORM pg_advisory_xact_lock(lock_number);
+    SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
+           records, next_claim
+      INTO moment, told, claim_number
+      FROM millpond_meta;
+
+    -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
+    IF ending > 0 THEN
+        IF cardinality(settled_tokens) = 1 AND successors IS NULL THEN
+            DELETE FROM millpond_lease AS l
+             WHERE l.token = settled_tokens[1] AND l.ids = settled AND l.claims IS NULL
+            RETURNING l.* INTO e;
+            whole := FOUND;
+        END IF;
+        IF whole THEN
+            INSERT INTO millpond_ended
+            SELECT u.place, e.pool, 'completed', 1, moment, NULL, 1, 1,
+                   CASE WHEN results IS NULL THEN one_result ELSE u.result END, NULL,
+                   coalesce(u.rank, e.ranks[1]), NULL, u.place & ((1::bigint << 40) - 1),
+                   coalesce(u.submitted_at, e.submitted_at[1]), coalesce(u.due, e.due[1]), e.token,
+                   e.started_at, e.started_at, NULL, 0, 0, NULL, NULL
+              FROM unnest(e.places, e.ranks, e.submitted_at, e.due, results)
+                   AS u (place, rank, submitted_at, due, result);
+        ELSE
+            WITH said AS MATERIALIZED (
+                SELECT q.id, coalesce(q.token, settled_tokens[1]) AS token, q.successor,
+                       coalesce(q.successor_token, successor_tokens[1]) AS successor_token,
+                       CASE WHEN results IS NULL THEN one_result ELSE q.result END AS result, q.n
+                  FROM unnest(settled, settled_tokens, results, successors, successor_tokens)
+                       WITH ORDINALITY AS q (id, token, result, successor, successor_token, n)
+            ), gone AS (
+                DELETE FROM millpond_lease AS l
+                 WHERE l.token = ANY(settled_tokens || successor_tokens) RETURNING l.*
+            ), held AS MATERIALIZED (
+                SELECT l.token, l.pool, l.worker, l.started_at, l.revision, u.claim, u.id, u.place,
+                       coalesce(u.rank, l.ranks[1]) AS rank,
+                       coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
+                       coalesce(u.due, l.due[1]) AS due, u.key, coalesce(u.plain, l.plain[1]) AS plain
+                  FROM gone AS l,
+                       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.plain, l.claims)
+                       AS u (id, place, rank, submitted_at, due, key, plain, claim)
+            ), begun AS MATERIALIZED (
+                SELECT h.*, s.n FROM said AS s
+                  JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token
+                   AND h.claim IS NOT NULL
+            ), ends AS MATERIALIZED (
+                SELECT h.*, s.result, s.n, b.n AS begun_by,
+                       CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END AS began_at
+                  FROM said AS s
+                  JOIN held AS h ON h.id = s.id AND h.token = s.token
+                  LEFT JOIN begun AS b ON b.id = h.id
+                 WHERE h.claim IS NULL OR b.n < s.n
+            ), stays AS (
+                INSERT INTO millpond_lease
+                SELECT h.token, CASE WHEN b.n IS NULL THEN h.started_at ELSE moment END, h.pool,
+                       h.worker, CASE WHEN b.n IS NULL THEN h.revision END,
+                       CASE WHEN min(h.claim) FILTER (WHERE b.n IS NULL) IS NOT NULL
+                            THEN array_agg(h.claim ORDER BY h.claim) END,
+                       array_agg(h.id ORDER BY h.claim), array_agg(h.place ORDER BY h.claim),
+                       array_agg(h.rank ORDER BY h.claim), array_agg(h.submitted_at ORDER BY h.claim),
+                       array_agg(h.due ORDER BY h.claim), array_agg(h.key ORDER BY h.claim),
+                       array_agg(h.plain ORDER BY h.claim)
+                  FROM held AS h LEFT JOIN ends AS o ON o.id = h.id LEFT JOIN begun AS b ON b.id = h.id
+                 WHERE o.id IS NULL
+                 GROUP BY 1, 2, 3, 4, 5
+            ), stored AS (
+                INSERT INTO millpond_ended
+                SELECT place, pool, 'completed', 1, moment, NULL, 1, 1, result, NULL,
+                       rank, NULL, place & ((1::bigint << 40) - 1), submitted_at, due, token,
+                       began_at, began_at, NULL, 0, 0, NULL, NULL
+                  FROM ends
+            ), arrows AS (
+                SELECT pool, worker, false AS start, n, id, place, due, token, key, plain,
+                       CASE WHEN begun_by IS NULL
+                            THEN float8send(started_at - due) || float8send(moment - started_at) END
+                       AS times
+                  FROM ends
+                 UNION ALL
+                SELECT pool, worker, true, n, id, place, due, token, key, plain, NULL FROM begun
+                 ORDER BY n, start
+            )
+            SELECT count(*) FILTER (WHERE NOT start) AS ended, count(*) FILTER (WHERE start) AS begun,
+                   min(pool) AS pool, max(pool) AS last_pool,
+                   min(worker) AS worker, max(worker) AS last_worker,
+                   array_agg(start) AS starts, array_agg(id) AS ids, array_agg(place) AS places,
+                   CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
+                   CASE WHEN min(token) = max(token) THEN ARRAY[min(token)] ELSE array_agg(token) END
+                   AS tokens,
+                   CASE WHEN count(key) = 0 THEN '{}' ELSE array_agg(key) END AS keys,
+                   CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
+                   AS plain,
+                   string_agg(times, '') AS times, count(times) AS timed
+              INTO e FROM arrows;
+            settled_tokens := e.tokens;
+            relayed := e.begun;
+            IF relayed > 0 THEN
+                starts := e.starts;
+            END IF;
+            IF e.ended <> ending OR relayed <> cardinality(array_remove(successors, NULL))
+               OR e.pool <> e.last_pool OR e.worker <> e.last_worker THEN
+                RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
+            END IF;
+        END IF;
+        IF e.worker <> asker THEN
+            RAISE EXCEPTION 'of another worker' USING ERRCODE = 'MP001';
+        END IF;
+        a_pool := e.pool;
+        a_worker := e.worker;
+    END IF;
+
+    IF asked_pool IS NULL THEN
+        SELECT * INTO p FROM millpond_pool WHERE id = a_pool;
+    ELSE
+        SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
+        IF p.id <> a_pool THEN
+            RAISE EXCEPTION 'of another pool' USING ERRCODE = 'MP001';
+        END IF;
+    END IF;
+    pool_name := p.name;
+    IF ending > 0 AND p.special = 1 THEN
+        -- An end tells others than its counts.
+        RAISE EXCEPTION 'special' USING ERRCODE = 'MP001';
+    END IF;
+    a_limit := (p.spec::json ->> 'max_concurrent')::bigint;
+    live_left := p.live - ending;
+    running_now := p.running - ending + relayed;
+    held := p.holding::jsonb;
+    left_held := coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;
+    IF p.grouped = 1 THEN
+        -- Shares of equal weight that take turns, and perhaps a limit for each key.
+        fair := p.spec::jsonb @> '{"order": {"kind": "fair_round_robin"}, "ordered": false, "lanes": null,
+                                   "rate_per_key": null, "rates": []}'
+                AND coalesce(p.spec::jsonb -> 'order' -> 'weights', '{}') IN ('{}', 'null', '[]')
+                AND p.unit_timers = 0 AND p.fading = 0 AND p.claimed = 0;
+        per_key := (p.spec::jsonb ->> 'max_per_key')::bigint;
+        IF fair AND ending > 0 THEN
+            SELECT * INTO k
+              FROM millpond_leave_keys(p.id, per_key, e.keys, p.passed_turn, p.joins, p.resting);
+            p.joins := k.joins;
+            p.resting := k.resting;
+            fair := NOT k.odd;
+        END IF;
+        IF ending > 0 AND NOT fair THEN
+            RAISE EXCEPTION 'grouped' USING ERRCODE = 'MP001';
+        END IF;
+    END IF;
+
+    IF asked_pool IS NOT NULL THEN
+        SELECT * INTO w FROM millpond_worker WHERE id = asker;
+        IF w.ahead > 0 THEN
+            SELECT coalesce(sum(cardinality(l.ids)), 0) INTO own_claims FROM millpond_lease AS l
+             WHERE l.worker = asker AND l.pool = p.id AND l.claims IS NOT NULL;
+        END IF;
+        slots := least(want, a_limit - running_now);
+        IF ahead > 0 AND running_now <= a_limit AND a_limit > 0 THEN
+            may_claim := least(ahead, (p.spec::json ->> 'prefetch')::bigint - own_claims);
+        END IF;
+        refused := CASE
+            WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
+            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
+            WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
+              OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
+            WHEN own_claims > 0 AND slots > 0 THEN 'held ahead'
+            WHEN w.ahead - relayed > own_claims AND EXISTS (
+                 SELECT 1 FROM millpond_live
+                  WHERE worker = asker AND pool = p.id AND claim IS NOT NULL)
+            THEN 'held ahead, and not folded'
+            WHEN p.later > 0 AND EXISTS (
+                 SELECT 1 FROM millpond_live WHERE pool = p.id AND grp = 0 AND due <= moment)
+            THEN 'due'
+            WHEN fair AND EXISTS (
+                 SELECT 1 FROM millpond_seat WHERE pool = p.id AND owner > '' AND resting = 0)
+            THEN 'owned'
+            WHEN NOT fair AND w.owner IS NOT NULL AND EXISTS (
+                 SELECT 1 FROM millpond_group
+                  WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
+            THEN 'owned'
+            WHEN want > 0 AND slots <= 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
+        END;
+        IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
+            IF fair THEN
+                SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
+                       array_agg(x.place) AS places,
+                       ARRAY[0::bigint] AS ranks,
+                       CASE WHEN min(x.submitted_at) = max(x.submitted_at)
+                            THEN ARRAY[min(x.submitted_at)] ELSE array_agg(x.submitted_at) END
+                       AS submitted_at,
+                       CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)]
+                            ELSE array_agg(x.due) END AS due,
+                       CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END AS keys,
+                       CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)]
+                            ELSE array_agg(t.plain) END AS plain,
+                       array_agg(t.body) AS bodies,
+                       bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh,
+                       array_agg(x.share) AS shares, array_agg(x.grp) AS groups,
+                       array_agg(x.unit) AS units, array_agg(x.last) AS last,
+                       array_agg(x.stays) AS stays, array_agg(x.next_rank) AS next_rank,
+                       array_agg(x.next_seq) AS next_seq, array_agg(x.next_due) AS next_due,
+                       count(*) FILTER (WHERE NOT x.stays) AS resting,
+                       (array_agg(x.turn))[1] AS turn, (array_agg(x.joined))[1] AS joined,
+                       (array_agg(x.turn))[count(*)] AS last_turn,
+                       (array_agg(x.joined))[count(*)] AS last_joined
+                  INTO n
+                  FROM (SELECT s.share, s.turn, s.joined, g.id AS grp, g.unit, g.tasks = 1 AS last,
+                               g.tasks > 1 AND (per_key IS NULL OR g.unit = '' OR u.running + 1 < per_key)
+                               AS stays,
+                               l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh,
+                               f.rank AS next_rank, f.place & ((1::bigint << 40) - 1) AS next_seq,
+                               f.due AS next_due,
+                               l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL
+                               AND l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0
+                               AND l.lane IS NULL AND l.run IS NULL AND l.owner IS NULL
+                               AND l.error IS NULL AND l.progress IS NULL AND l.steps IS NULL
+                               AND (u.groups = 1 OR g.unit = '' OR per_key IS NULL)
+                               AND (g.tasks = 1 OR f.due <= moment)
+                               AND NOT EXISTS (
+                                   SELECT 1 FROM millpond_group AS o
+                                    WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                                      AND o.ready = 1 AND (o.rank, o.seq) > (g.rank, g.seq))
+                               AS simple
+                          FROM (SELECT * FROM millpond_seat AS s
+                                 WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
+                                 ORDER BY s.turn, s.joined LIMIT slots) AS s
+                         CROSS JOIN LATERAL
+                               (SELECT * FROM millpond_group AS o
+                                 WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                                   AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
+                         CROSS JOIN LATERAL
+                               (SELECT o.ctid, o.* FROM millpond_live AS o
+                                 WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
+                          LEFT JOIN LATERAL
+                               (SELECT o.rank, o.place, o.due FROM millpond_live AS o
+                                 WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
+                                 ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
+                          LEFT JOIN LATERAL
+                               (SELECT o.running, o.groups FROM millpond_unit AS o
+                                 WHERE o.pool = p.id AND o.unit = g.unit) AS u ON true
+                         ORDER BY s.turn, s.joined) AS x
+                 CROSS JOIN LATERAL
+                       (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
+                       AS t;
+                -- Each is served once, and none of them again before all of them.
+                IF n.n > 0 AND (
+                   ((n.turn, n.joined) <= (p.passed_turn, p.passed_join))
+                   OR ((n.last_turn, n.last_joined) >= (n.turn + 1048576, n.joined))
+                   OR (n.n < slots AND n.resting < n.n) OR p.resting + n.resting > 10000) THEN
+                    refused := 'turns';
+                END IF;
+            ELSE
+                SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
+                       array_agg(x.place) AS places,
+                       CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)]
+                            ELSE array_agg(x.rank) END AS ranks,
+                       CASE WHEN min(x.submitted_at) = max(x.submitted_at) THEN ARRAY[min(x.submitted_at)]
+                            ELSE array_agg(x.submitted_at) END AS submitted_at,
+                       CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)]
+                            ELSE array_agg(x.due) END AS due,
+                       CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END AS keys,
+                       CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)]
+                            ELSE array_agg(t.plain) END AS plain,
+                       array_agg(t.body) AS bodies,
+                       bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh
+                  INTO n
+                  FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
+                               l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
+                               AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
+                               AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
+                               AND l.progress IS NULL AND l.steps IS NULL AS simple
+                          FROM millpond_live AS l
+                         WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place
+                         LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS x
+                 CROSS JOIN LATERAL
+                       (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
+                       AS t;
+            END IF;
+            taken := n.n;
+            taken_fresh := coalesce(n.fresh, 0);
+            starting := least(taken, greatest(slots, 0));
+            claiming := taken - starting;
+            IF refused IS NOT NULL THEN
+                NULL;
+            ELSIF taken > 0 AND NOT n.simple THEN
+                refused := 'not simple';
+            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') AND EXISTS (
+                SELECT 1 FROM unnest(n.plain) AS f (plain)
+                 WHERE NOT coalesce(w.functions::jsonb ? (f.plain::jsonb ->> 'function'), true)
+                    OR w.unknown::jsonb ? (f.plain::jsonb ->> 'function'))
+            THEN
+                refused := 'unknown function';
+            END IF;
+        END IF;
+        IF refused IS NULL AND want > 0 AND slots > 0 AND starting = 0 AND p.claimed > relayed THEN
+            refused := 'hungry';
+        END IF;
+        IF refused IS NOT NULL THEN
+            IF ending > 0 THEN
+                RAISE EXCEPTION '%', refused USING ERRCODE = 'MP001';
+            END IF;
+            RETURN;
+        END IF;
+        own_claims := own_claims + claiming;
+        give_back := own_claims > 0 AND running_now + starting > a_limit;
+    END IF;
+
+    IF ending > 0 THEN
+        told := told + ending + relayed;
+        INSERT INTO millpond_audit
+        VALUES (told, ending + relayed, moment, NULL, 'complete',
+                starts, p.id, a_worker, settled_tokens, e.ids, e.places, e.due, e.keys, e.plain);
+        IF whole THEN
+            INSERT INTO millpond_measured
+            VALUES (p.id, p.measured + ending, NULL, e.due, e.started_at, moment, ending);
+            p.measured := p.measured + ending;
+        ELSIF e.timed > 0 THEN
+            INSERT INTO millpond_measured VALUES (p.id, p.measured + e.timed, e.times);
+            p.measured := p.measured + e.timed;
+        END IF;
+        IF p.measured % 1000 < 2 * ending THEN
+            DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured - 2000;
+        END IF;
+    END IF;
+    IF taken > 0 THEN
+        DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+        IF fair THEN
+            UPDATE millpond_seat AS s
+               SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
+              FROM unnest(n.shares, n.stays) AS u (share, stays)
+             WHERE s.pool = p.id AND s.share = u.share AND s.owner = '';
+            p.resting := p.resting + n.resting;
+            p.passed_turn := n.last_turn;
+            p.passed_join := n.last_joined;
+            IF p.resting > 0 THEN
+                DELETE FROM millpond_seat
+                 WHERE pool = p.id AND resting = 1
+                   AND (turn, joined) <= (p.passed_turn, p.passed_join);
+                GET DIAGNOSTICS forgotten = ROW_COUNT;
+                p.resting := p.resting - forgotten;
+            END IF;
+            DELETE FROM millpond_group WHERE id = ANY(
+                SELECT u.id FROM unnest(n.groups, n.last) AS u (id, last) WHERE u.last);
+            UPDATE millpond_group AS g
+               SET tasks = g.tasks - 1, rank = u.rank, seq = u.seq, due = u.due,
+                   ready = u.stays::integer
+              FROM unnest(n.groups, n.last, n.stays, n.next_rank, n.next_seq, n.next_due)
+                   AS u (id, last, stays, rank, seq, due)
+             WHERE g.id = u.id AND NOT u.last;
+            UPDATE millpond_unit AS o
+               SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
+              FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
+                      FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
+             WHERE o.pool = p.id AND o.unit = u.unit;
+            DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
+        END IF;
+        ids := n.ids;
+        places := n.places;
+        submitted := n.submitted_at;
+        dues := n.due;
+        bodies := n.bodies;
+        IF starting > 0 THEN
+            told := told + starting;
+            INSERT INTO millpond_lease
+            VALUES (new_token, moment, p.id, asker, NULL, NULL, ids[:starting], places[:starting],
+                    n.ranks[:starting], n.submitted_at[:starting], n.due[:starting], n.keys[:starting],
+                    n.plain[:starting]);
+            INSERT INTO millpond_audit
+            VALUES (told, starting, moment, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token],
+                    ids[:starting], places[:starting], n.due[:starting], n.keys[:starting],
+                    n.plain[:starting]);
+        END IF;
+        IF claiming > 0 THEN
+            told := told + claiming;
+            -- A column of one value is as good for a part of them.
+            IF starting > 0 THEN
+                n.ids := ids[starting + 1:];
+                n.places := places[starting + 1:];
+                IF cardinality(n.ranks) > 1 THEN n.ranks := n.ranks[starting + 1:]; END IF;
+                IF cardinality(n.submitted_at) > 1 THEN
+                    n.submitted_at := n.submitted_at[starting + 1:];
+                END IF;
+                IF cardinality(n.due) > 1 THEN n.due := n.due[starting + 1:]; END IF;
+                IF cardinality(n.keys) > 1 THEN n.keys := n.keys[starting + 1:]; END IF;
+                IF cardinality(n.plain) > 1 THEN n.plain := n.plain[starting + 1:]; END IF;
+            END IF;
+            INSERT INTO millpond_lease
+            VALUES (new_token, 'infinity', p.id, asker, p.revision,
+                    ARRAY(SELECT generate_series(claim_number, claim_number + claiming - 1)),
+                    n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain);
+            INSERT INTO millpond_audit
+            VALUES (told, claiming, moment, NULL, 'claim', NULL, p.id, asker, ARRAY[new_token],
+                    n.ids, n.places, n.due, n.keys, n.plain);
+            claim_number := claim_number + claiming;
+        END IF;
+    END IF;
+    running_now := running_now + starting;
+    left_held := left_held + starting;
+    processed := coalesce((p.totals::json ->> 'completed')::bigint, 0) + ending
+                 + coalesce((p.totals::json ->> 'failed')::bigint, 0);
+    p.claimed := p.claimed - relayed + claiming;
+    has_room := running_now < a_limit OR p.claimed < (p.spec::json ->> 'prefetch')::bigint;
+    IF ending + taken > 0 THEN
+        UPDATE millpond_pool
+           SET live = live_left, running = running_now, claimed = p.claimed,
+               joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
+               resting = p.resting, fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
+               measured = p.measured,
+               totals = CASE WHEN ending = 0 THEN p.totals ELSE
+                   jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
+                       coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text END,
+               holding = CASE WHEN left_held > 0 THEN held || jsonb_build_object(a_worker, left_held)
+                              ELSE held - a_worker END::text
+         WHERE id = p.id;
+        UPDATE millpond_meta
+           SET version = version + 1, latest = moment, records = told, next_claim = claim_number;
+        IF relayed <> claiming THEN
+            UPDATE millpond_worker SET ahead = ahead - relayed + claiming WHERE id = a_worker;
+        END IF;
+    END IF;
+    IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
+        IF fair THEN
+            IF EXISTS (SELECT 1 FROM millpond_seat
+                        WHERE pool = p.id AND owner = '' AND resting = 0 LIMIT 1) THEN
+                next_at := moment;
+            ELSIF p.later > 0 THEN
+                SELECT due INTO next_at FROM millpond_live
+                 WHERE pool = p.id AND grp = 0 ORDER BY due, place LIMIT 1;
+            END IF;
+        ELSIF own_claims > 0 OR (starting = slots AND EXISTS (
+               SELECT 1 FROM millpond_live
+                WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1)) THEN
+            next_at := moment;
+        ELSIF p.later > 0 THEN
+            SELECT due INTO next_at FROM millpond_live
+             WHERE pool = p.id AND grp = 0 ORDER BY due, place LIMIT 1;
+        END IF;
+    END IF;
+END $$;

@@ -1,0 +1,92 @@
+"""The names under which telemetry is told: all of them here, for some may change.
+
+Those that begin with `messaging.` are OpenTelemetry's conventions for messaging, which are not
+stable yet; a pool is a destination, a task a message. What they have no word for is `millpond.`.
+"""
+
+from __future__ import annotations
+
+from millpond.core.backoff import qualified_name
+from millpond.pool.scope import NAMED
+from millpond.runtime.outcome import RemoteError
+
+# Attributes of OpenTelemetry's conventions.
+SYSTEM = "messaging.system"
+OPERATION = "messaging.operation.name"
+OPERATION_TYPE = "messaging.operation.type"
+POOL = "messaging.destination.name"
+TASK = "messaging.message.id"
+COUNT = "messaging.batch.message_count"
+WORKER = "messaging.client.id"
+ERROR = "error.type"
+
+# Attributes of our own.
+FUNCTION = "millpond.function"
+KEY = "millpond.key"
+LANE = "millpond.lane"
+ATTEMPT = "millpond.attempt"
+WAITED = "millpond.wait"
+OUTCOME = "millpond.outcome"
+REASON = "millpond.reason"
+STATE = "millpond.state"
+DUPLICATE = "millpond.duplicate"
+
+# Metrics of OpenTelemetry's conventions.
+SUBMIT_SECONDS = "messaging.client.operation.duration"
+SENT = "messaging.client.sent.messages"
+CONSUMED = "messaging.client.consumed.messages"
+RUN_SECONDS = "messaging.process.duration"
+
+# Metrics of our own.
+WAIT_SECONDS = "millpond.task.wait"
+REJECTED = "millpond.tasks.rejected"
+LEASES_LOST = "millpond.leases.lost"
+RECOVERED = "millpond.tasks.recovered"
+TASKS = "millpond.pool.tasks"
+ENDED = "millpond.pool.ended"
+STALE = "millpond.pool.stale_settles"
+OLDEST = "millpond.pool.oldest"
+LIMIT = "millpond.pool.limit"
+
+MILLPOND = "millpond"
+SUBMIT, PROCESS = "submit", "process"
+SEND = "send"
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+"""The bounds of histograms: from a lookup in a cache to a job that takes an hour."""
+
+OTHER = "~other"
+"""Stands for whatever is one too many to have a label of its own; no pool can have this name."""
+
+
+def plain_name(pool: str) -> str:
+    """Return the name of a pool without whose it is: `reviews`, not `tenant:acme:reviews`.
+
+    The name of a span says what is done; there may be as many tenants as there are customers.
+    """
+    scope, _, rest = pool.partition(":")
+    return rest.partition(":")[2] if scope in NAMED else pool
+
+
+def kind_of(error: object) -> str:
+    """Return the type of an error; of one that was raised in another process, what it was there."""
+    if isinstance(error, RemoteError):
+        return error.kinds[0]
+    return qualified_name(type(error)) if isinstance(error, BaseException) else "error"
+
+
+class Few:
+    """The first so many names, and one for all the others: so labels stay few."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """Return the name, or OTHER if it is one too many."""
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most:
+            return OTHER
+        self._known.add(name)
+        return name

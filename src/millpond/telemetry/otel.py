@@ -1,0 +1,67 @@
+"""OpenTelemetry: spans `submit <pool>` and `process <pool>`, the second linked to the first.
+
+    from millpond.telemetry.otel import instrument
+
+    instrument(mp)
+
+The trace of a submit is stored with its task, so the link holds whichever process runs the task,
+and after a restart. Only the API is needed here; spans go where the application's SDK sends them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.core.check import Seconds, seconds
+from millpond.core.errors import ConfigError, DriverMissing
+from millpond.telemetry import names
+from millpond.telemetry.reading import Reader
+
+try:
+    from opentelemetry import metrics, trace
+except ImportError as missing:
+    raise DriverMissing(
+        "OpenTelemetry is not installed: pip install 'millpond[otel]'", extra="otel"
+    ) from missing
+
+from millpond.telemetry.meters import MOST_POOLS, Metering
+from millpond.telemetry.spans import Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from millpond.pool.millpond import Millpond
+
+
+def instrument(
+    mp: Millpond,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    one_trace: bool = False,
+    timeout: Seconds = 5.0,
+) -> Callable[[], None]:
+    """Let a Millpond tell OpenTelemetry what it does; return a function that ends it.
+
+    Without providers the global ones are used, also if they are set later. `one_trace` makes the
+    span of an attempt a child of its submit, and not only linked to it: one trace from end to end,
+    as long as the task may wait. `timeout` is for how long reading the pools may take.
+    """
+    if any(isinstance(probe, Tracing) for probe in mp.hooks.told):
+        raise ConfigError("mp", mp, "is instrumented already; call what that returned to end it")
+    tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
+    patience = seconds("timeout", timeout, above=0.0)
+    # Each metric of a pool is asked for by itself, one after another: that is one look.
+    reader = Reader(mp, MOST_POOLS, patience, fresh=0.5)
+    metering = Metering(metrics.get_meter(names.MILLPOND, meter_provider=meter_provider), reader)
+    ends = [mp.hooks.attach(tracing), mp.hooks.attach(metering)]
+
+    def stop() -> None:
+        metering.on = False
+        for end in ends:
+            end()
+
+    return stop

@@ -1,0 +1,239 @@
+"""`millpond migrate`, `bench`, `completion`, and what all commands have in common."""
+
+import importlib
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from tests.cli.operating import Call
+
+from millpond.cli import main as command
+from millpond.cli.exits import OF_AN_OPERATOR, Exit
+
+OF_OTHERS = ("worker", "doctor", "demo")
+"""What was written with the standard library's parser, and needs no extra."""
+
+OPERATING = [
+    name
+    for name in command.COMMANDS
+    if name not in OF_OTHERS and isinstance(command.found(name), click.Command)
+]
+
+
+# Migrate
+
+
+def test_tables_are_made_and_then_there(millpond: Call, tmp_path: Path) -> None:
+    """A check changes nothing, and its exit code tells."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    answer = millpond("migrate", "--check", "--store", url)
+    assert Exit.BROKE == answer.code
+    assert "no tables of Millpond, and this release needs schema" in answer.out
+    assert [] == list(tmp_path.iterdir())
+    made = millpond("migrate", "--store", url, "--json")
+    assert Exit.CLEAN == made.code
+    assert {"store", "before", "version", "needed"} == set(made.json)
+    assert (0, made.json["needed"]) == (made.json["before"], made.json["version"])
+    again = millpond("migrate", "--store", url)
+    assert Exit.CLEAN == again.code
+    assert again.out.endswith("up to date\n")
+    assert Exit.CLEAN == millpond("migrate", "--check", "--store", url).code
+    assert [] == millpond("pools", "--store", url, "--json").json
+
+
+def test_a_place_where_nothing_can_be(millpond: Call, tmp_path: Path) -> None:
+    """It is refused with the exit code of stores."""
+    for line in (("migrate",), ("migrate", "--check"), ("bench", "--tasks", 1)):
+        answer = millpond(*line, "--store", f"sqlite:///{tmp_path}/none/work.db")
+        assert (Exit.STORE, "") == (answer.code, answer.out)
+
+
+# Bench
+
+
+def test_the_place_of_a_store_is_measured_and_left_as_it_was(
+    millpond: Call, store: str, tmp_path: Path
+) -> None:
+    """Its figures, and no file more than before."""
+    before = sorted(tmp_path.iterdir())
+    answer = millpond("bench", "--tasks", 20, "--json", "--durability", "normal")
+    assert Exit.CLEAN == answer.code
+    assert {
+        *("store", "tasks", "batch", "concurrency", "durability", "submit_per_second"),
+        *("run_per_second", "cpu_per_task", "round_trip", "completed"),
+    } == set(answer.json)
+    assert f"a file beside {store}" == answer.json["store"]
+    assert 70 == answer.json["completed"]
+    assert before == sorted(tmp_path.iterdir())
+
+
+def test_memory_is_measured_too(millpond: Call) -> None:
+    """For people, in a few lines."""
+    answer = millpond("bench", "--memory", "--tasks", 20)
+    assert Exit.CLEAN == answer.code
+    assert ["store", "submit", "run", "one", "processor"] == [
+        line.split()[0] for line in answer.out.splitlines()
+    ]
+
+
+# Completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(millpond: Call, shell: str) -> None:
+    """By a text for it to read."""
+    answer = millpond("completion", shell)
+    assert Exit.CLEAN == answer.code
+    assert f"_MILLPOND_COMPLETE={shell}_complete" in answer.out
+
+
+def test_a_shell_that_is_none(millpond: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told which there are."""
+    monkeypatch.setenv("SHELL", "/bin/false")
+    assert Exit.USAGE == millpond("completion").code
+    assert Exit.USAGE == millpond("completion", "tcsh").code
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("millpond re", {"resume", "resize", "redrive"}),
+        ("millpond tasks --st", {"--status", "--store"}),
+        ("millpond tasks --status fa", {"failed"}),
+        ("millpond worker --on", {"--once"}),
+        ("millpond demo --sp", {"--speed"}),
+        ("millpond pause r", {"reviews"}),
+    ],
+)
+def test_a_line_goes_on(
+    millpond: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+    words: str,
+    expected: set[str],
+) -> None:
+    """Commands, options, values, and the pools of the store."""
+    monkeypatch.setenv("_MILLPOND_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    answer = millpond()
+    assert Exit.CLEAN == answer.code
+    assert expected == {line.partition(",")[2] for line in answer.out.splitlines()}
+
+
+def test_a_store_that_cannot_be_asked_completes_nothing(
+    millpond: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not complained of: a shell would print that into the line."""
+    monkeypatch.setenv("MILLPOND_STORE", "sqlite:////nowhere/none.db")
+    monkeypatch.setenv("_MILLPOND_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "millpond pause r")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    answer = millpond()
+    assert (Exit.CLEAN, "", "") == (answer.code, answer.out.strip(), answer.err)
+
+
+# All of them
+
+
+def test_they_are_all_there() -> None:
+    """Every command that was promised, and each can be found."""
+    promised = (
+        "worker pools tasks task pause resume resize purge cancel redrive dead audit top doctor "
+        "migrate bench demo completion"
+    )
+    assert set(promised.split()) <= set(command.COMMANDS)
+    for name in command.COMMANDS:
+        assert callable(command.found(name))
+
+
+@pytest.mark.parametrize("name", OPERATING)
+def test_help_tells_of_options_and_exit_codes(millpond: Call, name: str) -> None:
+    """Exit code 0, and each option says what it does."""
+    answer = millpond(name, "--help")
+    assert (Exit.CLEAN, "") == (answer.code, answer.err)
+    assert answer.out.startswith(f"Usage: millpond {name} ")
+    for code in OF_AN_OPERATOR:
+        assert f"\n  {int(code):<3}" in answer.out
+    made = command.found(name)
+    assert isinstance(made, click.Command)
+    assert made.help
+    for option in made.params:
+        if isinstance(option, click.Option):
+            assert option.help
+            assert option.opts[0] in answer.out
+
+
+@pytest.mark.parametrize("name", ["tasks", "pause", "top"])
+def test_help_needs_no_store_and_no_library(name: str) -> None:
+    """What it costs is what click costs."""
+    asked = (
+        "import sys; from millpond.cli.main import main; "
+        f"main(['{name}', '--help']); print(*sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=15
+    )
+    loaded = set(answer.stdout.splitlines()[-1].split())
+    assert "click" in loaded
+    assert not {"msgspec", "sqlite3", "rich", "millpond.pool", "millpond.store"} & loaded
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    """With how to install it."""
+    block = f"import sys; sys.modules['{package}'] = None; "
+    run = "from millpond.cli.main import main; sys.exit(main(['top', '--help']))"
+    answer = subprocess.run(
+        [sys.executable, "-c", block + run], capture_output=True, text=True, check=False, timeout=15
+    )
+    if package == "rich":
+        assert 0 == answer.returncode
+        return
+    assert Exit.USAGE == answer.returncode
+    assert "this needs the package click: run `pip install 'millpond[cli]'`" in answer.stderr
+
+
+def test_plain_tables_need_no_rich(store: str) -> None:
+    """What goes into a pipe is drawn by nobody."""
+    block = "import sys; sys.modules['rich'] = None; "
+    run = "from millpond.cli.main import main; sys.exit(main(['pools']))"
+    answer = subprocess.run(
+        [sys.executable, "-c", block + run], capture_output=True, text=True, check=False, timeout=15
+    )
+    assert (0, "") == (answer.returncode, answer.stderr)
+    assert "reviews" in answer.stdout
+
+
+def used() -> float:
+    """Return how much of the processor the processes took that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_it_starts_in_three_times_what_python_takes(option: str, tmp_path: Path) -> None:
+    """In time of the processor, which does not count what else the machine does."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(importlib.import_module("millpond").__file__ or "").parents[1]),
+        "PYTHONPYCACHEPREFIX": str(tmp_path),
+    }
+
+    def cost(*line: str) -> float:
+        """Return the least time of the processor of several, but for the first, which compiles."""
+        took = []
+        for _ in range(6):
+            before = used()
+            subprocess.run(
+                [sys.executable, *line], env=environment, capture_output=True, check=True
+            )
+            took.append(used() - before)
+        return min(took[1:])
+
+    python, ours = cost("-c", "pass"), cost("-m", "millpond", option)
+    assert ours <= 3 * python, f"{ours * 1000:.0f} ms, and python -c pass {python * 1000:.0f} ms"

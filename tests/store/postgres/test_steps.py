@@ -1,0 +1,210 @@
+"""Steps that the server takes by itself do to the letter what the verbs do."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millpond.core import control as orders
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lifecycle import Event
+from millpond.core.settle import Settlement
+from millpond.core.spec import PoolSpec, fair_round_robin, fifo, lifo, priority
+from millpond.core.task import Call, NewTask
+from millpond.store.memory import MemoryStore
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.protocol import Batch, Store
+from millpond.testing.history import Verb, carry_out
+from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+
+pytestmark = pytest.mark.real_loop
+
+POOLS = {
+    "fifo": PoolSpec(name="p", order=fifo(), max_concurrent=7),
+    "lifo": PoolSpec(name="p", order=lifo(), max_concurrent=7),
+    "priority": PoolSpec(name="p", order=priority(), max_concurrent=7),
+    "ahead": PoolSpec(name="p", order=fifo(), max_concurrent=5, prefetch=6),
+    "fair": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6),
+    "fair and limited": PoolSpec(
+        name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=1
+    ),
+    "fair by twos": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=2),
+}
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
+    """Give empty tables; in the end what they say of each other must fit."""
+    taken = postgres_schemas.take()
+    yield taken
+    wrong = taken.wrong()
+    postgres_schemas.give_back(taken)
+    assert [] == wrong
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """How many steps the server took, and how many it left to the verbs."""
+    counted: Counter[bool] = Counter()
+    take = PostgresStore._take_step
+
+    def noted(store: PostgresStore, pool: str, *asked: Any) -> Any:
+        store._detours.clear()
+        answer = take(store, pool, *asked)
+        counted[answer is not None] += 1
+        store._detours.clear()
+        return answer
+
+    monkeypatch.setattr(PostgresStore, "_take_step", noted)
+    return counted
+
+
+class Two:
+    """The same verbs on two stores, which must give the same answers."""
+
+    def __init__(self, seed: int, spec: PoolSpec, stores: tuple[Store, Store]) -> None:
+        self.dice = random.Random(seed)
+        self.spec = spec
+        self.stores = stores
+        self.now = 1000.0
+        self.next_id = 1 << 40
+        self.running: dict[str, list[Leased]] = {"one": [], "two": []}
+        self.ahead: dict[str, list[Leased]] = {"one": [], "two": []}
+
+    async def do(self, name: str, asked: Any) -> Any:
+        """Carry out a verb on both."""
+        verb = Verb(name, asked, self.now, self.dice.getrandbits(64))
+        answers = [await carry_out(store, verb) for store in self.stores]
+        assert answers[0] == answers[1], f"{verb} at {self.now}"
+        return answers[0]
+
+    async def begin(self) -> None:
+        """Declare the pool and let two workers join; one knows less than there is."""
+        await self.do("control", orders.Declare(self.spec))
+        await self.do("control", orders.Join("one", 1e6))
+        known = ("more", "work")
+        await self.do("control", orders.Join("two", 1e6, functions=known))
+
+    async def submit(self) -> None:
+        """Submit a few tasks, nearly all of them plain."""
+        tasks = [self.task() for _ in range(self.dice.randint(1, 25))]
+        await self.do("submit", (Batch(tasks=tuple(tasks)),))
+
+    def task(self) -> NewTask:
+        """Make up a task."""
+        dice = self.dice
+        self.next_id += dice.randint(1, 1 << 20)
+        few = 9 if self.spec.order != fair_round_robin() else 60
+        key = dice.choice([None, *(f"k{n}" for n in range(few))])
+        odd = dice.random() < 0.005
+        return NewTask(
+            id=self.next_id,
+            pool="p",
+            call=Call(dice.choice(["more", "other"] if odd else ["work"]), b"x"),
+            key=key,
+            share=key if dice.random() < 0.98 else "s",
+            priority=dice.randint(0, 3),
+            delay=2.0 if dice.random() < 0.01 else 0.0,
+            attempts=dice.choice([1, 3]),
+            idempotency_key=f"i{self.next_id}" if odd else None,
+        )
+
+    async def settle(self, worker: str, *, then: bool) -> None:
+        """End some of what a worker runs, mostly well; in the slots it may start its claims."""
+        dice, running, ahead = self.dice, self.running[worker], self.ahead[worker]
+        if dice.random() < 0.5:
+            dice.shuffle(running)
+        ends = running[: dice.randint(0, len(running))] if dice.random() < 0.6 else running[:]
+        settlements = []
+        queue = list(ends)
+        for leased in queue:
+            running.remove(leased)
+            successor = ahead.pop(0) if ahead and dice.random() < 0.9 else None
+            failed = dice.random() < 0.005
+            result = dice.choice([None, b"1", b"2"]) if dice.random() < 0.3 else b"0"
+            settlements.append(
+                Settlement(
+                    fence=leased.fence,
+                    event=Event.RETRY if failed else Event.COMPLETE,
+                    delay=1.0 if failed else 0.0,
+                    result=None if failed else result,
+                    successor=None if successor is None else successor.fence,
+                )
+            )
+            if successor is not None:
+                running.append(successor)
+                if dice.random() < 0.5:
+                    queue.append(successor)
+        ask = self.ask(worker) if then else None
+        if settlements:
+            answer = await self.do("settle", (tuple(settlements), ask))
+            if answer.lease is not None:
+                self.take_in(worker, answer.lease)
+
+    def ask(self, worker: str) -> LeaseAsk:
+        """Ask for some tasks."""
+        want = self.dice.choice([0, 1, 3, 7, 20]) if self.dice.random() < 0.5 else 7
+        room = self.spec.prefetch - len(self.ahead[worker])
+        return LeaseAsk(pool="p", worker=worker, want=want, ahead=max(room, 0))
+
+    def take_in(self, worker: str, answer: Any) -> None:
+        """Note what a worker has now."""
+        started = {one.fence for one in answer.leased}
+        self.running[worker] += answer.leased
+        kept = [one for one in self.ahead[worker] if one.fence not in started]
+        self.ahead[worker] = [*kept, *answer.claimed]
+
+    async def act(self) -> None:
+        """Do something."""
+        dice = self.dice
+        self.now += dice.choice([0.0, 0.001, 0.5])
+        worker = dice.choice(["one", "one", "one", "two"])
+        match dice.choices(["submit", "lease", "settle", "step", "odd"], [3, 3, 2, 6, 0.2])[0]:
+            case "submit":
+                await self.submit()
+            case "lease":
+                self.take_in(worker, await self.do("lease", self.ask(worker)))
+            case "settle":
+                await self.settle(worker, then=False)
+            case "step":
+                await self.settle(worker, then=True)
+            case _:
+                await self.something_odd(worker)
+
+    async def something_odd(self, worker: str) -> None:
+        """Do what the server does not do by itself."""
+        running = self.running[worker]
+        match self.dice.randint(0, 3):
+            case 0 if running:
+                await self.do("control", orders.Cancel((running[0].fence.task,)))
+            case 1:
+                await self.do("renew", (worker, 1e6))
+            case 2:
+                await self.do("recover", 100)
+            case _:
+                changed = self.dice.randint(3, 9)
+                await self.do("control", orders.Resize("p", changed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", POOLS)
+async def test_they_answer_and_tell_what_the_verbs_do(
+    schema: Schema, steps: Counter[bool], kind: str, seed: int
+) -> None:
+    """Whatever came before, and whoever does the next step."""
+    memory = MemoryStore(audit_limit=None)
+    server = InlinePostgresStore(schema)
+    two = Two(seed, POOLS[kind], (memory, server))
+    await two.begin()
+    for _ in range(60):
+        await two.act()
+    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
+    assert pages[0].records == pages[1].records
+    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
+    assert views[0] == views[1]
+    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
+    assert tasks[0] == tasks[1]
+    await server.close()
+    assert steps[True] > 0
