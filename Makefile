@@ -43,9 +43,9 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-BENCHES := bulkhead store pools sqlite
+BENCHES := bulkhead store pools sqlite run
 
-bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, sync
+bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, run, sync
 	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
 bench-%: $(BENCH)/ready

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from millpond.cli import doctor, worker
+from millpond.cli import doctor, run, worker
 from millpond.cli.exits import OF_A_WORKER, OF_AN_OPERATOR
 from millpond.cli.main import COMMANDS, found
+from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
+from millpond.cli.run.exits import RunExit
+from millpond.cli.run.template import MEANINGS
 from millpond.demo import __main__ as demo
 
 HEAD = """\
@@ -19,7 +22,8 @@ HEAD = """\
 It comes with the package; `python -m millpond` is the same. `--help` says what this page says,
 `--version` the version. The commands that operate a store need the extra `cli` (`pip install
 'millpond[cli]'`: click and rich), the others need nothing else.
-[How to run workers](../how-to/run-workers.md) shows it at work."""
+[How to run workers](../how-to/run-workers.md) and [how to run commands](../how-to/run-commands.md)
+show it at work."""
 
 OPERATING = """
 ## Operating a store
@@ -36,6 +40,7 @@ COMMON = ("store", "app", "help")
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "worker": worker.parser,
+    "run": run.parser,
     "doctor": doctor.parser,
     "demo": lambda: demo.parser("millpond demo"),
 }
@@ -112,7 +117,8 @@ def command(name: str) -> Iterator[str]:
     yield from ("| argument | meaning |", "|---|---|")
     told = parser._actions  # noqa: SLF001 - the parser does not tell otherwise
     for action in (one for one in told if one.dest != "help"):
-        yield f"| `{written(action)}` | {str(action.help).replace('|', '&#124;')} |"
+        meaning = str(action.help).replace("|", "&#124;").replace("%%", "%")
+        yield f"| `{written(action)}` | {meaning} |"
 
 
 def page() -> str:
@@ -124,5 +130,11 @@ def page() -> str:
             lines += ["", *(line.strip() for line in worker.SIGNALS.splitlines()[1:])]
             lines += ["", "| exit code | of a worker |", "|---|---|"]
             lines += [f"| {code:d} | {code.meaning} |" for code in OF_A_WORKER]
+        if name == "run":
+            lines += ["", "| replacement string | stands for |", "|---|---|"]
+            lines += [f"| `{one}` | {meaning} |" for one, meaning in MEANINGS.items()]
+            lines += ["", *(line.strip() for line in SIGNALS_OF_A_RUN.splitlines()[1:])]
+            lines += ["", "| exit code | of a run |", "|---|---|"]
+            lines += [f"| {code:d} | {code.meaning} |" for code in RunExit]
     lines += operating_all()
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ from millpond.core.admit import (
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, PoolSpec, bounded, fail_fast, ring_buffer
-from millpond.core.task import Call, Dedupe
+from millpond.core.task import UNTOLD, Call, Dedupe
 
 
 def spec(backpressure: Backpressure | None = None, **options: Any) -> PoolSpec:
@@ -132,3 +132,13 @@ def test_the_same_key_for_other_work_is_a_conflict() -> None:
         conflicts(known, new_task(2, fingerprint=6)),
         conflicts(known, new_task(2, fingerprint=5, call=Call("other"))),
     ]
+
+
+def test_what_was_told_in_sql_is_compared_by_function_only() -> None:
+    """Its arguments are the same and look otherwise; on whichever side it stands."""
+    for before, after in ((5, UNTOLD), (UNTOLD, 5), (UNTOLD, UNTOLD)):
+        known = known_by(new_task(1, fingerprint=before), Status.QUEUED)
+        assert [False, True] == [
+            conflicts(known, new_task(2, fingerprint=after)),
+            conflicts(known, new_task(2, fingerprint=after, call=Call("other"))),
+        ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "worker": "run the tasks of an application, until told to stop",
+    "run": "run a command for each item, and keep what became of each: a durable xargs",
     "pools": "the pools of a store: what runs, what waits, and for how long",
     "tasks": "tasks by pool, status, key and age, page by page",
     "task": "one task: its attempts, errors and times, and why it does not run",

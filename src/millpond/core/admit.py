@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull
-from millpond.core.task import Dedupe
+from millpond.core.task import UNTOLD, Dedupe
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
@@ -47,6 +47,7 @@ class Reason(StrEnum):
     UNKNOWN_FUNCTION = "unknown_function"
     LEASE_LOST = "lease_lost"
     BAD_RESULT = "bad_result"
+    DUPLICATE = "duplicate"
 
 
 def reason_of(stored: str | None) -> Reason | None:
@@ -170,4 +171,7 @@ def answers_for(dedupe: Dedupe, status: Status) -> bool:
 
 def conflicts(known: Known, new: NewTask) -> bool:
     """Return whether a known key came back with another function or other arguments."""
-    return (known.function, known.fingerprint) != (new.call.function, new.fingerprint)
+    if (known.function, known.fingerprint) == (new.call.function, new.fingerprint):
+        return False
+    told = UNTOLD not in (known.fingerprint, new.fingerprint)
+    return told or known.function != new.call.function

@@ -41,6 +41,10 @@ UNREADABLE = ""
 """The function of a task whose record cannot be read: no real one has this name."""
 
 
+UNTOLD = (1 << 63) - 1
+"""The fingerprint of a call that was told in SQL: its arguments cannot be compared with others'."""
+
+
 class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A registered function's name and its encoded arguments."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from millpond.store.sqlite.lent import LentConnection
+    from millpond.store.rows.lent import LentConnection
 
 LIMIT, LIMIT_EACH = 12, 8
 LEASE = 30.0

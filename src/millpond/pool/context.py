@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millpond.runtime.child import Channel
     from millpond.runtime.job import Job
     from millpond.runtime.processes import Brief
-    from millpond.store.sqlite.lent import LentConnection
+    from millpond.store.rows.lent import LentConnection
 
 T = TypeVar("T")
 
@@ -214,8 +214,8 @@ class Context(_About):
         """Commit what the handler writes, its follow-ups and its completion together.
 
         `async with ctx.transaction() as tx:` leaves with all of it stored, or none. The handler's
-        tables are in the file of the pools. Nobody else can write to that meanwhile, so after
-        `hold` seconds it is rolled back.
+        tables are in the database of the pools. Others wait for it (on SQLite everybody who
+        writes), so after `hold` seconds it is rolled back.
         """
         return Transaction(self._job, hold)
 
@@ -290,8 +290,8 @@ class SyncContext(_About):
     def transaction(self, *, hold: Seconds = HOLD) -> SyncTransaction:
         """Commit what the handler writes, its follow-ups and its completion together.
 
-        `with ctx.transaction() as tx:` leaves with all of it stored, or none. Nobody else can
-        write to the file of the pools meanwhile, so after `hold` seconds it is rolled back.
+        `with ctx.transaction() as tx:` leaves with all of it stored, or none. Others wait for it
+        (on SQLite everybody who writes), so after `hold` seconds it is rolled back.
         """
         self._not_in_a_process("transaction")
         return SyncTransaction(self._job, hold)

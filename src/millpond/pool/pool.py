@@ -14,7 +14,7 @@ from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.join import submit_within
+from millpond.pool.join import submit_joined, submit_within
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
@@ -274,7 +274,7 @@ class Pool:
         on it, and never waits.
         """
         if connection is not None:
-            return (await self.looked_up(self.submit_within([work], options, connection)))[0]
+            return (await self._joined([work], options, connection))[0]
         runtime = self._mp.runtime
         if runtime.hooks.probes is not None:
             # A batch of one does the same, and is what telemetry sees of a submit.
@@ -361,7 +361,7 @@ class Pool:
     ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
         if connection is not None:
-            return await self.looked_up(self.submit_within(list(works), options, connection))
+            return await self._joined(list(works), options, connection)
         return await self._submit(list(works), checked(options), wait)
 
     @overload
@@ -516,6 +516,16 @@ class Pool:
             made = [self._made(work, given) for work in works]
             watched.made([new for new, _, _ in made])
             return submit_within(self, made, connection, watched)
+
+    async def _joined(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[Handle[Any]]:
+        given = checked(options)
+        with submission(self._mp.runtime, self.spec.name, len(works)) as watched:
+            made = [self._made(work, given) for work in works]
+            watched.made([new for new, _, _ in made])
+            handles = await submit_joined(self, made, connection, watched)
+        return await self.looked_up(handles)
 
     async def looked_up(self, handles: list[Handle[Any]]) -> list[Handle[Any]]:
         """Let those handles that stand for tasks known before tell of them."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from millpond.core.settle import Settlement
-    from millpond.store.protocol import Hint, RenewAnswer, SettleAnswer, Store, SubmitAnswer
+    from millpond.store.protocol import Hint, RenewAnswer, SettleAnswer, Store
 
 
 class Renewer(Protocol):
@@ -99,7 +99,8 @@ class Abilities:
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
-        self.submit_within: Callable[..., tuple[SubmitAnswer, Any]] | None
+        self.submit_within: Callable[..., Any] | None
+        """Gives a SubmitAnswer and what tells whether the transaction is open, or is awaited."""
         self.submit_within = getattr(store, "submit_within", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
         self.settle_with = getattr(store, "settle_with", None)

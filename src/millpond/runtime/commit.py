@@ -29,7 +29,7 @@ def may_commit(job: Job, feature: str) -> None:
     """Object if an attempt has ended, or is one that cannot store its own completion."""
     if job.runtime.abilities.settle_with is None:
         raise NotSupported(
-            f"ctx.{feature}() needs pools in a SQLite file, where the handler's own tables can be; "
+            f"ctx.{feature}() needs pools in a database, where the handler's own tables can be; "
             "in memory there is nothing to commit",
             feature=feature,
         )

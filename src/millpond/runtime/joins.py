@@ -37,6 +37,8 @@ class Joined(msgspec.Struct, frozen=True):
     undeclared: tuple[PoolSpec, ...] = ()
     """Pools that it declared: they are rolled back with it."""
     may_expire: bool = False
+    announced: bool = False
+    """Others hear of it by the commit itself."""
 
 
 class OpenTransaction:
@@ -60,7 +62,8 @@ class Joins:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._open: dict[int, OpenTransaction] = {}
+        self._open: dict[Any, OpenTransaction] = {}
+        """By the connection: of some drivers it is told by something that equals another."""
         self._tasks: set[int] = set()
         self._undone: dict[int, None] = {}
 
@@ -68,9 +71,9 @@ class Joins:
         """Wait for the end of a transaction in which something was submitted; on the loop."""
         if not joined.tasks:
             return
-        entry = self._open.get(id(connection))
+        entry = self._open.get(connection)
         if entry is None:
-            entry = self._open[id(connection)] = OpenTransaction(connection)
+            entry = self._open[connection] = OpenTransaction(connection)
             self._runtime.spawn(self._watch(entry))
         entry.joined.append(joined)
         self._tasks.update(joined.tasks)
@@ -98,7 +101,7 @@ class Joins:
             if entry.joined:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, POLL_FLOOR)
-        del self._open[id(entry.connection)]
+        del self._open[entry.connection]
 
     async def _look(self, entry: OpenTransaction) -> None:
         """Sort out what was committed, what was rolled back, and what may become either.
@@ -124,7 +127,7 @@ class Joins:
             runtime.maintenance.nudge()
         for spec in joined.undeclared:
             await runtime.declare(spec)
-        if runtime.abilities.announce is not None:
+        if runtime.abilities.announce is not None and not joined.announced:
             await runtime.abilities.announce(joined.answer)
 
     def _rolled_back(self, joined: Joined) -> None:

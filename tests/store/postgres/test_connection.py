@@ -14,7 +14,7 @@ from millpond.store.postgres.url import Address, address_of
 from millpond.testing.postgres import OwnServer
 
 LOCK = "SELECT pg_advisory_xact_lock(7)"
-LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, true, 'more'"
+LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, true, false, 'more'"
 
 
 @pytest.fixture
@@ -69,7 +69,8 @@ def test_a_transaction_begins_in_one_go_and_writes_with_its_commit(
 ) -> None:
     """Three ways to the server, where the driver would make nine."""
     begun = connection.begin(LOCK, LOOK)
-    assert (5, ("more",)) == (begun.version, begun.meta)
+    assert (5, True, False) == (begun.version, begun.folds, begun.inbox)
+    assert ("more",) == begun.meta
     assert begun is connection.begun
     assert begun.now > 1e9
     connection.executemany(ADD, [(1, b"a"), (2, None)])

@@ -14,7 +14,10 @@ from millpond.store.rows import backlog, pool, ring, tables
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.testing.servers import Schemas
 
-OWN = {"begun", "renew", "step", "take", "unfold", "version"}
+OWN = {
+    *("begun", "renew", "step", "take", "unfold", "version"),
+    *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
+}
 """What only PostgreSQL is asked."""
 
 POSTGRES = dialect_of("some")

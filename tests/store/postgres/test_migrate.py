@@ -30,8 +30,8 @@ from millpond.store.sqlite.migrate import known_migrations as of_sqlite
 from millpond.testing.postgres import OwnServer, Server
 
 ROOT = Path(__file__).parents[3]
-
 NEWEST = known_migrations()[-1].version
+
 FIRST = Migration(1, "first", "CREATE TABLE millpond_one (value integer);")
 SECOND = Migration(
     2, "second", "ALTER TABLE millpond_one ADD COLUMN more text; CREATE TABLE millpond_two ();"
@@ -350,8 +350,8 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     )
     for table, column in connection.execute(asked):
         found.setdefault(table, []).append(column)
-    for own in ("millpond_schema", "millpond_lease", "millpond_folded", "millpond_alive"):
-        del found[own]
+    for own in ("schema", "lease", "folded", "alive", "inbox"):
+        del found[f"millpond_{own}"]
     behind = {"millpond_meta": ["version"], "millpond_task": ["plain"]}
     behind["millpond_measured"] = ["due", "started_at", "finished_at", "n"]
     behind["millpond_audit"] = [

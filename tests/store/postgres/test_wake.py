@@ -164,7 +164,13 @@ async def test_what_arrives_together_is_heard_together(opened: Opening) -> None:
         Hint(wakes=(Wake("mail", 3.0),)),
     ):
         speaker.wakes.send(hint)  # the loop does not run meanwhile
-    assert Hint(wakes=(Wake("mail", 1.0),), ended=(1, 2, 3)) == await ear.next()
+    # The server may take its time between two of them; what is there is heard in one call.
+    heard = [await ear.next()]
+    while 3 not in heard[-1].ended:
+        heard.append(await ear.next())
+    assert len(heard) <= 2
+    assert Wake("mail", 1.0) in heard[-1].wakes
+    assert {1, 2, 3} == {task for hint in heard for task in hint.ended}
 
 
 async def test_nonsense_is_passed_over(opened: Opening, postgres_url: str) -> None:
@@ -345,19 +351,26 @@ async def test_an_ear_that_was_ended_comes_back_by_itself(
     assert 4 == len(caplog.records)
 
 
+@pytest.fixture
+def spare(own: OwnServer) -> Iterator[OwnServer]:
+    """Give a server to stop: other tests have connections to the one they share."""
+    with OwnServer(own.programs) as server:
+        yield server
+
+
 async def test_an_ear_outlives_its_server(
-    own: OwnServer, own_url: str, opened: Opening, caplog: pytest.LogCaptureFixture
+    spare: OwnServer, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it is away it is asked for again and again, and one line tells."""
-    ear, speaker = await opened("a", url=own_url).listening(), opened("b", url=own_url)
-    await asyncio.to_thread(own.crash)
+    ear, speaker = await opened("a", url=spare.url).listening(), opened("b", url=spare.url)
+    await asyncio.to_thread(spare.crash)
     try:
         await until(lambda: not ear.wakes.hears() and caplog.records)
         listener = ear.wakes._listener
         assert listener is not None
         await until(lambda: listener._pause >= 0.2)  # it failed a few times
     finally:
-        await asyncio.to_thread(own.start)
+        await asyncio.to_thread(spare.start)
     assert LOOK == await ear.next()
     speaker.reconnect()
     speaker.wakes.send(ENDED)
@@ -374,11 +387,11 @@ async def test_an_ear_outlives_its_server(
 
 
 async def test_a_server_that_is_away_at_first_is_waited_for(
-    own: OwnServer, own_url: str, opened: Opening
+    spare: OwnServer, opened: Opening
 ) -> None:
     """The pauses grow, and have an end."""
-    process = opened("a", url=own_url)
-    await asyncio.to_thread(own.stop)
+    process = opened("a", url=spare.url)
+    await asyncio.to_thread(spare.stop)
     try:
         process.wakes.listen(process.hints.put_nowait, asyncio.get_running_loop())
         listener = process.wakes._listener
@@ -386,7 +399,7 @@ async def test_a_server_that_is_away_at_first_is_waited_for(
         await until(lambda: listener._pause >= 0.2)
         assert not process.wakes.hears()
     finally:
-        await asyncio.to_thread(own.start)
+        await asyncio.to_thread(spare.start)
     assert LOOK == await process.next()
 
 

@@ -35,6 +35,9 @@ _Question = tuple[str, tuple[Any, ...]]
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""Begins a transaction that sees each commit of others as it happens."""
 _NO_ARGUMENTS: tuple[()] = ()
 
 _MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
@@ -113,6 +116,8 @@ class Begun(NamedTuple):
     """How often the store was written; None if the row is gone that counts it."""
     folds: bool
     """Whether there are tasks that are folded into their lease."""
+    inbox: bool
+    """Whether others have submitted something in transactions of their own."""
     meta: Row | None
     """What the statement `meta` says."""
 
@@ -232,15 +237,20 @@ class PostgresConnection:
         committed by those before. What another one commits meanwhile must be seen: hence the level.
         """
         expected, self._expected, self._read = self._expected, [], None
-        self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        self.execute(BEGIN)
+        return self.take_turn(lock, look, expected)
+
+    def take_turn(self, lock: str, look: str, expected: Sequence[_Question] = ()) -> Begun:
+        """Wait for one's turn in the transaction that is open, and look how things are."""
         self.execute(lock)
         looked = self._send(look, [])
         self._foreseen = {
             question: self._send(question[0], [sent(value) for value in question[1]])
             for question in expected
         }
-        now, version, folds, *meta = looked.fetchone() or (0.0, None, True)
-        self.begun = Begun(now, version, folds, None if version is None else tuple(meta))
+        now, version, folds, inbox, *meta = looked.fetchone() or (0.0, None, True, False)
+        known = None if version is None else tuple(meta)
+        self.begun = Begun(now, version, folds, inbox, known)
         return self.begun
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGE = "millpond.store.postgres"
+_OWN = ("own.sql", "inbox.sql")
 
 _PHRASES = {
     "IN ids(?)": "= ANY(?::bigint[])",
@@ -41,7 +42,7 @@ class PostgresDialect(Dialect, frozen=True):
 @cache
 def dialect_of(schema: str) -> PostgresDialect:
     """Return how a store in this schema is asked."""
-    said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, "own.sql").items()}
+    said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, *_OWN).items()}
     said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
     for_many = statements(_PACKAGE, "many.sql")
     return PostgresDialect(

@@ -181,6 +181,15 @@ def is_retryable(error: BaseException | None) -> bool:
     return code_of(error) in RETRYABLE
 
 
+def is_of_the_moment(error: BaseException | None) -> bool:
+    """Return whether something was in the way that passes, or that has to be mended elsewhere.
+
+    Other transactions, time, room, rights: nothing is wrong with what was to be written.
+    """
+    code = code_of(error)
+    return code is not None and code.startswith(("25", "40", "42501", "53", "55", "57", "58"))
+
+
 def is_gone(error: BaseException | None) -> bool:
     """Return whether the connection that raised this is over, and a new one is needed.
 
@@ -257,7 +266,29 @@ def aborted(address: Address) -> TransactionAborted:
     return TransactionAborted(f"{address} {advice}", path=str(address))
 
 
-def _by_code(code: str, error: psycopg.Error, address: Address) -> MillpondError:
+def may_only_be_read(address: Address) -> StoreError:
+    """Return the error for a transaction that may not write."""
+    kind, _ = _READ_ONLY
+    return kind(
+        f"the transaction on {address} may only read: begin one that may write", path=str(address)
+    )
+
+
+def of_driver(error: BaseException, address: Address) -> MillpondError | None:
+    """Return our error for that of any driver; None if the server has not said it.
+
+    Frameworks raise errors of their own, and have that of their driver behind them.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        code = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
+        if isinstance(code, str):
+            return _by_code(code, found, address)
+        found = getattr(found, "orig", None) or found.__cause__
+    return None
+
+
+def _by_code(code: str, error: BaseException, address: Address) -> MillpondError:
     text = _one_line(error)
     if code == "42501":
         place = quoted(address.schema)
@@ -291,5 +322,5 @@ def _by_kind(error: psycopg.Error, address: Address) -> MillpondError:
     return StoreError(f"{address} refused a statement ({text})", path=str(address))
 
 
-def _one_line(error: psycopg.Error) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())

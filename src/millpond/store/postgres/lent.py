@@ -60,7 +60,13 @@ class LentConnection(Lent):
         """Have the connection for one statement, once nothing of ours stands in line before it."""
         with super().use(statement):
             self._connection.sync()
-            yield
+            try:
+                yield
+            except psycopg.errors.QueryCanceled as error:
+                # Whoever ended it has stopped what was at work.
+                if (over := self.over()) is not None:
+                    raise over from error
+                raise
 
     def cursor(self) -> LentCursor:
         """Return a new cursor."""
@@ -71,7 +77,8 @@ class LentConnection(Lent):
 
     def execute(self, query: Query, params: Params | None = None) -> LentCursor:
         """Execute a statement; return its cursor."""
-        return self.cursor().execute(query, params)
+        # Without parameters a % is a %.
+        return self.cursor().execute(query, params or None)
 
     def executemany(self, query: Query, params_seq: Iterable[Params]) -> LentCursor:
         """Execute a statement for each row."""

@@ -3,53 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import closing
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from millpond.core.lifecycle import Event
-from millpond.core.settle import Settlement
+import msgspec
+
+from millpond.core.control import Declare
+from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of, reading_of
+from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
+from millpond.store.postgres.inbox import Inbox
+from millpond.store.postgres.join import Joiner, way_of
 from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.reader import Reader
-from millpond.store.postgres.step import Step, Taken, Taking, may_step, pool_to_take, told_by
+from millpond.store.postgres.stepping import SteppingStore
 from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
-from millpond.store.postgres.values import sent
 from millpond.store.postgres.wake import Wakes
-from millpond.store.protocol import RenewAnswer
-from millpond.store.rows.store import Renewer, RowsStore
+from millpond.store.rows.store import aside, hint_of
+from millpond.store.rows.writer import must_not_be_forked
+from millpond.store.verbs import steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
-    from millpond.store.postgres.step import Stepped
+    from millpond.store.postgres.join import Way
     from millpond.store.postgres.url import Address
-    from millpond.store.postgres.values import Sent
-    from millpond.store.protocol import Batch, LeaseAnswer, SettleAnswer, SubmitAnswer
+    from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
     from millpond.store.rows.database import Connection
     from millpond.store.rows.tables import SqlTables
 
 T = TypeVar("T")
-P = TypeVar("P")
 
-_MOST_DETOURS = 62
-"""How often in a row the server is not asked for a step of a pool that it keeps refusing."""
+_LONGEST = 60.0
+"""Seconds that a handler's `ctx.commit` may take."""
 
 
-class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
+class PostgresStore(SteppingStore):
     """One schema of a database that many processes of many machines share.
 
     The server's clock is the time of all of them, unless another `clock` is given.
@@ -73,8 +77,18 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
         self._durability = durability
         self._patience = patience
         self._schema = dialect_of(address.schema)
+        self._lock = to_write(address.schema)
+        self._detours, self._refusals = {}, {}
         clock = ServerClock() if clock is None else clock
-        self._told: Callable[[float], None] | None = getattr(clock, "told", None)
+        self._told = getattr(clock, "told", None)
+        self._inbox = Inbox(clock, self._note_moved)
+        self._moved: list[SubmitAnswer] = []
+        """What became of what was moved, as long as nobody has been told."""
+        self._tell: Callable[[Hint], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._joiner = Joiner(address, self._identity)
+        self._known_identity = ""
+        self._spares = Spares(self._open)
         super().__init__(
             str(address),
             self._schema,
@@ -84,10 +98,6 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             inline=inline,
             reading=reading_of(address.schema),
         )
-        self._detours: dict[str, int] = {}
-        """How often the steps of a pool will be left to the verbs at once."""
-        self._refusals: dict[str, int] = {}
-        self._lock = to_write(address.schema)
 
     @classmethod
     async def open(
@@ -117,6 +127,7 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             )
             if self._told is not None:
                 self._told(server_time(connection.driver))
+            self._known_identity = self._identity_by(connection)
         except BaseException:
             connection.close()
             raise
@@ -147,6 +158,8 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
             self._open,
             make_unit,
             told=self._told,
+            # Those that do one thing only leave it to the writer.
+            move=self._inbox.move if make_unit == self._unit else None,
             patience=self._patience.lock,
         )
 
@@ -189,161 +202,148 @@ class PostgresStore(RowsStore[PostgresConnection, LentConnection]):
     def _lend(self, connection: PostgresConnection) -> LentConnection:
         return LentConnection(connection)
 
-    # What the server does by itself
+    # Transactions of others
 
-    async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
-    ) -> LeaseAnswer:
-        """Give a worker the next tasks of a pool, within every limit in force."""
-        if may_step((), ask):
-            step = self._new_step((), ask, now, entropy)
-            answer = await self._stepped(ask.pool, step, step.leased)
-            if answer is not None:
-                return answer
-        return await super().lease(ask, now=now, entropy=entropy)
-
-    async def settle(
+    def submit_within(
         self,
-        settlements: Sequence[Settlement],
+        connection: object,
+        batches: Sequence[Batch],
         *,
-        then: LeaseAsk | None = None,
+        declare: Sequence[PoolSpec] = (),
+    ) -> tuple[SubmitAnswer, Way] | Awaitable[tuple[SubmitAnswer, Way]]:
+        """Submit inside the transaction that is open on a connection of the caller's.
+
+        In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
+        store may not know are declared first, in a transaction of their own. What tells when the
+        caller's transaction is over is returned, too.
+        """
+        self._must_be_open()
+        must_not_be_forked(self._process, self._where)
+        way = way_of(connection, self._address)
+        for spec in declare:
+            self._do_now(partial(self._declare, spec))
+        if way.waits:
+            return self._submitted(way, batches)
+        return self._joiner.submit(way, batches), way
+
+    async def _submitted(self, way: Way, batches: Sequence[Batch]) -> tuple[SubmitAnswer, Way]:
+        return await self._joiner.submitted(way, batches), way
+
+    def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
+        return steps.control(tables, Declare(spec), self._clock())
+
+    def _do_now(self, job: Callable[[SqlTables], T]) -> T:
+        """Have something done and wait for it, on whatever thread."""
+        return self._do_inline(job) if self._writer is None else self._writer.do_now(job)
+
+    def _identity(self) -> str:
+        """Return the name that no other store has."""
+        if not self._known_identity:
+            with self._connected() as connection:
+                self._known_identity = self._identity_by(connection)
+        return self._known_identity
+
+    def _identity_by(self, connection: PostgresConnection) -> str:
+        row = connection.execute(self._schema.sql["store_identity"]).fetchone()
+        return "" if row is None else row[0]
+
+    # What they have committed
+
+    def listen(self, tell: Callable[[Hint], None]) -> None:
+        """Call `tell` on this loop with the hints of other processes, from now on."""
+        self._tell, self._loop = tell, asyncio.get_running_loop()
+        super().listen(tell)
+
+    def _note_moved(self, answer: SubmitAnswer) -> None:
+        self._moved.append(answer)
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        moved, self._moved = self._moved, []
+        if moved:
+            hint = hint_of(moved)
+            if self._loop is not None and self._tell is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._tell, hint)
+            # That there is something to start the others have heard from those who submitted it.
+            answers = [*answers, msgspec.structs.replace(hint, wakes=())]
+        return super()._committed(answers)
+
+    async def changed(self) -> bool:
+        """Return whether anybody wrote since it was last asked, or has submitted something."""
+        version, inbox = await self._on_reader(self._looked)
+        before, self._seen_version = self._seen_version, version
+        return inbox or version != before
+
+    def _looked(self, connection: PostgresConnection) -> tuple[int, bool]:
+        row = connection.execute(self._schema.sql["version"]).fetchone()
+        return (-1, False) if row is None else (row[0], row[1])
+
+    async def _read(self, question: Callable[[SqlTables], object]) -> object:
+        """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
+        answer, first, last = await self._on_reader(partial(self._answered, question))
+        moving = last
+        while first is not None and first <= moving:
+            await self._do(_nothing)
+            before = first
+            answer, first, _ = await self._on_reader(partial(self._answered, question))
+            if first == before:
+                break
+        return answer
+
+    def _answered(
+        self, question: Callable[[SqlTables], T], connection: PostgresConnection
+    ) -> tuple[T, int | None, int]:
+        """Answer a question, and tell what was in the inbox at that moment."""
+
+        def both(tables: SqlTables) -> tuple[T, int | None, int]:
+            # It goes to the server with what is asked next.
+            span = tables.ask("inbox_span")
+            answer = question(tables)
+            first, last = span.fetchone()
+            return answer, first, last or 0
+
+        return self._answer(both, connection)
+
+    # Transactions of handlers
+
+    def hold(self, limit: float) -> PostgresHeld:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = HeldTransactor(
+            self._address,
+            self._schema,
+            self._spares,
+            self._new_unit,
+            settings=settings(self._durability, self._patience),
+            told=self._told,
+            patience=self._patience.lock,
+        )
+        return PostgresHeld(transactor, reading_of(self._address.schema), self._clock, limit)
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[LentConnection], T],
+        *,
         now: float | None = None,
         entropy: int | None = None,
-    ) -> SettleAnswer:
-        """End attempts, each only with its current fence, and lease the next if asked."""
-        if settlements and may_step(settlements, then):
-            step = self._new_step(settlements, then, now, entropy)
-            pool = "" if then is None else then.pool
-            answer = await self._stepped(pool, step, step.settled)
-            if answer is not None:
-                return answer
-        return await super().settle(settlements, then=then, now=now, entropy=entropy)
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
 
-    def _new_step(
-        self,
-        settlements: Sequence[Settlement],
-        then: LeaseAsk | None,
-        now: float | None,
-        entropy: int | None,
-    ) -> Step:
-        chance = self._dice.getrandbits(64) if entropy is None else entropy
-        return Step(settlements, then, self._step_moment(now), chance)
+        Over a connection of its own: what it waits for keeps nobody else waiting.
+        """
+        del now, entropy
+        work = partial(settled_with, self.hold(_LONGEST), settlement, write)
+        answer, value = work() if self._inline is not None else await aside(work)
+        if answer.settled[0] is Settled.APPLIED:
+            await self.announce(answer)
+        return answer, value
 
-    async def submit(
-        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
-    ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
-        pool = pool_to_take(batches)
-        if pool is not None:
-            told = _Submit(pool, batches, self._step_moment(now))
-            answer = await self._apart(f"to {pool}", self._take_submits, told)
-            if answer is not None:
-                return answer
-        return await super().submit(batches, now=now, entropy=entropy)
-
-    def _step_moment(self, now: float | None) -> float | None:
-        """Return the moment of a step; None = the server's clock tells."""
-        return self._clock() if now is None and self._told is None else now
-
-    async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
-        """Let the server take a step; None if it is one for the verbs."""
-        given: T | None = await self._apart(pool, self._take_steps, (pool, step, answer))
-        if step.unreadable:
-            ends = [
-                Settlement(fence=fence, event=Event.CORRUPT, spend=False)
-                for fence in step.unreadable
-            ]
-            await super().settle(ends, now=step.now)
-        return given
-
-    async def _apart(
-        self, which: str, work: Callable[[list[P]], list[T | None]], told: P
-    ) -> T | None:
-        """Have the server do something by itself, unless it has kept refusing it of late."""
-        self._must_be_open()
-        if self._detours.get(which, 0) > 0:
-            self._detours[which] -= 1
-            return None
-        if self._writer is None:
-            return work([told])[0]
-        return await self._writer.do_alone(work, told)
-
-    def renewer(self) -> PostgresRenewer:
-        """Return what renews from a thread of its own."""
-        transactor = self._transactor(self._new_unit)
-        assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        return PostgresRenewer(transactor, self._clock, self._schema.sql["renew"], self._renewal)
-
-    def _renewal(self, worker: str, lease: float) -> list[Sent]:
-        """Return the arguments of a renewal."""
-        return [sent(self._lock), sent(self._step_moment(None)), sent(worker), sent(lease)]
-
-    # What happens in the writer's thread
-
-    def _take_steps(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> list[Any]:
-        return [self._take_step(*one) for one in told]
-
-    def _take_step(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
-        """Let the server take a step."""
-        row = self._call("step", pool, step.arguments)
-        return None if row is None else answer(told_by(row))
-
-    def _take_submits(self, told: list[_Submit]) -> list[SubmitAnswer | None]:
-        """Let the server take in the tasks of several submits."""
-        answers: list[SubmitAnswer | None] = []
-        for (pool, now), some in groupby(told, key=lambda one: (one.pool, one.now)):
-            submits = [one.batches for one in some]
-            taking = Taking(pool, submits, now)
-            row = self._call("take", f"to {pool}", taking.arguments)
-            answers += [None] * len(submits) if row is None else taking.answers(Taken(*row))
-        return answers
-
-    def _call(
-        self, name: str, which: str, arguments: Callable[[int], list[Sent]]
-    ) -> tuple[Any, ...] | None:
-        """Call a function of the server; None if it refuses."""
-        transactor = self._writing
-        assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        row = transactor.call(self._schema.sql[name], partial(arguments, self._lock))
-        if row is None or row[0] is not None:
-            refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
-            self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
-            return None
-        self._refusals.pop(which, None)
-        if self._told is not None:
-            self._told(row[1])
-        return row
+    async def close(self) -> None:
+        """Let go of the database; safe twice."""
+        await super().close()
+        self._spares.close()
 
 
-class PostgresRenewer(Renewer):
-    """Renews with one statement, unless claims ahead are to be looked at as well."""
-
-    def __init__(
-        self,
-        transactor: PostgresTransactor[SqlTables],
-        clock: Callable[[], float],
-        statement: str,
-        arguments: Callable[[str, float], list[Sent]],
-    ) -> None:
-        super().__init__(transactor, clock)
-        self._calling = transactor
-        self._statement = statement
-        self._arguments = arguments
-
-    def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
-        row = self._calling.call(self._statement, partial(self._arguments, worker, lease))
-        if row is None or row[0] is not None:
-            return super().renew(worker, lease)
-        _, _, alive, cancelled, interrupted = row
-        return RenewAnswer(
-            alive=alive, cancelled=tuple(cancelled or ()), interrupted=tuple(interrupted or ())
-        )
-
-
-class _Submit(NamedTuple):
-    """A submit that the server may do by itself."""
-
-    pool: str
-    batches: Sequence[Batch]
-    now: float | None
+def _nothing(tables: SqlTables) -> None:
+    """Write nothing: whoever writes moves what is in the inbox first."""

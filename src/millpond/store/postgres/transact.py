@@ -59,12 +59,15 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         make_unit: Callable[[PostgresConnection], Unit],
         *,
         told: Callable[[float], None] | None = None,
+        move: Callable[[PostgresTransactor[Unit], Unit], None] | None = None,
         patience: float,
     ) -> None:
         super().__init__(str(address), NoLine(), make_unit, patience=patience)
         self.address = address
         self._open_connection = open_connection
         self._told = told
+        self._move = move
+        """Moves what is in the inbox, in a transaction of its own."""
         self._lock = f"SELECT pg_advisory_xact_lock({to_write(dialect.schema)})"
         self._look = dialect.sql["begun"]
 
@@ -74,6 +77,19 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         if self._connection is None or self._connection.closed:
             return None
         return self._connection.driver
+
+    def begin(self) -> Unit:
+        """Begin a transaction; what others have submitted and committed is in the queue by then."""
+        unit = self.begin_plainly()
+        begun = self.connection.begun
+        if self._move is None or begun is None or not begun.inbox:
+            return unit
+        self._move(self, unit)
+        return self.begin_plainly()
+
+    def begin_plainly(self) -> Unit:
+        """Begin a transaction."""
+        return super().begin()
 
     def _opened(self) -> PostgresConnection:
         return self._open_connection()

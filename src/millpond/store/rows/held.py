@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from millpond.core.errors import TransactionTooLong
 from millpond.core.settle import Settled
@@ -32,6 +32,9 @@ SAVEPOINT = "millpond_handler"
 
 class HeldTransaction(Generic[L]):
     """Begun in one thread, used in another, ended in a third if need be: one at a time."""
+
+    in_the_way: ClassVar[str] = "everybody else who writes waits for it"
+    """Why it may not last, for people."""
 
     def __init__(
         self,
@@ -68,16 +71,21 @@ class HeldTransaction(Generic[L]):
                 self._close()
                 return
             try:
-                self._unit = self._transactor.begin()
-                self._unit.connection.execute(f"SAVEPOINT {SAVEPOINT}")
+                connection = self._opened()
             except BaseException as error:
                 self._undo(error)
                 raise
-            self._lent = self._lend(self._unit.connection)
+            self._lent = self._lend(connection)
             self._begun_at = time.monotonic()
             self._timer = threading.Timer(self._limit, self._expire)
             self._timer.daemon = True
             self._timer.start()
+
+    def _opened(self) -> Any:  # noqa: ANN401 - of the store's driver
+        """Begin, and return the connection that is lent."""
+        self._unit = self._transactor.begin()
+        self._unit.connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        return self._unit.connection
 
     def give_up(self) -> None:
         """Do not begin if it has not; whoever is told so late that it has must roll back."""
@@ -90,11 +98,10 @@ class HeldTransaction(Generic[L]):
             if self._too_long:
                 self._close()
                 raise self._took_too_long()
-            assert self._unit is not None  # noqa: S101 - it was begun
             self.connection.end()
             try:
-                answer = self._settled(self._unit, settlement)
-                self._transactor.commit(self._unit)
+                self.connection.close_cursors()
+                answer = self._settled(settlement)
             except BaseException as error:
                 self._undo(error)
                 if isinstance(error, self._transactor.errors):
@@ -103,13 +110,16 @@ class HeldTransaction(Generic[L]):
             self._close()
             return answer
 
-    def _settled(self, unit: SqlTables, settlement: Settlement) -> SettleAnswer:
-        self.connection.close_cursors()
+    def _settled(self, settlement: Settlement) -> SettleAnswer:
+        """End the attempt and commit."""
+        unit = self._unit
+        assert unit is not None  # noqa: S101 - it was begun
         if not holds(unit, settlement.fence):
             unit.connection.execute(f"ROLLBACK TO {SAVEPOINT}")
         answer = steps.settle(unit, (settlement,), self._clock())
         if answer.settled[0] is Settled.APPLIED:
             unit.connection.execute(f"RELEASE {SAVEPOINT}")
+        self._transactor.commit(unit)
         return answer
 
     def rollback(self) -> None:
@@ -134,7 +144,8 @@ class HeldTransaction(Generic[L]):
             return
         lock = self.connection.lock
         if not lock.acquire(blocking=False):
-            # A statement is at work: it is told to stop.
+            # A statement is at work: it is told to stop, and none comes after it.
+            self.connection.end(self._took_too_long)
             self._transactor.interrupt()
             lock.acquire()
         try:
@@ -153,9 +164,9 @@ class HeldTransaction(Generic[L]):
         held = time.monotonic() - self._begun_at
         return TransactionTooLong(
             f"a handler held its transaction on {self._transactor.where} for longer than "
-            f"{self._limit:g} s and it was rolled back, since everybody else who writes waits for "
-            "it: do what takes long before it, wait in it for nothing that writes to the same "
-            "database, or give ctx.transaction(hold=...) more",
+            f"{self._limit:g} s and it was rolled back, since {self.in_the_way}: do what takes "
+            "long before it, wait in it for nothing that writes to the same database, or give "
+            "ctx.transaction(hold=...) more",
             path=self._transactor.where,
             held=held,
             limit=self._limit,

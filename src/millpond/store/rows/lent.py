@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from weakref import WeakSet
 
 from millpond.core.errors import TransactionControl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _ENDS_OR_BEGINS = re.compile(
     r"""(?: \s | ; | --[^\n]*(?:\n|$) | /\* .*? \*/ )*  # what may stand before a statement
@@ -25,6 +25,22 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Let go of its rows."""
+        ...
+
+
+class LentConnection(Protocol):
+    """What a handler may do with it, whatever its driver."""
+
+    def execute(self, statement: str, parameters: Any = ..., /) -> Any:  # noqa: ANN401 - a cursor
+        """Execute a statement; return its cursor, as the driver has them."""
+        ...
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:  # noqa: ANN401 - a cursor
+        """Execute a statement for each row."""
+        ...
+
+    def cursor(self) -> Any:  # noqa: ANN401 - of the driver
+        """Return a new cursor."""
         ...
 
 
@@ -61,6 +77,10 @@ class Lent:
     def end(self, why: Callable[[], Exception] | None = None) -> None:
         """Execute nothing any more; `why` makes the error for those who try."""
         self._over = why or _too_late
+
+    def over(self) -> Exception | None:
+        """Return the error for those who still try, if nothing is executed any more."""
+        return None if self._over is None else self._over()
 
     def close_cursors(self) -> None:
         """Let go of rows that were not fetched: they would keep the connection in the past."""

@@ -214,7 +214,7 @@ class RowsStore(ABC, Generic[C, L]):
         self._must_be_open()
         if self._inline is not None:
             return self._mended()
-        return await _aside(self._mended)
+        return await aside(self._mended)
 
     def _mended(self) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
@@ -500,7 +500,7 @@ class _WrittenWith(Generic[T]):
         connection.execute(f"RELEASE {SAVEPOINT}")
 
 
-async def _aside(work: Callable[[], T]) -> T:
+async def aside(work: Callable[[], T]) -> T:
     """Do something in a thread that nobody waits for when the loop or the process ends."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -33,6 +33,7 @@ from millpond.store.verbs.recover import more, next_recovery
 from millpond.store.verbs.recover import recover as _recover
 from millpond.store.verbs.submit import admission
 from millpond.store.verbs.submit import submit as _submit
+from millpond.store.verbs.submit import take_committed as _take_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from millpond.core.control import Order
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask
     from millpond.store.protocol import Batch
     from millpond.store.verbs.settle import Ended
     from millpond.store.verbs.tables import Tables
@@ -63,6 +65,23 @@ def submit(
     tables.end(now)
     return SubmitAnswer(
         batches=tuple([a if a.run is None else _with_run(tables, a) for a in answers]),
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+    )
+
+
+def take_committed(
+    tables: Tables, tasks: Sequence[NewTask], now: float, entropy: int | None = None
+) -> SubmitAnswer:
+    """Take in what others have submitted inside their own transactions; all of it is accepted."""
+    now = _begin(tables, now, entropy)
+    for new in tasks:
+        _take_committed(tables, new, now)
+    tables.end(now)
+    return SubmitAnswer(
+        batches=(),
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
         ended=tables.endings.ended(),

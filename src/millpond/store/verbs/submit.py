@@ -378,12 +378,48 @@ def follow_up(tables: Tables, new: NewTask, now: float) -> Taken:
         conflict = Reason.CONFLICT if conflicts(known, new) else None
         return Taken(known.task, known.task != new.id, known=known.status, reason=conflict)
     task = store(tables, new, now, outside=False)
-    hopeless = _never_starts(tables, new)
+    _end_if_hopeless(tables, task, now)
+    return Taken(new.id)
+
+
+def take_committed(tables: Tables, new: NewTask, now: float) -> None:
+    """Store what somebody else's transaction has submitted and committed.
+
+    It was accepted then, as far as could be seen: so a pool that is full or closed by now takes it.
+    What could not be seen ends it, and whoever has its handle is told.
+    """
+    if new.id in tables.tasks:
+        return
+    pool = tables.pools[new.pool]
+    known = None if new.idempotency_key is None else holder_of_key(pool, new)
+    if known is not None:
+        _reject(tables, new, Reason.DUPLICATE, now, cause=known.task)
+        return
+    verdict = admit(pool.spec, depth(pool, new.key))
+    if isinstance(verdict, Drop):
+        _reject(tables, new, verdict.reason, now)
+        return
+    if isinstance(verdict, Evict):
+        _evict(tables, pool, new, verdict, now)
+    task = store(tables, new, now, outside=True)
+    _end_if_hopeless(tables, task, now)
+
+
+def _reject(
+    tables: Tables, new: NewTask, reason: Reason, now: float, *, cause: int | None = None
+) -> None:
+    """Store a task that was accepted, and end it without its turn; it holds no key."""
+    task = tables.insert(new, now, outside=True)
+    task.reason = reason
+    tables.move(task, Event.EVICT, now, cause=cause)
+
+
+def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
+    """Cancel a task that could never start: there is nobody left to refuse it to."""
+    hopeless = _never_starts(tables, task.new)
     if hopeless is not None and task.status is Status.QUEUED:
-        # There is nobody left to refuse it to, so its handle is told.
         task.reason = hopeless
         tables.move(task, Event.CANCEL, now)
-    return Taken(new.id)
 
 
 def _never_starts(tables: Tables, new: NewTask) -> Reason | None:

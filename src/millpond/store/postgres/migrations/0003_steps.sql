@@ -101,6 +101,7 @@ BEGIN
     kind := spec -> 'order' ->> 'kind';
     refused := CASE
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
+        WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
         WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
         THEN 'special'
         WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
@@ -437,6 +438,7 @@ BEGIN
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
+            WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
             WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'

@@ -1,9 +1,10 @@
 -- What PostgreSQL says in its own words: because it must, or because only it is asked.
 
--- When a transaction has got its turn: what time it is, who wrote since, and what belongs to no pool.
+-- When a transaction has got its turn: what time it is, who wrote since, whether the inbox holds
+-- something, and what belongs to no pool.
 -- name: begun
 SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
-       EXISTS (SELECT 1 FROM millpond_lease), m.latest, m.joined,
+       EXISTS (SELECT 1 FROM millpond_lease), EXISTS (SELECT 1 FROM millpond_inbox), m.latest, m.joined,
        m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
   FROM (SELECT 1) AS one LEFT JOIN millpond_meta AS m ON true;
 
@@ -40,7 +41,7 @@ SELECT coalesce(m.times, (
   FROM millpond_measured AS m WHERE m.pool = ? ORDER BY m.upto DESC;
 
 -- name: version
-SELECT version FROM millpond_meta;
+SELECT version, EXISTS (SELECT FROM millpond_inbox) FROM millpond_meta;
 
 -- Whoever changes anything writes this row, too: the others see by it that they know too little.
 -- name: save_meta

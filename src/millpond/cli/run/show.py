@@ -1,0 +1,251 @@
+"""Showing: what a run keeps of its items, and which runs there are."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from millpond.cli.plain import plain
+from millpond.cli.run.course import POOL, stored
+from millpond.cli.run.exits import RunExit
+from millpond.cli.run.items import unpacked
+from millpond.cli.run.output import Ran, files_of, signal_name
+from millpond.cli.run.place import About, NothingThere, Place, described
+from millpond.cli.run.printer import write
+from millpond.core.errors import MillpondError
+from millpond.core.lifecycle import Status
+from millpond.pool.millpond import Millpond
+from millpond.runtime.error import read
+
+if TYPE_CHECKING:
+    from millpond.core.task import Task
+
+State = Literal["completed", "failed", "cancelled", "queued", "running", "rejected"]
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """One item, as `--json` prints it."""
+
+    number: int
+    item: str
+    status: str
+    exit_code: int | None
+    """None while it has not ended, or where no exit code tells of it."""
+    verdict: str
+    """How it ended, such as `exit 3`, `signal KILL` or `timeout`."""
+    message: str
+    """The last that a failed command said."""
+    attempts: int
+    seconds: float | None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class ShownRun(msgspec.Struct, kw_only=True):
+    """One run, as `--json` prints it."""
+
+    store: str
+    command: tuple[str, ...]
+    folder: str
+    started_at: float
+    running: bool
+    completed: int
+    failed: int
+    left: int
+
+
+async def show_item(place: Place, which: str, *, as_json: bool) -> RunExit:
+    """Print what is kept of one item, or of all."""
+    count = 0
+    async with opened(place) as mp:
+        async for task in stored(mp):
+            if which not in ("all", str(task.sequence), item_of(task)):
+                continue
+            count += 1
+            if as_json:
+                _print_json(shown(task, place.outputs, whole=True))
+            else:
+                _print_output(task, place.outputs, alone=which != "all")
+    if not count and which != "all":
+        raise NothingThere(f"no item {which!r} in {place.file}; {WHICH}")
+    return RunExit.DONE
+
+
+WHICH = "an item is named by its number or its text, and `all` are all"
+
+
+async def show_failed(place: Place, *, as_json: bool) -> RunExit:
+    """Print which items failed, and how; that there are none is said on the standard error."""
+    count = 0
+    async with opened(place) as mp:
+        async for task in stored(mp, Status.FAILED):
+            count += 1
+            if as_json:
+                _print_json(shown(task, place.outputs, whole=False))
+            else:
+                _print(failed_line(task))
+    if not count:
+        sys.stderr.write(f"millpond run: nothing failed in {plain(str(place.file))}\n")
+    return RunExit.DONE
+
+
+async def list_runs(places: list[Place], *, as_json: bool) -> RunExit:
+    """Print the runs that are kept, oldest first."""
+    for place, about in described(places):
+        try:
+            run = await _run_of(place, about)
+        except MillpondError as error:
+            sys.stderr.write(f"millpond run: {plain(str(error))}\n")
+            continue
+        if as_json:
+            _print_json(run)
+            continue
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.started_at))
+        state = "running" if run.running else f"{run.left:,} left" if run.left else "done"
+        counts = f"{run.completed:,} done, {run.failed:,} failed"
+        _print(f"{started}  {counts}, {state}  {shlex.join(about.command)}  ({place.file})")
+    return RunExit.DONE
+
+
+async def _run_of(place: Place, about: About) -> ShownRun:
+    async with opened(place) as mp:
+        view = await mp.runtime.view.pool(POOL, measured=False)
+        failed = sum([1 async for _ in stored(mp, Status.FAILED)])
+    return ShownRun(
+        store=str(place.file),
+        command=about.command,
+        folder=about.folder,
+        started_at=about.started_at,
+        running=place.is_taken,
+        completed=0 if view is None else view.totals.get(Status.COMPLETED, 0),
+        failed=failed,
+        left=0 if view is None else view.queued + view.running,
+    )
+
+
+def opened(place: Place) -> Millpond:
+    """Return the store of a run, in which nothing is declared: looking must not change it."""
+    if not place.file.exists():
+        raise NothingThere(f"no run is kept at {place.file}")
+    return Millpond(place.url, work=False, durability="normal")
+
+
+def item_of(task: Task) -> str:
+    """Return the item of a task."""
+    return unpacked(str(msgspec.json.decode(task.new.call.payload)["item"]))
+
+
+def shown(task: Task, folder: Path, *, whole: bool) -> Shown:
+    """Return an item as data."""
+    verdict, message = verdict_of(task)
+    out, err = output_of(task, folder) if whole else (None, None)
+    return Shown(
+        number=task.sequence,
+        item=_text(os.fsencode(item_of(task))),
+        status=str(task.status),
+        exit_code=code_of(verdict),
+        verdict=verdict,
+        message=message,
+        attempts=task.attempt,
+        seconds=_seconds(task),
+        stdout=None if out is None else _text(_bytes(out)),
+        stderr=None if err is None else _text(_bytes(err)),
+    )
+
+
+def failed_line(task: Task) -> str:
+    """Return a failed item as a line: its number, how it ended, the item, the last it said."""
+    verdict, message = verdict_of(task)
+    told = f": {message}" if message else ""
+    return f"#{task.sequence} {verdict}  {item_of(task)}{told}"
+
+
+def verdict_of(task: Task) -> tuple[str, str]:
+    """Return how the command of a task ended, and the last it said if it failed."""
+    if task.status is Status.COMPLETED:
+        return "exit 0", ""
+    error = read(task.error)
+    if error is None:
+        return task.reason or str(task.status), ""
+    return error.type, error.message
+
+
+def code_of(verdict: str) -> int | None:
+    """Return the exit code that a verdict tells of; of a signal, as shells count it."""
+    found = re.fullmatch(r"exit (\d+)", verdict)
+    if found is not None:
+        return int(found[1])
+    if verdict.startswith("signal "):
+        for number in range(1, 65):
+            if verdict == f"signal {signal_name(number)}":
+                return 128 + number
+    return None
+
+
+def output_of(task: Task, folder: Path) -> tuple[bytes | Path, bytes | Path]:
+    """Return what the command of a task wrote."""
+    if task.result:
+        ran = msgspec.json.decode(task.result, type=Ran)
+        if not ran.in_files:
+            return ran.out, ran.err
+    out, err = files_of(folder, task.new.id)
+    return out if out.exists() else b"", err if err.exists() else b""
+
+
+def _seconds(task: Task) -> float | None:
+    if task.result:
+        return msgspec.json.decode(task.result, type=Ran).seconds
+    if task.finished_at is None or task.started_at is None:
+        return None
+    return round(task.finished_at - task.started_at, 6)
+
+
+def _print_output(task: Task, folder: Path, *, alone: bool) -> None:
+    """Print what a command wrote, each stream to its own; of one alone, how it ended as well."""
+    out, err = output_of(task, folder)
+    if alone:
+        verdict, _ = verdict_of(task)
+        seconds = _seconds(task)
+        took = "" if seconds is None else f" after {seconds:.3g} s"
+        tries = f", attempt {task.attempt}" if task.attempt > 1 else ""
+        sys.stderr.write(f"#{task.sequence} {plain(item_of(task))}: {verdict}{took}{tries}\n")
+        sys.stderr.flush()
+    write(1, out)
+    write(2, err)
+
+
+def _bytes(output: bytes | Path) -> bytes:
+    return output if isinstance(output, bytes) else output.read_bytes()
+
+
+def _text(data: bytes) -> str:
+    """Return bytes as text that is valid wherever it goes."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _print_json(value: msgspec.Struct) -> None:
+    write(1, msgspec.json.encode(value) + b"\n")
+
+
+def _print(line: str) -> None:
+    write(1, plain(line).encode("utf-8", "backslashreplace") + b"\n")
+
+
+async def unfinished(place: Place) -> tuple[list[tuple[int, str]], Counter[str]]:
+    """Return the items of a run that have not ended, with their numbers, and all that it has."""
+    left: list[tuple[int, str]] = []
+    known: Counter[str] = Counter()
+    async with opened(place) as mp:
+        async for task in stored(mp):
+            known[item_of(task)] += 1
+            if not task.status.terminal:
+                left.append((task.sequence, item_of(task)))
+    return left, known

@@ -1,0 +1,202 @@
+"""The inbox: what others submit inside their own transactions, on its way into the queue.
+
+They only add rows to a table, and hold none of our locks for as long as they like. Whoever writes
+to the store next moves what they have committed, in a transaction of its own before his: so nothing
+that is wrong with it can be in his way.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from millpond.core.errors import MillpondError, OutcomeUnknown
+from millpond.core.spec import OrderKind
+from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
+from millpond.store.postgres.errors import is_gone, is_of_the_moment
+from millpond.store.rows.rows import new_of
+from millpond.store.verbs import steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from millpond.core.spec import PoolSpec
+    from millpond.store.postgres.transact import PostgresTransactor
+    from millpond.store.protocol import SubmitAnswer
+    from millpond.store.rows.tables import SqlTables
+
+log = logging.getLogger("millpond.postgres")
+
+MOST = 1000
+"""How many tasks one transaction moves at most."""
+
+
+class Words(msgspec.Struct):
+    """A task as the SQL function `submit` was told of it."""
+
+    function: str
+    arguments: msgspec.Raw
+    key: str | None
+    idempotency_key: str | None
+    delay: float
+    priority: int
+    run_at: float | None
+    expires_in: float | None
+    timeout: float | None
+    attempts: int
+    weight: int
+    labels: dict[str, str]
+    dedupe: Dedupe
+    submitted_by: str
+
+
+_read_words = msgspec.json.Decoder(Words).decode
+
+
+class Arrival(NamedTuple):
+    """A row of the inbox."""
+
+    n: int
+    id: int
+    pool: str
+    age: float
+    """Seconds since it was submitted."""
+    spoken: int
+    body: bytes
+
+    def task(self, spec: PoolSpec) -> NewTask:
+        """Return the task; one that cannot be read has no function, and so fails in its turn."""
+        try:
+            new = self._as_said(spec) if self.spoken else new_of(self.body, self.id, self.pool)
+            return _aged(new, max(self.age, 0.0))
+        except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
+            log.error("task %d for pool %r cannot be read: %s", self.id, self.pool, error)  # noqa: TRY400
+            return self.unreadable()
+
+    def unreadable(self) -> NewTask:
+        """Return the task without anything that was said of it."""
+        return NewTask(id=self.id, pool=self.pool, call=Call(UNREADABLE), attempts=1)
+
+    def _as_said(self, spec: PoolSpec) -> NewTask:
+        said = _read_words(self.body)
+        arguments = bytes(said.arguments)
+        return NewTask(
+            id=self.id,
+            pool=self.pool,
+            call=Call(said.function, arguments),
+            key=said.key,
+            share=_share(spec, said, arguments),
+            labels=said.labels,
+            priority=said.priority,
+            weight=said.weight,
+            delay=said.delay,
+            run_at=said.run_at,
+            expires_in=said.expires_in,
+            timeout=said.timeout,
+            attempts=said.attempts,
+            idempotency_key=said.idempotency_key,
+            dedupe=said.dedupe,
+            fingerprint=UNTOLD if said.idempotency_key is not None else 0,
+            submitted_by=said.submitted_by,
+        )
+
+
+def _share(spec: PoolSpec, said: Words, arguments: bytes) -> str | None:
+    """Return the partition in a fair pool: labels, else the argument, else the key."""
+    if spec.order.kind is not OrderKind.FAIR:
+        return None
+    name = spec.order.key
+    if name in said.labels:
+        return said.labels[name]
+    argument = msgspec.json.decode(arguments, type=dict[str, Any]).get(name)
+    return said.key if argument is None else str(argument)
+
+
+def _aged(new: NewTask, age: float) -> NewTask:
+    """Return a task whose delay began some seconds ago, and its time to expire as well."""
+    if new.delay and new.run_at is None:
+        new = msgspec.structs.replace(new, delay=max(new.delay - age, 0.0))
+    if new.expires_in is not None:
+        new = msgspec.structs.replace(new, expires_in=max(new.expires_in - age, 1e-6))
+    return new
+
+
+class Inbox:
+    """Moves what is committed there; in the thread that writes."""
+
+    def __init__(self, clock: Callable[[], float], told: Callable[[SubmitAnswer], None]) -> None:
+        self._clock = clock
+        self._told = told
+        """Hears what became of what was moved, once it is stored."""
+
+    def move(self, transactor: PostgresTransactor[SqlTables], unit: SqlTables) -> None:
+        """Move the first that wait, and end the transaction; an error is told, and not raised."""
+        arrivals: list[Arrival] = []
+        try:
+            arrivals = [Arrival(*row) for row in unit.ask("inbox_first", (MOST,)).fetchall()]
+            self._take(transactor, unit, arrivals)
+        except Exception as error:  # noqa: BLE001 - whoever writes goes on
+            transactor.undo(error)
+            if self._is_of_the_moment(error):
+                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+            else:
+                self._one_by_one(transactor, arrivals)
+
+    def _one_by_one(
+        self, transactor: PostgresTransactor[SqlTables], arrivals: Iterable[Arrival]
+    ) -> None:
+        """Move each alone: what cannot be taken as it is must not be in the way of the others."""
+        for arrival in arrivals:
+            try:
+                self._alone(transactor, arrival)
+            except Exception as error:  # noqa: BLE001 - the next begin will say what is wrong
+                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+                return
+
+    def _alone(self, transactor: PostgresTransactor[SqlTables], arrival: Arrival) -> None:
+        for readable in (True, False):
+            unit = transactor.begin_plainly()
+            try:
+                self._take(transactor, unit, [arrival], readable=readable)
+            except Exception as error:
+                transactor.undo(error)
+                if self._is_of_the_moment(error):
+                    raise
+                log.error("task %d for pool %r: %s", arrival.id, arrival.pool, error)  # noqa: TRY400
+            else:
+                return
+        unit = transactor.begin_plainly()
+        log.error("task %d for pool %r can in no way be stored", arrival.id, arrival.pool)
+        unit.ask("inbox_drop", (unit.listed([arrival.n]),))
+        transactor.commit(unit)
+
+    def _take(
+        self,
+        transactor: PostgresTransactor[SqlTables],
+        unit: SqlTables,
+        arrivals: list[Arrival],
+        *,
+        readable: bool = True,
+    ) -> None:
+        tasks = []
+        for arrival in arrivals:
+            pool = unit.pools.get(arrival.pool)
+            if pool is None or pool.internal:
+                log.error("task %d is for pool %r, which is gone", arrival.id, arrival.pool)
+                continue
+            tasks.append(arrival.task(pool.spec) if readable else arrival.unreadable())
+        unit.expect(tasks)
+        answer = steps.take_committed(unit, tasks, self._clock())
+        if arrivals:
+            unit.ask("inbox_drop", (unit.listed([arrival.n for arrival in arrivals]),))
+        transactor.commit(unit)
+        self._told(answer)
+
+    def _is_of_the_moment(self, error: Exception) -> bool:
+        """Return whether the same may well be stored the next time."""
+        if isinstance(error, OutcomeUnknown):
+            return True
+        cause = error.__cause__ if isinstance(error, MillpondError) else error
+        return is_gone(cause) or is_of_the_moment(cause)

@@ -1,0 +1,305 @@
+-- schema-2
+--
+-- The inbox: tasks submitted inside transactions of others. Such a transaction may stay open for as
+-- long as it likes, so it takes no lock of the store's: it only adds rows here. Whoever writes to the
+-- store next moves what was committed into the queue, in the order of `n`, and deletes it by its key,
+-- so a row that is committed late is never passed over.
+--
+-- Checked is what is committed, and what the transaction itself has submitted. What only shows when a
+-- task is moved (two transactions with one idempotency key) ends there as rejected.
+
+CREATE TABLE millpond_inbox (
+    n               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id              bigint NOT NULL UNIQUE,
+    pool            text COLLATE "C" NOT NULL,
+    at              double precision NOT NULL
+        DEFAULT extract(epoch FROM clock_timestamp())::double precision,
+    key             text COLLATE "C",
+    idempotency_key text COLLATE "C",
+    function        text COLLATE "C" NOT NULL,
+    fingerprint     bigint NOT NULL,        -- 2^63 - 1: told in SQL, not to be compared
+    spoken          smallint NOT NULL CHECK (spoken IN (0, 1)),  -- its body is the words of `submit`
+    body            bytea NOT NULL
+);
+
+CREATE INDEX millpond_inbox_key ON millpond_inbox (pool, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+CREATE INDEX millpond_inbox_pool ON millpond_inbox (pool, key);
+
+ALTER TABLE millpond_inbox SET (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+
+-- A name that no other store has: a connection to another database is known by it.
+DO $make$
+BEGIN
+    EXECUTE format(
+        'CREATE FUNCTION millpond_identity() RETURNS text LANGUAGE sql IMMUTABLE AS %L',
+        format('SELECT %L::text', gen_random_uuid())
+    );
+END
+$make$;
+
+-- A store that was copied into another database is another one.
+CREATE FUNCTION millpond_where() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
+    SELECT millpond_identity() || ':' || oid FROM pg_database WHERE datname = current_database()
+$body$;
+
+-- Whom a message is for: see wake.py, where names that are too long are made short the same way.
+CREATE FUNCTION millpond_channel() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
+    SELECT CASE
+        WHEN octet_length('millpond:' || current_schema()) <= 63
+            THEN 'millpond:' || current_schema()
+        ELSE 'millpond:' || left(encode(sha256(convert_to(current_schema(), 'UTF8')), 'hex'), 32)
+    END
+$body$;
+
+-- Put a batch of tasks of one pool into the inbox, whole or not at all.
+--
+-- Given: {"pool", "tasks": [{"id", "key", "idempotency_key", "dedupe", "function", "fingerprint",
+-- "spoken", "body"}]}, bodies in base64. Answered: {"tasks": [[id, is a duplicate, status], ...],
+-- "depth"}, or {"refused": reason, ...}, and then nothing was done.
+CREATE FUNCTION millpond_put(given jsonb) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+DECLARE
+    called  text := given ->> 'pool';
+    asked   text;                           -- an idempotency key
+    one     jsonb;
+    policy  jsonb;
+    here    record;                         -- the pool
+    standing record;                        -- what a key stands for
+    answers jsonb := '[]';
+    named   jsonb := '{}';                  -- what the keys of this very batch stand for
+    places  bigint[] := '{}';               -- those of the tasks that are new
+    place   bigint := 0;
+    count_of record;
+    bound   bigint;
+    depth   bigint;
+    counted bigint;
+BEGIN
+    -- Of one moment: what is moved meanwhile must not be counted twice, nor not at all.
+    SELECT o.id, o.closed, o.paused, o.not_before, o.running + o.claimed + o.ready AS busy, o.fresh,
+           o.spec::jsonb AS spec,
+           CASE WHEN o.spec::jsonb ->> 'backpressure' IS NOT NULL
+                THEN (SELECT count(*) FROM millpond_inbox AS i WHERE i.pool = o.name) END AS coming
+      INTO here
+      FROM millpond_pool AS o WHERE o.name = called;
+    IF here.id IS NULL THEN
+        RETURN jsonb_build_object('refused', 'unknown_pool');
+    END IF;
+
+    FOR one IN SELECT t FROM jsonb_array_elements(given -> 'tasks') AS t LOOP
+        place := place + 1;
+        asked := one ->> 'idempotency_key';
+        IF asked IS NULL THEN
+            places := places || place;
+            answers := answers || jsonb_build_array(jsonb_build_array(one -> 'id', false, 'queued'));
+            CONTINUE;
+        END IF;
+        SELECT k.task, k.status, k.function, k.fingerprint INTO standing
+          FROM millpond_key AS k WHERE k.pool = here.id AND k.key = asked AND k.run = 0
+           AND CASE one ->> 'dedupe'
+                    WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
+                    WHEN 'inflight' THEN k.status IN ('queued', 'running')
+                    ELSE true
+               END;
+        IF NOT FOUND THEN
+            SELECT i.id AS task, 'queued' AS status, i.function, i.fingerprint INTO standing
+              FROM millpond_inbox AS i WHERE i.pool = called AND i.idempotency_key = asked
+             ORDER BY i.n LIMIT 1;
+        END IF;
+        IF NOT FOUND AND named ? asked THEN
+            SELECT t.task, 'queued' AS status, t.function, t.fingerprint INTO standing
+              FROM jsonb_to_record(named -> asked)
+                AS t (task bigint, function text, fingerprint bigint);
+        END IF;
+        IF NOT FOUND THEN
+            named := named || jsonb_build_object(asked, jsonb_build_object(
+                'task', one -> 'id', 'function', one -> 'function',
+                'fingerprint', one -> 'fingerprint'));
+            places := places || place;
+            answers := answers || jsonb_build_array(jsonb_build_array(one -> 'id', false, 'queued'));
+        ELSIF standing.function <> one ->> 'function'
+              OR (standing.fingerprint <> (one ->> 'fingerprint')::bigint
+                  AND 9223372036854775807 NOT IN (standing.fingerprint,
+                                                  (one ->> 'fingerprint')::bigint)) THEN
+            RETURN jsonb_build_object(
+                'refused', 'idempotency_conflict', 'task', standing.task, 'key', asked);
+        ELSE
+            answers := answers || jsonb_build_array(
+                jsonb_build_array(standing.task, true, standing.status));
+        END IF;
+    END LOOP;
+
+    IF cardinality(places) = 0 THEN
+        RETURN jsonb_build_object('tasks', answers);
+    END IF;
+    IF here.closed = 1 THEN
+        RETURN jsonb_build_object('refused', 'closed');
+    END IF;
+
+    policy := here.spec -> 'backpressure';
+    depth := here.fresh + here.coming;
+    IF policy ->> 'on_full' IN ('block_submitter', 'fail_submitter') THEN
+        bound := (policy ->> 'per_key')::bigint;
+        IF bound IS NOT NULL THEN
+            FOR count_of IN
+                SELECT t.task ->> 'key' AS key, count(*) AS new
+                  FROM jsonb_array_elements(given -> 'tasks') WITH ORDINALITY AS t (task, place)
+                 WHERE t.place = ANY (places) AND t.task ->> 'key' IS NOT NULL GROUP BY 1
+            LOOP
+                IF count_of.new > bound THEN
+                    RETURN jsonb_build_object(
+                        'refused', 'batch_too_large', 'bound', bound, 'depth', count_of.new);
+                END IF;
+                SELECT (SELECT count(*) FROM millpond_live AS l
+                         WHERE l.pool = here.id AND l.key = count_of.key AND l.listed = 1)
+                     + (SELECT count(*) FROM millpond_inbox AS i
+                         WHERE i.pool = called AND i.key = count_of.key)
+                  INTO counted;
+                IF counted + count_of.new > bound THEN
+                    RETURN jsonb_build_object('refused', 'queue_full', 'lane', count_of.key,
+                                              'depth', counted, 'bound', bound);
+                END IF;
+            END LOOP;
+        END IF;
+        bound := (policy ->> 'depth')::bigint;
+        IF cardinality(places) > bound THEN
+            RETURN jsonb_build_object(
+                'refused', 'batch_too_large', 'bound', bound, 'depth', cardinality(places));
+        END IF;
+        IF depth + cardinality(places) > bound THEN
+            RETURN jsonb_build_object('refused', 'queue_full', 'depth', depth, 'bound', bound);
+        END IF;
+    ELSIF policy ->> 'on_full' = 'fail_fast' THEN
+        bound := (here.spec ->> 'max_concurrent')::bigint;
+        IF here.paused = 1 OR here.busy + here.coming + cardinality(places) > bound
+           OR here.not_before > extract(epoch FROM clock_timestamp()) THEN
+            RETURN jsonb_build_object(
+                'refused', 'no_capacity', 'depth', here.busy + here.coming, 'bound', bound);
+        END IF;
+    END IF;
+
+    INSERT INTO millpond_inbox (id, pool, key, idempotency_key, function, fingerprint, spoken, body)
+    SELECT (t.task ->> 'id')::bigint, called, t.task ->> 'key', t.task ->> 'idempotency_key',
+           t.task ->> 'function', (t.task ->> 'fingerprint')::bigint,
+           coalesce((t.task ->> 'spoken')::smallint, 0), decode(t.task ->> 'body', 'base64')
+      FROM jsonb_array_elements(given -> 'tasks') WITH ORDINALITY AS t (task, place)
+     WHERE t.place = ANY (places) ORDER BY t.place;
+
+    -- With the commit the workers look: a hint as wake.py sends them, from nobody.
+    PERFORM pg_notify(millpond_channel(), '- ' || json_build_object(
+        'wakes', json_build_array(json_build_object('pool', called, 'at', 0.0)))::text);
+    RETURN jsonb_build_object('tasks', answers, 'depth', depth + cardinality(places));
+END
+$body$;
+
+-- The same for a program that knows which store it means, over whatever driver: a text, and a text.
+CREATE FUNCTION millpond_enter(given text) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+BEGIN
+    IF given::jsonb ->> 'store' <> millpond_where() THEN
+        RETURN jsonb_build_object('refused', 'foreign')::text;
+    END IF;
+    IF current_setting('transaction_read_only')::boolean THEN
+        RETURN jsonb_build_object('refused', 'read_only')::text;
+    END IF;
+    RETURN millpond_put(given::jsonb)::text;
+END
+$body$;
+
+-- Submit a call, from any language and from triggers. Part of the transaction it is called in.
+-- Returns the id of the task, or of the one that the idempotency key stands for. What it refuses it
+-- raises; the last three characters of the SQLSTATE are the number of the error (ML001 = MILL-001).
+CREATE FUNCTION submit(
+    pool            text,
+    function        text,
+    arguments       jsonb            DEFAULT '{}',      -- by the names of the parameters
+    key             text             DEFAULT NULL,
+    idempotency_key text             DEFAULT NULL,
+    delay           double precision DEFAULT 0,         -- seconds
+    priority        integer          DEFAULT 0,
+    run_at          timestamptz      DEFAULT NULL,      -- wins over delay
+    expires_in      double precision DEFAULT NULL,
+    timeout         double precision DEFAULT NULL,
+    attempts        integer          DEFAULT 3,
+    weight          integer          DEFAULT 1,
+    labels          jsonb            DEFAULT '{}',
+    dedupe          text             DEFAULT 'forever',
+    submitted_by    text             DEFAULT 'sql'
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+#variable_conflict use_variable
+DECLARE
+    dice    text := replace(gen_random_uuid()::text, '-', '');
+    -- 63 bits by chance; the rest of such a name says of which kind it is.
+    id      bigint := ('x' || left(dice, 12) || right(dice, 4))::bit(64)::bigint & ~(1::bigint << 63);
+    wrong   text;
+    answer  jsonb;
+BEGIN
+    wrong := CASE
+        WHEN pool IS NULL THEN 'pool is NULL'
+        WHEN coalesce(function, '') = '' THEN 'function must be the name of a task'
+        WHEN jsonb_typeof(arguments) IS DISTINCT FROM 'object'
+            THEN 'arguments must be a JSON object, by the names of the parameters'
+        WHEN jsonb_typeof(labels) IS DISTINCT FROM 'object' OR EXISTS (
+                 SELECT FROM jsonb_each(labels) AS l WHERE jsonb_typeof(l.value) <> 'string')
+            THEN 'labels must be a JSON object of texts'
+        WHEN key = '' OR length(key) > 512 THEN 'key must have 1 to 512 characters'
+        WHEN idempotency_key = '' OR length(idempotency_key) > 512
+            THEN 'idempotency_key must have 1 to 512 characters'
+        WHEN dedupe IS NULL OR dedupe NOT IN ('forever', 'success', 'inflight')
+            THEN 'dedupe must be forever, success or inflight'
+        WHEN delay IS NULL OR NOT (delay >= 0 AND delay < 'infinity')
+            THEN 'delay must be finite and not negative'
+        WHEN NOT (expires_in > 0 AND expires_in < 'infinity')
+            THEN 'expires_in must be finite and above 0'
+        WHEN NOT (timeout > 0 AND timeout < 'infinity') THEN 'timeout must be finite and above 0'
+        WHEN NOT isfinite(run_at) THEN 'run_at must be finite'
+        WHEN coalesce(attempts, 0) < 1 THEN 'attempts must be at least 1'
+        WHEN coalesce(weight, 0) < 1 THEN 'weight must be at least 1'
+        WHEN priority IS NULL THEN 'priority is NULL'
+        WHEN submitted_by IS NULL THEN 'submitted_by is NULL'
+    END;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = 'MILL-003 ' || wrong;
+    END IF;
+    IF octet_length(arguments::text) > 1048576 THEN
+        RAISE EXCEPTION USING ERRCODE = 'ML014', MESSAGE =
+            format('MILL-014 the arguments of %s have %s bytes, the limit is 1048576', function,
+                   octet_length(arguments::text));
+    END IF;
+    answer := millpond_put(jsonb_build_object('pool', pool, 'tasks', jsonb_build_array(
+        jsonb_build_object(
+            'id', id, 'key', key, 'idempotency_key', idempotency_key, 'dedupe', dedupe,
+            'function', function, 'fingerprint', 9223372036854775807, 'spoken', 1,
+            'body', encode(convert_to(jsonb_build_object(
+                'function', function, 'arguments', arguments, 'key', key,
+                'idempotency_key', idempotency_key, 'delay', delay, 'priority', priority,
+                'run_at', extract(epoch FROM run_at), 'expires_in', expires_in,
+                'timeout', timeout, 'attempts', attempts, 'weight', weight, 'labels', labels,
+                'dedupe', dedupe, 'submitted_by', submitted_by)::text, 'UTF8'), 'base64')))));
+    CASE answer ->> 'refused'
+        WHEN 'unknown_pool' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML008',
+                MESSAGE = format('MILL-008 no pool named %L was declared', pool);
+        WHEN 'closed' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML006',
+                MESSAGE = format('MILL-006 pool %L is closed and takes no more work', pool);
+        WHEN 'queue_full' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML001', MESSAGE = format(
+                'MILL-001 pool %L is full: %s of %s waiting', pool,
+                answer ->> 'depth', answer ->> 'bound');
+        WHEN 'no_capacity' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML002', MESSAGE = format(
+                'MILL-002 pool %L has no capacity now: %s of %s taken, or paused', pool,
+                answer ->> 'depth', answer ->> 'bound');
+        WHEN 'idempotency_conflict' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML007', MESSAGE = format(
+                'MILL-007 idempotency_key %L of pool %L stands for task %s, which has another '
+                'function', idempotency_key, pool, answer ->> 'task');
+        ELSE
+            RETURN (answer -> 'tasks' -> 0 ->> 0)::bigint;
+    END CASE;
+END
+$body$;

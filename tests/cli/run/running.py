@@ -1,0 +1,57 @@
+"""`millpond run`, in this process or in one of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 30.0
+"""Seconds for anything that is waited for: a machine that does much else is slow."""
+
+
+def started(
+    *arguments: str, cwd: Path, items: str = "", stdout: int = subprocess.PIPE
+) -> "subprocess.Popen[str]":
+    """Start `millpond run` in a process of its own, in a folder where its runs are kept, too."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "millpond", "run", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": ":".join(sys.path),
+            "XDG_STATE_HOME": str(cwd / "state"),
+        },
+    )
+    assert process.stdin is not None
+    process.stdin.write(items)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.01)
+
+
+def lines(file: Path) -> list[str]:
+    """Return what commands have written to a file so far."""
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def is_at_work(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and that nobody reaped does not."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return told.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,514 @@
+"""The inbox: what others submit in their own transactions, and how it comes into the queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from millpond.core.admit import Reason
+from millpond.core.control import Close, Declare, Join
+from millpond.core.lease import LeaseAsk
+from millpond.core.lifecycle import Event, Status
+from millpond.core.rate import Rate
+from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo, ring_buffer
+from millpond.core.task import Call, NewTask, Task
+from millpond.store.postgres import inbox
+from millpond.store.postgres.names import qualified
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.postgres.wake import channel_of
+from millpond.store.protocol import Batch, BatchAnswer
+from millpond.store.verbs import steps
+from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+
+pytestmark = pytest.mark.real_loop
+
+ASK = LeaseAsk(pool="p", worker="w", want=5)
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
+    """Give empty tables; in the end what they say of each other must fit."""
+    taken = postgres_schemas.take()
+    yield taken
+    wrong = taken.wrong()
+    postgres_schemas.give_back(taken)
+    assert [] == wrong
+
+
+class Own:
+    """A connection of an application's, to the database of the store."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self.connection = connection
+        self.schema = schema
+
+    def ask(self, statement: str) -> Any:
+        """Return the first value that a statement gives; what is ours is qualified in it."""
+        return self._first(qualified(statement, self.schema))
+
+    def _first(self, statement: str) -> Any:
+        row = self.connection.execute(statement.encode()).fetchone()
+        assert row is not None
+        return row[0]
+
+    def submit(self, arguments: str = "", pool: str = "p", function: str = "work") -> int:
+        """Submit by the function, with more arguments in SQL."""
+        said = f"'{pool}', '{function}'" + (f", {arguments}" if arguments else "")
+        task: int = self._first(f'SELECT "{self.schema}".submit({said})')
+        return task
+
+
+@contextmanager
+def connected(schema: Schema, **options: Any) -> Iterator[Own]:
+    """Connect as an application does; what is left open is rolled back."""
+    connection = psycopg.connect(schema.address.conninfo, **options)
+    try:
+        yield Own(connection, schema.address.schema)
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgresStore]:
+    """Open a store, and a pool and a worker in it."""
+    store = InlinePostgresStore(schema)
+    try:
+        await store.control(Declare(PoolSpec(name="p", max_concurrent=5, **options)))
+        await store.control(Join("w", 60.0, owner="me"))
+        yield store
+    finally:
+        await store.close()
+
+
+def new(identifier: int, **options: Any) -> NewTask:
+    """A task."""
+    return NewTask(id=identifier, pool="p", call=Call("work"), **options)
+
+
+def within(store: PostgresStore, own: Own, *tasks: NewTask) -> BatchAnswer:
+    """Submit inside an application's transaction."""
+    answer: Any = store.submit_within(own.connection, (Batch(tasks=tasks),))
+    told: BatchAnswer = answer[0].batches[0]
+    return told
+
+
+async def leased(store: PostgresStore) -> list[int]:
+    """Claim what can be started, and return which it is."""
+    return [one.fence.task for one in (await store.lease(ASK)).leased]
+
+
+async def kept(store: PostgresStore, task: int) -> Task:
+    """Return a task that must be there."""
+    found = await store.view.task(task)
+    assert found is not None
+    return found
+
+
+# Coming in
+
+
+async def test_what_is_committed_is_queued_for_whoever_looks(schema: Schema) -> None:
+    """Nobody has written since; status, counts and pages tell of it as of any other."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            within(store, own, new(1), new(2, key="k"))
+            assert ("unknown", "unknown") == await store.view.status([1, 2])
+            own.connection.commit()
+        assert ("queued", "queued") == await store.view.status([1, 2])
+        page = await store.view.tasks("p")
+        view = await store.view.pool("p")
+        assert view is not None
+        assert ([1, 2], 2, 2) == ([one.new.id for one in page.tasks], view.queued, view.fresh)
+
+
+async def test_who_asks_whether_others_wrote_hears_of_it(schema: Schema) -> None:
+    """Whoever hears no hints looks by this alone."""
+    async with opened(schema) as store:
+        await store.changed()
+        assert not await store.changed()
+        with connected(schema) as own:
+            own.submit()
+            own.connection.commit()
+        assert await store.changed()
+        assert ("p",) == await store.view.due(now=9e9)
+
+
+async def test_a_claim_finds_what_was_committed_before_it(schema: Schema) -> None:
+    """In the order in which it was submitted, as far as it is committed."""
+    async with opened(schema, order=fifo()) as store:
+        with connected(schema) as early, connected(schema) as late:
+            within(store, early, new(1))
+            within(store, late, new(2))
+            late.connection.commit()
+            assert [2] == await leased(store)
+            # It came first and is committed late: nobody has passed it over.
+            early.connection.commit()
+            assert [1] == await leased(store)
+
+
+async def test_more_than_one_transaction_moves(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader sees all of it, a writer has the first of it before him."""
+    monkeypatch.setattr(inbox, "MOST", 2)
+    async with opened(schema, order=fifo()) as store:
+        with connected(schema) as own:
+            within(store, own, *(new(n) for n in range(1, 6)))
+            own.connection.commit()
+        assert [1, 2] == await leased(store)
+        assert ("queued",) * 3 == await store.view.status([3, 4, 5])
+
+
+async def test_delays_count_from_the_submit(schema: Schema) -> None:
+    """And so does the time to expire: the transaction may have been open for a while."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            within(store, own, new(1, delay=100.0, expires_in=300.0))
+            own.ask("UPDATE millpond_inbox SET at = at - 60 RETURNING n")
+            own.connection.commit()
+        task = await kept(store, 1)
+        assert task.expires_at is not None
+        assert 40.0 == pytest.approx(task.due - task.submitted_at, abs=1.0)
+        assert 240.0 == pytest.approx(task.expires_at - task.submitted_at, abs=1.0)
+
+
+# What is refused, and what ends
+
+
+async def test_a_bound_counts_what_is_committed_and_what_is_ones_own(schema: Schema) -> None:
+    """Block acts as fail; what was accepted is taken in though the pool is full by then."""
+    async with opened(schema, backpressure=bounded(3, per_key=2)) as store:
+        with connected(schema) as own, connected(schema) as other:
+            within(store, own, new(1), new(2, key="k"))
+            refusal = within(store, own, new(3), new(4)).refusal
+            assert refusal is not None
+            assert (Reason.QUEUE_FULL, 2, 3, False) == (
+                refusal.reason,
+                refusal.depth,
+                refusal.bound,
+                refusal.may_wait,
+            )
+            # The other's are not committed: it sees room, and is right to.
+            within(store, other, new(5, key="k"), new(6, key="k"))
+            refusal = within(store, other, new(7, key="k")).refusal
+            assert refusal is not None
+            assert ("k", 2, 2) == (refusal.lane, refusal.depth, refusal.bound)
+            refusal = within(store, other, *(new(n) for n in range(10, 14))).refusal
+            assert refusal is not None
+            assert Reason.BATCH_TOO_LARGE is refusal.reason
+            own.connection.commit()
+            other.connection.commit()
+            refusal = within(store, own, new(8)).refusal
+            assert refusal is not None
+            assert (Reason.QUEUE_FULL, 4) == (refusal.reason, refusal.depth)
+        assert ("queued",) * 4 == await store.view.status([1, 2, 5, 6])
+        assert ("unknown",) * 2 == await store.view.status([3, 8])
+
+
+async def test_who_cannot_start_at_once_is_refused(schema: Schema) -> None:
+    """A fail-fast pool counts what runs, what waits and what is on its way."""
+    async with opened(schema, backpressure=fail_fast()) as store:
+        with connected(schema) as own:
+            within(store, own, *(new(n) for n in range(1, 6)))
+            refusal = within(store, own, new(6)).refusal
+            assert refusal is not None
+            assert (Reason.NO_CAPACITY, 5, 5) == (refusal.reason, refusal.depth, refusal.bound)
+            own.connection.commit()
+        assert [1, 2, 3, 4, 5] == sorted(await leased(store))
+
+
+async def test_a_pool_that_is_closed_or_was_never_there(schema: Schema) -> None:
+    """Both are told, and the transaction is as good as before."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            gone = NewTask(id=1, pool="nowhere", call=Call("work"))
+            assert Reason.UNKNOWN_POOL is _reason(within(store, own, gone))
+            await store.control(Close("p"))
+            assert Reason.CLOSED is _reason(within(store, own, new(2)))
+            assert 1 == own.ask("SELECT 1")
+
+
+def _reason(answer: BatchAnswer) -> Reason:
+    assert answer.refusal is not None
+    return answer.refusal.reason
+
+
+async def test_a_known_key_is_answered(schema: Schema) -> None:
+    """By a task in the queue, in the inbox or in the same batch; whatever else the pool says."""
+    async with opened(schema, backpressure=bounded(3)) as store:
+        await store.submit([Batch(tasks=(new(1, idempotency_key="a"),))])
+        with connected(schema) as own:
+            first = within(store, own, new(2, idempotency_key="a"), new(3, idempotency_key="b"))
+            told = [(one.task, one.duplicate) for one in first.admissions]
+            assert [(1, True), (3, False)] == told
+            again = within(store, own, new(4, idempotency_key="b"), new(5, idempotency_key="c"))
+            assert [(3, True), (5, False)] == [
+                (one.task, one.duplicate) for one in again.admissions
+            ]
+            twice = within(store, own, new(6, idempotency_key="a"), new(7, idempotency_key="a"))
+            assert [(1, True), (1, True)] == [(one.task, one.duplicate) for one in twice.admissions]
+            assert Reason.QUEUE_FULL is _reason(within(store, own, new(8, idempotency_key="d")))
+            other = NewTask(id=9, pool="p", call=Call("rest"), idempotency_key="a")
+            assert Reason.CONFLICT is _reason(within(store, own, other))
+            own.connection.commit()
+        assert ("queued", "unknown", "queued") == await store.view.status([1, 2, 3])
+
+
+async def test_a_key_that_no_longer_answers(schema: Schema) -> None:
+    """A finished task is no answer for those who ask for one in flight."""
+    async with opened(schema) as store:
+        await store.submit([Batch(tasks=(new(1, idempotency_key="a"),))])
+        await store.control(Close("p"))
+        with connected(schema) as own:
+            assert Reason.CLOSED is _reason(within(store, own, new(2)))
+            known = within(store, own, new(3, idempotency_key="a", dedupe="inflight"))
+            assert known.admissions[0].duplicate
+
+
+async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> None:
+    """Neither could see the other; the audit tells, and it never runs."""
+    async with opened(schema) as store:
+        with connected(schema) as one, connected(schema) as two:
+            for own, task in ((one, 1), (two, 2)):
+                answer = within(store, own, new(task, idempotency_key="a"))
+                assert not answer.admissions[0].duplicate
+            two.connection.commit()
+            one.connection.commit()
+        # Both were committed: the one that was submitted first is the one.
+        assert [1] == await leased(store)
+        assert ("running", "rejected") == await store.view.status([1, 2])
+        assert Reason.DUPLICATE == (await kept(store, 2)).reason
+        page = await store.view.audit()
+        told = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
+        assert [(2, Event.SUBMIT, None), (2, Event.EVICT, "duplicate")] == told
+        # The key stands for the first.
+        again = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
+        assert 1 == again.batches[0].admissions[0].task
+
+
+async def test_who_drops_does_so_when_it_is_moved(schema: Schema) -> None:
+    """The newest, or the oldest; each is told as rejected, because it was accepted."""
+    async with opened(schema, backpressure=bounded(1, on_full="drop_newest")) as store:
+        with connected(schema) as own:
+            within(store, own, new(1), new(2))
+            own.connection.commit()
+        assert ("queued", "rejected") == await store.view.status([1, 2])
+        spec = PoolSpec(name="ring", backpressure=ring_buffer(1))
+        await store.control(Declare(spec))
+        with connected(schema) as own:
+            own.submit(pool="ring")
+            second = own.submit(pool="ring")
+            own.connection.commit()
+        page = await store.view.tasks("ring", status=Status.QUEUED)
+        assert [second] == [one.new.id for one in page.tasks]
+
+
+async def test_what_could_never_start_is_cancelled(schema: Schema) -> None:
+    """Nobody is left to refuse it to."""
+    async with opened(schema, rates=(Rate(1, per=1.0, burst=1, of="weight"),)) as store:
+        with connected(schema) as own:
+            task = own.submit("weight => 5")
+            own.connection.commit()
+        found = await kept(store, task)
+        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT) == (found.status, found.reason)
+
+
+# What is wrong with what is there
+
+
+async def test_what_cannot_be_read_is_in_nobodys_way(schema: Schema) -> None:
+    """It fails in its turn, and is reported, as a damaged record in the queue does."""
+    async with opened(schema, order=fifo()) as store:
+        with connected(schema) as own:
+            within(store, own, new(1), new(2), new(3))
+            own.ask("UPDATE millpond_inbox SET body = 'rubbish' WHERE id = 2 RETURNING n")
+            said = own.submit()
+            own.ask("UPDATE millpond_inbox SET body = '{' WHERE spoken = 1 RETURNING n")
+            own.connection.commit()
+        assert [1, 3] == [one for one in await leased(store) if one in (1, 3)]
+        assert ("running", "running") == await store.view.status([1, 3])
+        for task in (2, said):
+            assert (await kept(store, task)).new.call.function == ""
+
+
+async def test_what_cannot_be_stored_is_in_nobodys_way(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised: it is tried alone, then without what was said of it."""
+    take = steps.take_committed
+
+    def taken(tables: Any, tasks: Any, now: float) -> Any:
+        if any(one.key == "bad" for one in tasks):
+            raise ValueError("it does not fit")
+        return take(tables, tasks, now)
+
+    monkeypatch.setattr(steps, "take_committed", taken)
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            within(store, own, new(1), new(2, key="bad"), new(3))
+            own.connection.commit()
+        assert ("queued",) * 3 == await store.view.status([1, 2, 3])
+        assert (await kept(store, 2)).new.call.function == ""
+
+
+async def test_a_pool_that_is_gone_is_in_nobodys_way(schema: Schema) -> None:
+    """Somebody has deleted it by hand."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            within(store, own, new(1), new(2))
+            own.ask("UPDATE millpond_inbox SET pool = 'gone' WHERE id = 1 RETURNING n")
+            own.connection.commit()
+        assert ("unknown", "queued") == await store.view.status([1, 2])
+
+
+# The function
+
+
+async def test_the_function_says_all_that_a_task_may_say(schema: Schema) -> None:
+    """What is not said is as Python has it."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            plain = own.submit()
+            full = own.submit(
+                """'{"order": 7, "note": "ä"}', key => 'k', idempotency_key => 'once',
+                priority => 3, run_at => to_timestamp(2000000000), expires_in => 3e8,
+                timeout => 5, attempts => 1, weight => 2, labels => '{"tenant": "acme"}',
+                submitted_by => 'trigger'"""
+            )
+            assert full == own.submit("idempotency_key => 'once'")
+            own.connection.commit()
+        found = await kept(store, plain)
+        assert found.new == NewTask(
+            id=plain, pool="p", call=Call("work", b"{}"), submitted_by="sql"
+        )
+        found = await kept(store, full)
+        assert b'{"note": "\xc3\xa4", "order": 7}' == found.new.call.payload
+        assert ("k", "once", 3, 5.0, 1, 2) == (
+            found.new.key,
+            found.new.idempotency_key,
+            found.new.priority,
+            found.new.timeout,
+            found.new.attempts,
+            found.new.weight,
+        )
+        assert ({"tenant": "acme"}, "trigger", 2e9) == (
+            found.new.labels,
+            found.new.submitted_by,
+            found.due,
+        )
+
+
+async def test_the_function_and_python_know_each_others_keys(schema: Schema) -> None:
+    """What they were told of the arguments cannot be compared: the function's name can."""
+    async with opened(schema) as store:
+        with connected(schema) as own:
+            said = own.submit("idempotency_key => 'a'")
+            own.connection.commit()
+            told = within(store, own, new(1, idempotency_key="a", fingerprint=5))
+            assert (said, True) == (told.admissions[0].task, told.admissions[0].duplicate)
+            within(store, own, new(2, idempotency_key="b", fingerprint=5))
+            own.connection.commit()
+            assert 2 == own.submit("idempotency_key => 'b'")
+        batch = Batch(tasks=(new(3, idempotency_key="a", fingerprint=6),))
+        answer = await store.submit([batch])
+        assert said == answer.batches[0].admissions[0].task
+
+
+async def test_the_function_shares_fairly(schema: Schema) -> None:
+    """By a label, else by the argument of that name, else by the key."""
+    async with opened(schema, order=fair_round_robin("tenant")) as store:
+        with connected(schema) as own:
+            tasks = [
+                own.submit("""'{"tenant": "b"}', labels => '{"tenant": "a"}', key => 'c'"""),
+                own.submit("""'{"tenant": 5}', key => 'c'"""),
+                own.submit("key => 'c'"),
+                own.submit(),
+            ]
+            own.connection.commit()
+        assert ["a", "5", "c", None] == [(await kept(store, one)).new.share for one in tasks]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("NULL", "ML003"),
+        ("'[1]'", "ML003"),
+        ("key => ''", "ML003"),
+        ("key => repeat('x', 513)", "ML003"),
+        ("idempotency_key => ''", "ML003"),
+        ("delay => -1", "ML003"),
+        ("delay => 'NaN'", "ML003"),
+        ("timeout => 0", "ML003"),
+        ("expires_in => 'infinity'", "ML003"),
+        ("run_at => 'infinity'", "ML003"),
+        ("attempts => 0", "ML003"),
+        ("weight => NULL", "ML003"),
+        ("""labels => '{"a": 1}'""", "ML003"),
+        ("dedupe => 'run'", "ML003"),
+        ("jsonb_build_object('a', repeat('x', 1048576))", "ML014"),
+        ("idempotency_key => 'taken'", "ML007"),
+    ],
+)
+async def test_the_function_objects(schema: Schema, said: str, code: str) -> None:
+    """With the number of the error in its SQLSTATE, and in its words."""
+    async with opened(schema):
+        with connected(schema) as own:
+            own.submit("idempotency_key => 'taken'", function="another")
+            with pytest.raises(psycopg.Error, match=f"MILL-{code[2:]} ") as caught:
+                own.submit(said)
+            assert code == caught.value.sqlstate
+
+
+async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
+    """Full, closed, unknown, no capacity."""
+    async with opened(schema, backpressure=bounded(1)) as store:
+        await store.control(Declare(PoolSpec(name="fast", backpressure=fail_fast())))
+        with connected(schema, autocommit=True) as own:
+            own.submit()
+            own.submit(pool="fast")
+            for pool, code in (("p", "ML001"), ("fast", "ML002"), ("none", "ML008")):
+                with pytest.raises(psycopg.Error) as caught:
+                    own.submit(pool=pool)
+                assert code == caught.value.sqlstate
+            await store.control(Close("p"))
+            with pytest.raises(psycopg.Error, match="closed") as caught:
+                own.submit()
+            assert "ML006" == caught.value.sqlstate
+
+
+async def test_a_trigger_submits(schema: Schema) -> None:
+    """Whatever inserts a row has its task submitted with it."""
+    async with opened(schema) as store:
+        call = f'"{schema.address.schema}".submit'
+        with connected(schema) as own:
+            own.connection.execute(
+                """CREATE TEMP TABLE orders (id bigint);
+                CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN
+                    PERFORM submit('p', 'work', jsonb_build_object('order', NEW.id));
+                    RETURN NEW;
+                END $$;
+                CREATE TRIGGER tell AFTER INSERT ON orders
+                    FOR EACH ROW EXECUTE FUNCTION pg_temp.tell();
+                INSERT INTO orders VALUES (1), (2);""".replace("submit", call).encode()
+            )
+            own.connection.commit()
+        page = await store.view.tasks("p")
+        told = [one.new.call.payload for one in page.tasks]
+        assert [b'{"order": 1}', b'{"order": 2}'] == told
+
+
+def test_the_channel_is_that_of_hints(schema: Schema) -> None:
+    """What the server makes of the name of a schema and what Python makes of it is the same."""
+    with connected(schema) as own:
+        assert channel_of(own.schema) == own.ask("SELECT millpond_channel()")
+        long = "s" * 60
+        own.connection.execute(f"CREATE SCHEMA {long}".encode())
+        made = own.ask("SELECT pg_get_functiondef('millpond_channel'::regproc)")
+        own.connection.execute(made.replace(own.schema, long).encode())
+        (told,) = own.connection.execute(f"SELECT {long}.millpond_channel()".encode()).fetchall()
+        assert channel_of(long) == told[0]
