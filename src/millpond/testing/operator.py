@@ -47,6 +47,10 @@ class Operator:
                 return orders.Pause(pool, unit)
             case 2 | 3 | 4:
                 return orders.Resume(pool, unit)
+            case 5 if world.budgets and world.chance(0.6):
+                world.fault("budget resized")
+                limit = dice.choice((None, 0, 1, 3))
+                return orders.ResizeBudget(dice.choice(world.budgets).name, limit)
             case 5:
                 world.fault("resize")
                 return self.resize(pool)
@@ -65,13 +69,7 @@ class Operator:
     def seldom(self, pool: str, unit: str | None) -> orders.Order | None:
         """Make up an order that is given seldom."""
         world, dice = self.world, self.world.dice
-        match dice.randint(0, 5):
-            case 5:
-                if not world.budgets:
-                    return None
-                world.fault("budget resized")
-                limit = dice.choice((None, 0, 1, 3))
-                return orders.ResizeBudget(dice.choice(world.budgets).name, limit)
+        match dice.randint(0, 4):
             case 0:
                 world.fault("hold")
                 return orders.Hold(pool, dice.choice((0.5, 3.0)), unit)

@@ -42,6 +42,7 @@ FAULTS = (
     "purge",
     "hold",
     "throttled",
+    "budget resized",
     "day passes",
 )
 """Every kind of trouble a history can hold."""
