@@ -186,8 +186,10 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     if slots(pool, worker, now) < 1:
         last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
         return rounded(last + STARVED_FOR)
-    if pool.spec.budgets and budgets.room(tables, pool, now) < 1:
-        return budgets.next_room(tables, pool, now)
+    if pool.spec.budgets and task is not None and budgets.room(tables, pool, now) < 1:
+        # What its own rates hold back does not stand in line for a budget yet.
+        own = ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
+        return own if own > now else budgets.next_room(tables, pool, now)
     moment = sooner(claim_at, pool.backlog.next_moment())
     return moment if task is None else sooner(rate_moment(tables, pool, task, now), moment)
 

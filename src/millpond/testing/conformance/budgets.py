@@ -265,3 +265,21 @@ class BudgetsConformance(StoreSuite):
         await lab.put("heavy", pool="a", weight=6)
         await lab.put("light", pool="a", weight=1)
         assert "a" == names_of(await lab.lease(pool="a"))
+
+    @scenario
+    async def test_a_pool_held_by_its_own_rate_asks_again_in_time(self, lab: Lab) -> None:
+        """It does not stand in line for a full budget, so the moment of its rate is named."""
+        await lab.budget("both", 1)
+        await lab.declare("a", budgets=("both",), rates=(Rate(1, per=10.0),))
+        await lab.declare("b", budgets=("both",))
+        await self._put(lab, "a", 2)
+        await self._put(lab, "b", 1)
+        await lab.applied(completed(await lab.one(pool="a")))
+        held = await lab.one(pool="b")
+        answer = await lab.ask(pool="a")
+        assert ((), lab.now + 10.0) == (answer.leased, answer.next_at)
+        lab.later(10.0)
+        assert [] == await lab.lease(pool="a")
+        await lab.applied(completed(held))
+        assert "a" in lab.wakes
+        assert 1 == len(await lab.lease(pool="a"))
