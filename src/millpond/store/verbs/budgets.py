@@ -213,6 +213,15 @@ def note_waiting(
             _offer(tables, budget, pool.name, now)
 
 
+def note_served(tables: Tables, pool: PoolTable, now: float) -> None:
+    """Let a pool that got something stand behind those that got nothing."""
+    for budget in _of(tables, pool):
+        wait = budget.waiting.get(pool.name)
+        if wait is not None and wait.place != SERVED:
+            budget.waiting[pool.name] = Wait(SERVED)
+            _offer(tables, budget, pool.name, now)
+
+
 def _yields(before: Wait, after: Wait | None) -> bool:
     if after is None or after.place != before.place:
         return True

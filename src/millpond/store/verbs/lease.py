@@ -273,9 +273,14 @@ def _charge(tables: Tables, pool: PoolTable, task: Task, now: float) -> None:
 def _note_waiting(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
     """Remember a pool that could start more but for a budget, or that it could not."""
     task = pool.backlog.peek(worker.owner, alone=worker.alone)
-    if task is not None and (
-        slots(pool, worker, now) < 1
-        or ready_at(pool.spec.rates, pool.buckets, task.new.weight, now) > now
+    stopped = pool.paused or pool.not_before > now or pool.running >= pool.spec.max_concurrent
+    if not stopped and pool.live > pool.running and (task is None or slots(pool, worker, now) < 1):
+        # There is nothing for this worker; for others there may be, and their place is kept.
+        if got:
+            budgets.note_served(tables, pool, now)
+        return
+    if stopped or (
+        task is not None and ready_at(pool.spec.rates, pool.buckets, task.new.weight, now) > now
     ):
         task = None
     budgets.note_waiting(tables, pool, task, now, got=got)
