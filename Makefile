@@ -43,13 +43,19 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-BENCHES := bulkhead store pools sqlite run
+BENCHES := bulkhead store pools sqlite postgres run
 
-bench: $(BENCH)/ready  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, run, sync
+bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, run, sync
 	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
 bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
+
+bench-postgres: $(BENCH)/peers
+
+# Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
+$(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
+	@if tools/peers.sh $(BENCH); then touch $@; fi
 
 soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may grow; ARGS="--minutes 1"
 	@$(PY) bench/soak_sqlite.py $(ARGS)
@@ -77,6 +83,8 @@ docs: venv      ## regenerate the generated pages
 lock: venv      ## resolve requirements/*.in anew
 	cd requirements && for name in bootstrap dev bench; do \
 	    ../$(LOCK) --upgrade $$name.in -o $$name.lock || exit 1; done
+	cd requirements && ../$(subst 3.11,3.12,$(LOCK)) --upgrade oban.in -o oban.lock
+	cd bench/node && npm update --package-lock-only
 
 clean:          ## remove all that make built
 	rm -rf $(VENV) $(BENCH) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

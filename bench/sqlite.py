@@ -34,9 +34,11 @@ from pathlib import Path
 import sqlite_idle
 import sqlite_scale
 import sqlite_speed
-from figures import Figure, Found, Target, cautious
+from actors import CALM, fsync_cost
+from figures import Found
 from sqlite_contenders import CONTENDERS, PACKAGES, SURVIVES
-from sqlite_stage import CALM, Stage, fsync_cost
+from sqlite_stage import Stage
+from table import show
 
 SECTIONS: dict[str, Callable[[Stage], Found]] = {
     "submit": sqlite_speed.measure_submit,
@@ -61,37 +63,6 @@ def show_machine(stage: Stage) -> None:
     for name, contender in CONTENDERS.items():
         print(f"  {name:20} {SURVIVES[contender.durability]}")
         print(f"  {'':20} a task of a killed worker: {contender.keeps}")
-
-
-def line_of(figure: Figure) -> str:
-    """Return a figure as a line."""
-    digits = 0 if figure.value >= 1_000 else 2
-    note = f"  ({figure.note})" if figure.note else ""
-    # What is ours is not rounded up: a rate down, a time or a size up.
-    up = figure.unit not in ("/s", "x")
-    return (
-        f"  {figure.name:58} {cautious(figure.value, up=up, digits=digits):>12} {figure.unit}{note}"
-    )
-
-
-def verdict_of(target: Target) -> str:
-    """Return a target as a line."""
-    goal = "" if target.goal is None else f", goal {target.goal:g}"
-    word = "MISSED" if not target.holds else "goal met" if target.reached else "met"
-    value = cautious(target.value, up=target.least is None)
-    return f"  {target.name:58} {value:>12} {target.unit} ({target.bound}{goal}) {word}"
-
-
-def show(name: str, found: Found) -> None:
-    """Print a section."""
-    print(f"\n{name}")
-    for figure in found.figures:
-        print(line_of(figure))
-    for what, reason in found.absent.items():
-        print(f"  {what:58} NOT MEASURED: {reason}")
-    for target in found.targets:
-        print(verdict_of(target))
-    sys.stdout.flush()
 
 
 def main() -> int:

@@ -20,83 +20,20 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from sqlite_contenders import CONTENDERS, Contender
-
-CHUNK = 1_000
-GAP = (0.012, 0.015)
-"""Seconds between two beats."""
-PATIENCE = 0.05
-"""Seconds without a start after which a worker asks whether anything is left."""
-
-Answer = dict[str, Any]
-
-
-class Stage:
-    """What an act is given: who, where, how much."""
-
-    def __init__(self, contender: Contender, path: Path, given: dict[str, Any]) -> None:
-        self.contender = contender
-        self.path = path
-        self.given = given
-        self.count: int = given.get("count", 0)
-
-    def get(self, name: str, otherwise: Any = None) -> Any:
-        """Return something given by name."""
-        return self.given.get(name, otherwise)
-
-
-def begin() -> None:
-    """Tell that all is ready, and wait for the sign to begin."""
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-
-class Meter:
-    """Notes when handlers start; calls `full` once as many have as are wanted."""
-
-    def __init__(self, want: int, full: Callable[[], object]) -> None:
-        self.want = want
-        self.full = full
-        self.starts: list[int] = []
-        self.lags: list[int] = []
-        self._cpu = 0.0
-
-    def hit(self, sent: int) -> None:
-        """Note a start; from any thread."""
-        now = time.monotonic_ns()
-        if not self.starts:
-            self._cpu = time.process_time()
-        self.starts.append(now)
-        self.lags.append(now - sent)
-        if len(self.starts) >= self.want:
-            self.full()
-
-    def answer(self, empty: int | None, *, lags: bool) -> Answer:
-        """Return what was noted; `empty` is when nothing was left, if that was seen."""
-        cpu = time.process_time() - self._cpu
-        starts = sorted(self.starts[: self.want])
-        return {
-            "executed": len(self.starts),
-            "counted": len(starts),
-            "first": starts[0] if starts else None,
-            "last": starts[-1] if starts else None,
-            "empty": empty,
-            "cpu": cpu / max(len(self.starts), 1),
-            "lags": [lag / 1e9 for lag in self.lags] if lags else [],
-        }
+from acting import Answer, Stage
+from sqlite_contenders import CONTENDERS
 
 
 def main() -> None:
     """Do what the arguments say."""
     name, act, path, given = sys.argv[1:5]
     contender = CONTENDERS[name]
-    module = "sqlite_ours" if contender.kind == "millpond" else "sqlite_peers"
-    stage = Stage(contender, Path(path), json.loads(given))
+    module = "ours" if contender.kind == "millpond" else "sqlite_peers"
+    stage = Stage(contender, path, json.loads(given))
+    stage.path.parent.mkdir(parents=True, exist_ok=True)
     profiled = stage.get("profile")
     play: Callable[[Stage, str], Answer] = importlib.import_module(module).play
     if profiled is not None:

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Contender(NamedTuple):
-    """A queue on SQLite with its settings."""
-
-    name: str
-    kind: str
-    durability: str
-    """The `synchronous` it runs with: full, normal or off."""
-    keeps: str
-    """What becomes of a task whose worker is killed, in a few words."""
-
-
-FULL, NORMAL, OFF = "full", "normal", "off"
+from contender import FULL, NORMAL, OFF, Contender
 
 SURVIVES = {
     FULL: "fsync at each commit: what was answered survives a power cut",

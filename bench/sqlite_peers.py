@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from sqlite_acts import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
+from acting import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
 from sqlite_contenders import SYNCHRONOUS
 
 POLL = 0.005
@@ -173,7 +173,6 @@ KINDS: dict[str, Callable[[Stage], Any]] = {
 
 def opened(stage: Stage) -> Peer:
     """Open a peer, and see that its file is as safe as it is said to be."""
-    stage.path.parent.mkdir(parents=True, exist_ok=True)
     peer = KINDS[stage.contender.kind](stage)
     connection: sqlite3.Connection = peer.connection
     (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()

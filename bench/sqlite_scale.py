@@ -6,34 +6,19 @@ import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
+from actors import ActFailed, Rounds
+from contender import Contender
+from drains import Drained, median_ratio, rate_of, show_drains, worst_ratio
 from figures import Found, quantile
-from sqlite_contenders import HUEY, LITEQUEUE, OURS, OURS_NORMAL, PERSIST, Contender
-from sqlite_speed import (
-    SECONDS,
-    Drained,
-    median_ratio,
-    rate_of,
-    show_drains,
-    worst_ratio,
-)
-from sqlite_stage import ActFailed, Actor, Rounds, Stage, act
+from shapes import SHAPES, SLOTS, Shape
+from sqlite_contenders import HUEY, LITEQUEUE, OURS, OURS_NORMAL, PERSIST
+from sqlite_speed import SECONDS
+from sqlite_stage import Actor, Stage, act
 
-Shape = dict[str, Any]
-
-KEYS = 10_000
-SLOTS = 100
 FEW, MILLION = 10_000, 1_000_000
 PART_TIME = 60.0
 """Seconds in which that many must have started."""
-
-SHAPES: dict[str, Shape] = {
-    "fifo": {"order": "fifo", "max_concurrent": SLOTS},
-    "priority": {"order": "priority", "max_concurrent": SLOTS, "ranked": True},
-    "fair": {"order": "fair", "max_concurrent": SLOTS, "max_per_key": 2, "keys": KEYS},
-}
-"""Plain fifo; ten priorities; round robin over 10,000 keys, each limited to 2 at once."""
 
 
 def part_of(stage: Stage, shape: Shape, queued: int, part: int) -> Drained:

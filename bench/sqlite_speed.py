@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
+from actors import ActFailed
+from contender import Contender
+from drains import Drained, median_ratio, rate_of, show_drains, worst_ratio
 from figures import Found, quantile
 from sqlite_contenders import (
     CONTENDERS,
@@ -16,9 +18,8 @@ from sqlite_contenders import (
     OURS,
     OURS_NORMAL,
     PERSIST,
-    Contender,
 )
-from sqlite_stage import ActFailed, Actor, Answer, Rounds, Stage, act
+from sqlite_stage import Actor, Stage, act
 
 SUBMITTERS = 100
 SECONDS = 15.0
@@ -76,48 +77,7 @@ def measure_submit(stage: Stage) -> Found:
     return found
 
 
-def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median, over the rounds, of the ratio within one round."""
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
-
-
 # Drains
-
-
-class Drained(NamedTuple):
-    """How quickly a backlog went."""
-
-    starts: float
-    """Starts a second, from the first to the last."""
-    whole: float | None
-    """Tasks a second until nothing was left; None if time was up before."""
-    cpu: float
-    """Seconds of the worker processes' CPU time for each task."""
-
-    @property
-    def least(self) -> float:
-        """The lower of the two rates."""
-        return self.starts if self.whole is None else min(self.starts, self.whole)
-
-    @property
-    def most(self) -> float:
-        """The higher of the two rates."""
-        return self.starts if self.whole is None else max(self.starts, self.whole)
-
-
-def rate_of(answers: list[Answer], count: int, *, part: bool = False) -> Drained:
-    """Return the rate of one or more workers that drained a file together."""
-    there = [one for one in answers if one["counted"]]
-    counted, ran = (sum(one[what] for one in there) for what in ("counted", "executed"))
-    first, last = min(one["first"] for one in there), max(one["last"] for one in there)
-    emptied = [one["empty"] for one in answers]
-    whole = None
-    if not part and all(emptied):
-        if ran != count:
-            raise ActFailed(f"{ran:,} runs of {count:,} tasks")
-        whole = count / ((max(emptied) - first) / 1e9)
-    cpu = sum(one["cpu"] * one["executed"] for one in there) / ran
-    return Drained((counted - 1) / ((last - first) / 1e9), whole, cpu)
 
 
 def drained(
@@ -165,17 +125,6 @@ def ours_named(contender: Contender, slots: int, ahead: int) -> str:
     return f"{contender.name}, C={slots}, prefetch={ahead}"
 
 
-def show_drains(found: Found, rounds: Rounds[Drained]) -> None:
-    """Add the medians of each way."""
-    for name, taken in rounds.done().items():
-        wholes = [one.whole for one in taken if one.whole is not None]
-        empty = f"until empty {statistics.median(wholes):,.0f}/s" if wholes else "time was up"
-        cpu = statistics.median(one.cpu for one in taken) * 1e6
-        starts = statistics.median(one.starts for one in taken)
-        found.add(name, starts, "/s", note=f"{empty}; {cpu:,.0f} us CPU each")
-    found.absent |= rounds.failed
-
-
 def measure_drain(stage: Stage) -> Found:
     """T15: a drain with every promise on, against one that deletes a task before it runs it."""
     found = Found()
@@ -198,11 +147,6 @@ def measure_drain(stage: Stage) -> Found:
             else:
                 found.add(label, ratio, "x")
     return found
-
-
-def worst_ratio(ours: list[Drained], theirs: list[Drained]) -> float:
-    """Return our lower rate over their higher one: the median, over the rounds."""
-    return median_ratio([one.least for one in ours], [one.most for one in theirs])
 
 
 # Latency

@@ -575,3 +575,19 @@ async def test_a_hint_crosses_from_process_to_process_and_back(
     ear.wakes.send(Hint(finished_runs=(1,)))
     await asyncio.to_thread(process.communicate)
     assert sorted(taken)[25] < 0.1
+
+
+async def test_the_message_of_a_submit_may_go_along_with_it(
+    opened: Opening, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one after a pause; the others are gathered, as ever."""
+    monkeypatch.setattr(wake_module, "PAUSE", 60.0)
+    ear, speaker = await opened("a").listening(), opened("b")
+    along = speaker.wakes.along("mail")
+    assert along is not None
+    assert speaker.wakes.along("mail") is None
+    with psycopg.connect(postgres_url, autocommit=True) as stranger:
+        stranger.execute("SELECT pg_notify(%s, %s)", along)
+    assert Hint(wakes=(Wake("mail", 0.0),)) == await ear.next()
+    speaker.wakes.close()
+    assert speaker.wakes.along("mail") is None

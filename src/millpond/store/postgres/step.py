@@ -198,8 +198,16 @@ class Step:
 class Taking:
     """One call: new plain tasks of several submits, all for one pool."""
 
-    def __init__(self, pool: str, submits: Sequence[Sequence[Batch]], now: float | None) -> None:
+    def __init__(
+        self,
+        pool: str,
+        submits: Sequence[Sequence[Batch]],
+        now: float | None,
+        message: tuple[str, str] | None = None,
+    ) -> None:
         self._pool = pool
+        self._message = (None, None) if message is None else message
+        """What is said when it is stored, and on which channel."""
         self._submits = submits
         self._now = None if now is None else rounded(now)
 
@@ -216,6 +224,7 @@ class Taking:
             array(_collapsed([plain_text(new) for new in tasks])),
             array(keys if any(keys) else []),
             array(_collapsed([new.priority for new in tasks])),
+            *map(sent, self._message),
         ]
 
     def answers(self, told: Taken) -> list[SubmitAnswer]:

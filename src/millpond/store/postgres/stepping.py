@@ -6,6 +6,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
+
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
 from millpond.store.postgres.connection import PostgresConnection
@@ -13,8 +15,9 @@ from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.step import Step, Taken, Taking, may_step, pool_to_take, told_by
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.values import sent
+from millpond.store.postgres.wake import Wakes
 from millpond.store.protocol import RenewAnswer
-from millpond.store.rows.store import Renewer, RowsStore
+from millpond.store.rows.store import Renewer, RowsStore, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +48,8 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     _detours: dict[str, int]
     """How often what the server was asked for will be left to the verbs at once."""
     _refusals: dict[str, int]
+    _told_along: set[str]
+    """Pools of which others were told in the very commit that gave them something to start."""
 
     async def lease(
         self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
@@ -135,6 +140,15 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
 
     # What happens in the writer's thread
 
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        """Tell the others what was just stored, unless they were told with it."""
+        told, self._told_along = self._told_along, set()
+        if not told or self._wakes is None:
+            return super()._committed(answers)
+        hint = hint_of(answers)
+        wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
+        return self._wakes.send(msgspec.structs.replace(hint, wakes=wakes))
+
     def _take_steps(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> list[Any]:
         return [self._take_step(*one) for one in told]
 
@@ -148,8 +162,11 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         answers: list[SubmitAnswer | None] = []
         for (pool, now), some in groupby(told, key=lambda one: (one.pool, one.now)):
             submits = [one.batches for one in some]
-            taking = Taking(pool, submits, now)
+            message = self._wakes.along(pool) if isinstance(self._wakes, Wakes) else None
+            taking = Taking(pool, submits, now, message)
             row = self._call("take", f"to {pool}", taking.arguments)
+            if row is not None and message is not None:
+                self._told_along.add(pool)
             answers += [None] * len(submits) if row is None else taking.answers(Taken(*row))
         return answers
 

@@ -3,7 +3,8 @@
 A NOTIFY follows the commit it tells of, on the connection that wrote, and tells of all that was
 committed meanwhile. It is not part of that commit: those who notify commit one at a time, in the
 whole server, and each would have to wait for the disk under that lock. Alone it writes nothing that
-has to reach the disk.
+has to reach the disk. Only a submit after a pause carries its own: those come one at a time, and
+whoever is to run it hears of it the sooner.
 
 A hint may be lost: whoever hears nothing looks by himself. What a process sends comes back to it,
 too, and that is how it knows that it would hear the others (`hears`): a pooler takes a LISTEN and
@@ -24,6 +25,7 @@ import msgspec
 import psycopg
 
 from millpond.core.errors import MillpondError
+from millpond.core.plan import Wake
 from millpond.store.hints import Pending, sound
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.names import LONGEST
@@ -156,6 +158,17 @@ class Wakes:
         ended = time.monotonic()
         self._send_after = ended + min(max(PAUSE, (ended - begun) / SHARE), LONGEST_PAUSE)
         return None
+
+    def along(self, pool: str) -> tuple[str, str] | None:
+        """Return channel and message that the commit of a submit may carry, or None.
+
+        Nobody waits for it then: one way to the server less, for those that come one at a time.
+        """
+        begun = time.monotonic()
+        if self._closed or self._pending or begun < self._send_after:
+            return None
+        self._send_after = begun + PAUSE
+        return self._channel, messages(Hint(wakes=(Wake(pool, 0.0),)), self._name)[0]
 
     def close(self) -> None:
         """Tell and hear no more; safe twice."""

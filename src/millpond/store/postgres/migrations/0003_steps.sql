@@ -59,7 +59,8 @@ END $$;
 
 -- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
 --
--- A list of one value holds it for every task; no keys = none has one.
+-- A list of one value holds it for every task; no keys = none has one. Where somebody could start them,
+-- the message is sent with the commit.
 CREATE FUNCTION millpond_take(
     lock_number bigint,
     at double precision,
@@ -69,6 +70,8 @@ CREATE FUNCTION millpond_take(
     plains text[],
     keys text[],
     priorities bigint[],
+    channel text,
+    message text,
     OUT refused text,
     OUT moment double precision,
     OUT last_seq bigint,
@@ -138,6 +141,9 @@ BEGIN
            ready = p.ready + count
      WHERE id = p.id;
     UPDATE millpond_meta SET version = version + 1, latest = moment, records = told + count;
+    IF wakes AND channel IS NOT NULL THEN
+        PERFORM pg_notify(channel, message);
+    END IF;
 END $$;
 
 -- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
@@ -167,7 +173,8 @@ BEGIN
           FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
     ), changed AS (
         UPDATE millpond_unit AS u SET running = u.running - l.n
-          FROM leaving AS l WHERE u.pool = the_pool AND u.unit = l.key
+          FROM leaving AS l
+         WHERE u.pool = the_pool AND u.unit = l.key AND u.unit = ANY(gone)
         RETURNING u.*, l.n, l.o
     )
     SELECT count(*) AS n, array_agg(unit) FILTER (WHERE running = 0 AND groups = 0) AS idle,
@@ -604,10 +611,13 @@ BEGIN
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
         IF fair THEN
+            -- Which rows are meant is said twice here and below: a planner that takes a table for empty
+            -- joins all of it, and reads ten thousand keys for a few.
             UPDATE millpond_seat AS s
                SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
               FROM unnest(n.shares, n.stays) AS u (share, stays)
-             WHERE s.pool = p.id AND s.share = u.share AND s.owner = '';
+             WHERE s.pool = p.id AND s.share = u.share AND s.owner = ''
+               AND s.share = ANY(n.shares);
             p.resting := p.resting + n.resting;
             p.passed_turn := n.last_turn;
             p.passed_join := n.last_joined;
@@ -630,7 +640,7 @@ BEGIN
                SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
               FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
                       FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
-             WHERE o.pool = p.id AND o.unit = u.unit;
+             WHERE o.pool = p.id AND o.unit = u.unit AND o.unit = ANY(n.units);
             DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
         END IF;
         ids := n.ids;

@@ -12,7 +12,7 @@ SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
 SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: take
-SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?);
+SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);

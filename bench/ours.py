@@ -1,4 +1,4 @@
-"""Our own acts for bench/sqlite.py: the public API, all promises on, history kept."""
+"""Our own acts, on any store: the public API, all promises on, history kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sqlite_acts import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
+from acting import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
 
 from millpond import BoundCall, Millpond, Pool, TaskFunction, fair_round_robin, fifo, priority
 from millpond.cli.collector import let_it_rest
@@ -24,7 +24,7 @@ PRIORITIES = 10
 
 
 class Bench:
-    """A pool of one shape on one file, and a handler that notes its start.
+    """A pool of one shape in one store, and a handler that notes its start.
 
     The shape: `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`, over which the
     tasks are spread evenly and at random; none = tasks without a key. `ranked` = ten priorities.
@@ -77,9 +77,9 @@ class Bench:
 
 
 def millpond(stage: Stage) -> Millpond:
-    """Return a Millpond on the file."""
+    """Return a Millpond on the file or server."""
     settings: dict[str, Any] = {"durability": stage.contender.durability}
-    return Millpond(f"sqlite:///{stage.path}", **settings)
+    return Millpond(stage.url, **settings)
 
 
 async def beginning() -> None:
@@ -213,5 +213,4 @@ def play(stage: Stage, act: str) -> Answer:
     async def whole() -> Answer:
         return await ACTS[act](stage)
 
-    stage.path.parent.mkdir(parents=True, exist_ok=True)
     return asyncio.run(whole())

@@ -1,0 +1,75 @@
+"""What the processes of a benchmark share that act: as a submitter or a worker of one contender."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contender import Contender
+
+CHUNK = 1_000
+GAP = (0.012, 0.015)
+"""Seconds between two beats."""
+PATIENCE = 0.05
+"""Seconds without a start after which a worker asks whether anything is left."""
+
+Answer = dict[str, Any]
+
+
+class Stage:
+    """What an act is given: who, where (a file, or a URL), how much."""
+
+    def __init__(self, contender: Contender, where: str, given: dict[str, Any]) -> None:
+        self.contender = contender
+        self.path = Path(where)
+        self.url = where if "://" in where else f"sqlite:///{where}"
+        self.given = given
+        self.count: int = given.get("count", 0)
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        """Return something given by name."""
+        return self.given.get(name, otherwise)
+
+
+def begin() -> None:
+    """Tell that all is ready, and wait for the sign to begin."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+class Meter:
+    """Notes when handlers start; calls `full` once as many have as are wanted."""
+
+    def __init__(self, want: int, full: Callable[[], object]) -> None:
+        self.want = want
+        self.full = full
+        self.starts: list[int] = []
+        self.lags: list[int] = []
+        self._cpu = 0.0
+
+    def hit(self, sent: int) -> None:
+        """Note a start; from any thread."""
+        now = time.monotonic_ns()
+        if not self.starts:
+            self._cpu = time.process_time()
+        self.starts.append(now)
+        self.lags.append(now - sent)
+        if len(self.starts) >= self.want:
+            self.full()
+
+    def answer(self, empty: int | None, *, lags: bool) -> Answer:
+        """Return what was noted; `empty` is when nothing was left, if that was seen."""
+        cpu = time.process_time() - self._cpu
+        starts = sorted(self.starts[: self.want])
+        return {
+            "executed": len(self.starts),
+            "counted": len(starts),
+            "first": starts[0] if starts else None,
+            "last": starts[-1] if starts else None,
+            "empty": empty,
+            "cpu": cpu / max(len(self.starts), 1),
+            "lags": [lag / 1e9 for lag in self.lags] if lags else [],
+        }
