@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         priority,
         ring_buffer,
     )
-    from millpond.core.wish import GiveUp, RetryLater
+    from millpond.core.wish import GiveUp, RetryLater, Throttled
     from millpond.pool.context import Context, SyncContext
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
@@ -133,6 +133,7 @@ __all__ = [
     "TaskFunction",
     "TaskInfo",
     "TaskRejected",
+    "Throttled",
     "WouldDeadlock",
     "adaptive",
     "bounded",
@@ -197,7 +198,7 @@ _HOME = {
             "priority",
             "ring_buffer",
         ),
-        "millpond.core.wish": ("GiveUp", "RetryLater"),
+        "millpond.core.wish": ("GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.handle": ("Handle",),
         "millpond.pool.millpond": ("Millpond",),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext
+from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext, Throttled
 
 mp = Millpond()
 pool = mp.pool("processes", max_concurrent=2, retry=Retry.never())
@@ -75,6 +75,15 @@ def later(told: str) -> str:
     if not Path(told).exists():
         Path(told).touch()
         raise RetryLater(0.01, spend=False)
+    return "at last"
+
+
+@pool.task(executor="process")
+def busy(ctx: SyncContext, told: str) -> str:
+    ctx.settle_weight(ctx.weight - 1)
+    if not Path(told).exists():
+        Path(told).touch()
+        raise Throttled(0.01, scope="key")
     return "at last"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, adaptive, fifo
+from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, fifo
 from millpond.core.errors import (
     BadPayload,
     DuplicateName,
@@ -309,7 +309,6 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
         ("backpressure", 100, "must be bounded(...), fail_fast() or ring_buffer(...)"),
         ("rate", 5, "must be a Rate, such as Rate(100, per=60), or a list of them"),
         ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),
-        ("max_concurrent", adaptive(1, 50), "the max_concurrent of a pool is a number"),
     ],
 )
 async def test_a_likely_mistake_is_answered_with_what_to_write(

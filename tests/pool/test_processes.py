@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.pool import process_tasks as tasks
@@ -148,6 +149,23 @@ async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
     async with opened():
         handle = await tasks.later.submit(str(tmp_path / "told"))
         assert ("at last", 1) == (await handle, handle.attempt)
+
+
+async def test_a_child_may_say_slow_down_and_what_it_used(tmp_path: Path) -> None:
+    """Throttled and the weight come over, in time for the settlement of each attempt."""
+    async with opened() as mp:
+        settled = mp.runtime.store.settle
+        weights: list[int | None] = []
+
+        async def watched(settlements: Any, **rest: Any) -> Any:
+            weights.extend(one.weight for one in settlements)
+            return await settled(settlements, **rest)
+
+        mp.runtime.store.settle = watched  # type: ignore[method-assign]
+        handle = await tasks.busy.options(weight=8, key="acme").submit(str(tmp_path / "told"))
+        assert ("at last", 1) == (await handle, handle.attempt)
+        held = [one async for one in mp.audit("processes") if one.detail == "hold acme"]
+        assert (1, [7, 7]) == (len(held), weights)
 
 
 async def test_progress_comes_over(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_overloads
 import pytest
 
 from millpond import Millpond, TaskFunction
+from millpond.pool.budget import Budget, SyncBudget
 from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
@@ -24,6 +25,7 @@ from millpond.pool.task import Optioned
 
 mp = Millpond()
 pool = mp.pool("twins")
+budget = mp.budget("twins", 1)
 
 TWINS: list[tuple[type, type]] = [
     (Millpond, SyncMillpond),
@@ -32,6 +34,7 @@ TWINS: list[tuple[type, type]] = [
     (Mapped, SyncMapped),
     (Run, SyncRun),
     (Stream, SyncStream),
+    (Budget, SyncBudget),
 ]
 INSTANCES: dict[type, Any] = {
     Millpond: mp,
@@ -41,6 +44,8 @@ INSTANCES: dict[type, Any] = {
     Run: pool.run(),
     SyncRun: pool.sync.run(),
     Stream: pool.stream([]),
+    Budget: budget,
+    SyncBudget: budget.sync,
     SyncStream: pool.sync.stream([]),
 }
 DUNDERS = {
@@ -58,9 +63,11 @@ NOT_PROMISED: dict[type, set[str]] = {
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope"},
     Handle: {"admitted", "forgotten", "read", "value_of"},
-    SyncMillpond: {"twin", "pool_of"},
+    SyncMillpond: {"twin", "pool_of", "budget_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},
+    Budget: {"sync"},
+    SyncBudget: {"twin"},
 }
 OTHERWISE = {
     # `await` takes no arguments; a thread that waits for a handle can say for how long.
@@ -76,6 +83,7 @@ WORDS = [
     (r"\bHandle\[", "SyncHandle["),
     (r"\bMapped\[", "SyncMapped["),
     (r"\bRun\b", "SyncRun"),
+    (r"\bBudget\b", "SyncBudget"),
     (r"\bStream\b", "SyncStream"),
     (r"\bAsyncIterator\[", "Iterator["),
     (r"\bAwaitable\[(.*)\]$", r"\1"),

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from millpond.core import check
 
 # A window has this many samples for every slot, and never fewer than the second number.
@@ -61,28 +63,40 @@ def adaptive(least: int, most: int, *, initial: int | None = None) -> Adaptive:
     return Adaptive(least, most, check.whole("initial", initial, least=least, most=most))
 
 
-class Limiter:
+class Limiter(msgspec.Struct, array_like=True):
     """The limit in force, and the window of samples that will decide the next one.
 
     `observe` takes one finished piece of work and answers the limit from now on. It decides at the
     end of each window and never in between, from the mean of the window: single samples are noise.
+    It is all data: a store keeps it between two samples.
     """
 
-    def __init__(self, options: Adaptive) -> None:
-        self._options = options
-        self._exact = float(options.initial)
-        self._unloaded: float | None = None
-        self._measured_at = self._exact
-        self._slow_start = True
-        self._suspicion = False
-        self._probing = False
-        self._windows = 0
-        self._caution = 0
-        self._samples_without_load = 0
-        # The window under way: when it opened, and what it has seen.
-        self._opens = 0.0
-        self._successes = self._failures = self._busiest = 0
-        self._time_working = self._time_failing = 0.0
+    _options: Adaptive
+    _exact: float = 0.0
+    _unloaded: float | None = None
+    _measured_at: float = 0.0
+    _slow_start: bool = True
+    _suspicion: bool = False
+    _probing: bool = False
+    _windows: int = 0
+    _caution: int = 0
+    _samples_without_load: int = 0
+    # The window under way: when it opened, and what it has seen.
+    _opens: float = 0.0
+    _successes: int = 0
+    _failures: int = 0
+    _busiest: int = 0
+    _time_working: float = 0.0
+    _time_failing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self._exact:
+            self._exact = self._measured_at = float(self._options.initial)
+
+    @property
+    def options(self) -> Adaptive:
+        """The bounds it moves between."""
+        return self._options
 
     @property
     def limit(self) -> int:

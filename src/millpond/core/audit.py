@@ -163,7 +163,28 @@ def record(
 
 
 def order_record(
-    pool: str, detail: str, *, at: float, task: int | None = None, run: int | None = None
+    pool: str,
+    detail: str,
+    *,
+    at: float,
+    task: int | None = None,
+    run: int | None = None,
+    weight: int = 1,
+    unit: str | None = None,
+    until: float = 0.0,
 ) -> Record:
-    """Derive the record of an order, or of a run's end."""
-    return Record(at=at, kind=Kind.CONTROL, pool=pool, detail=detail, task=task, run=run)
+    """Derive the record of an order, or of a run's end.
+
+    A hold tells which lane or key as `key` and until when as `due`; a corrected weight, what it is.
+    """
+    return Record(
+        at=at,
+        kind=Kind.CONTROL,
+        pool=pool,
+        detail=detail,
+        task=task,
+        run=run,
+        weight=weight,
+        key=unit,
+        due=until,
+    )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.core import check
-from millpond.core.spec import PoolSpec
+from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Fence
 
 
@@ -49,6 +49,23 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
     max_concurrent: int | None = None
     revision: int | None = None
     """The number of this change; refused unless it is above the one in force."""
+
+
+class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
+    """This is the budget; the last declaration that differs is in force."""
+
+    spec: BudgetSpec
+
+
+class ResizeBudget(msgspec.Struct, frozen=True, tag=True):
+    """Change how many may run in the pools of a budget; None = as declared."""
+
+    budget: str
+    max_concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent is not None:
+            check.whole("max_concurrent", self.max_concurrent)
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
@@ -220,6 +237,7 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
 
 
 PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
+BudgetOrder: TypeAlias = DeclareBudget | ResizeBudget
 PageOrder: TypeAlias = Purge | CancelAll
 """Orders about as many tasks as there are: each is one step of many, so that nobody waits long."""
 TaskOrder: TypeAlias = Cancel | Redrive
@@ -228,5 +246,7 @@ AttemptOrder: TypeAlias = Progress | Remember
 WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
 LeaderOrder: TypeAlias = Lead
 RunOrder: TypeAlias = Seal | CancelRun
-WholeOrder: TypeAlias = PoolOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+WholeOrder: TypeAlias = (
+    PoolOrder | BudgetOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+)
 Order: TypeAlias = WholeOrder | PageOrder

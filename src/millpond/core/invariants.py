@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Progress, Remember
+from millpond.core.ledger import Ledger
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
-
-_CLOSE = 1e-6
-"""Rounding allowed to sums of intervals; far below any interval a Rate can have."""
 
 
 class Violated(AssertionError):
@@ -84,7 +82,7 @@ class Judge:
             elif entry.event is Event.LEASE:
                 limits(facts, fact, step.now)
             if held and entry.event in (Event.RELEASE, Event.CANCEL):
-                returned(facts, entry, step.now)
+                returned(facts, fact, entry, step.now)
         settlement = settles.applied.get(fact.id)
         if entry.event is Event.RETRY and settlement is not None and not settlement.spend:
             self.witness.uncharge(fact.id)
@@ -97,6 +95,12 @@ def limits(facts: PoolFacts, fact: Fact, now: float) -> None:
     spec = facts.spec
     if len(facts.running) > spec.max_concurrent:
         raise Violated("I1", f"{len(facts.running)} run in {spec.name}, of {spec.max_concurrent}")
+    bounds = None if facts.limit_of_operator is not None else spec.adaptive
+    if bounds is not None and not bounds.least <= spec.max_concurrent <= bounds.most:
+        raise Violated("I1", f"{spec.name} adapted to {spec.max_concurrent}, out of its bounds")
+    for budget in facts.budgets:
+        if budget.running() > budget.spec.max_concurrent:
+            raise Violated("I1", f"{budget.running()} run of budget {budget.spec.name}")
     _not_stopped(facts, fact, now)
 
 
@@ -117,7 +121,7 @@ def taking(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
         raise Violated("I1", f"{fact.worker} holds {ahead} ahead of {spec.name}")
     _not_stopped(facts, fact, now)
     lanes(facts, fact)
-    rates(facts, entry, now)
+    rates(facts, fact, entry, now)
 
 
 def _not_stopped(facts: PoolFacts, fact: Fact, now: float) -> None:
@@ -389,22 +393,23 @@ def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
         raise Violated("I10", f"task {entry.task} ended without its callback")
 
 
-def rates(facts: PoolFacts, entry: Record, now: float) -> None:
-    """I13: over any time t at most burst + t*n/per starts, as a bucket that is never overdrawn."""
-    buckets = []
-    for rate, (at, tokens) in zip(facts.spec.rates, facts.tokens, strict=True):
-        left = min(float(rate.depth), tokens + (now - at) * rate.n / rate.per)
-        left -= rate.cost(entry.weight)
-        if left < -_CLOSE:
+def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
+    """I13: over any time t at most burst + t*n/per starts, as a bucket that is never overdrawn.
+
+    By weight it is the weight each start turned out to have, from the start on.
+    """
+    ledgers = list(facts.all_ledgers())
+    if facts.spec.rate_per_key is not None and fact.unit is not None:
+        known = facts.ledgers_of_units
+        ledgers.append(known.setdefault(fact.unit, Ledger(facts.spec.rate_per_key)))
+    for ledger in ledgers:
+        if not ledger.start(fact.id, entry.weight, now):
+            rate = ledger.rate
             raise Violated("I13", f"{facts.spec.name} starts faster than {rate.n} per {rate.per} s")
-        buckets.append((now, left))
-    facts.tokens = buckets
 
 
-def returned(facts: PoolFacts, entry: Record, now: float) -> None:
+def returned(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
     """I13: a claim that was never started gives its tokens back, up to a full bucket."""
-    buckets = []
-    for rate, (at, tokens) in zip(facts.spec.rates, facts.tokens, strict=True):
-        left = min(float(rate.depth), tokens + (now - at) * rate.n / rate.per)
-        buckets.append((now, min(float(rate.depth), left + rate.cost(entry.weight))))
-    facts.tokens = buckets
+    own = facts.ledgers_of_units.get(fact.unit or "")
+    for ledger in (*facts.all_ledgers(), *(() if own is None else (own,))):
+        ledger.give_back(entry.weight, now)

@@ -12,6 +12,7 @@ from millpond.core.backoff import Retry, delay
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
 from millpond.core.task import CALLBACKS, Call, Fence, NewTask
+from millpond.core.wish import Scope
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
@@ -36,6 +37,8 @@ class Raised(msgspec.Struct, frozen=True):
     spend: bool = True
     reason: str | None = None
     """Why it is final, where that is not the handler's own doing."""
+    hold: Scope | None = None
+    """Throttled: what is held back for everyone, for `retry_in` seconds."""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -76,10 +79,22 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     follow_ups: tuple[NewTask, ...] = ()
     successor: Fence | None = None
     """The claim held ahead that was started in the slot this attempt left."""
+    weight: int | None = None
+    """What the attempt really used, for rates by weight; None = what its start was charged."""
+    hold: Scope | None = None
+    """Hold the task's key, or its pool, back for `hold_for` seconds; not with a completion."""
+    hold_for: float = 0.0
 
     def __post_init__(self) -> None:
         if self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
+        if self.weight is not None:
+            check.whole("weight", self.weight)
+        if self.hold is not None:
+            check.one_of("hold", self.hold, ("key", "pool"))
+            check.number("hold_for", self.hold_for)
+            if self.event is Event.COMPLETE:
+                raise ConfigError("hold", self.hold, "cannot be had with a completion")
         if self.delay.__class__ is not float or self.delay != 0.0:
             check.number("delay", self.delay)
 
@@ -138,6 +153,7 @@ def _after_error(
             fence=lease.fence, event=Event.FAIL, error=raised.error, reason=raised.reason
         )
     wait = raised.retry_in
+    hold, hold_for = raised.hold, wait if raised.hold and wait is not None else 0.0
     if wait is None:
         wait = delay(policy, attempt, jitter=jitter)
     patience = policy.give_up_after
@@ -149,9 +165,17 @@ def _after_error(
         and now + wait > first + patience
     ):
         # Not tried again later than promised, even if attempts are left.
-        return Settlement(fence=lease.fence, event=Event.FAIL, error=raised.error)
+        return Settlement(
+            fence=lease.fence, event=Event.FAIL, error=raised.error, hold=hold, hold_for=hold_for
+        )
     return Settlement(
-        fence=lease.fence, event=Event.RETRY, spend=raised.spend, delay=wait, error=raised.error
+        fence=lease.fence,
+        event=Event.RETRY,
+        spend=raised.spend,
+        delay=wait,
+        error=raised.error,
+        hold=hold,
+        hold_for=hold_for,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import check
+from millpond.core.adaptive import Adaptive
 from millpond.core.errors import ConfigError
 from millpond.core.rate import Rate
 from millpond.core.task import CALLBACKS
@@ -137,6 +138,20 @@ _POLICIES = "bounded(...), fail_fast() or ring_buffer(...)"
 _RATES = "a Rate, such as Rate(100, per=60)"
 
 
+class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget that pools share: how many may run of all of them, and how fast they start."""
+
+    name: str
+    max_concurrent: int
+    rates: tuple[Rate, ...] = ()
+
+    def __post_init__(self) -> None:
+        check.name("name", self.name)
+        check.whole("max_concurrent", self.max_concurrent, least=0)
+        for rate in self.rates:
+            check.instance("rate", rate, Rate, _RATES)
+
+
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a store must know about a pool. The same value on every store."""
 
@@ -153,6 +168,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many on_complete callbacks of the pool may run at once, outside max_concurrent."""
     prefetch: int = 0
     """How many tasks a worker may claim beyond those it runs."""
+    budgets: tuple[str, ...] = ()
+    """The budgets it shares with other pools: each of them has to agree to a start."""
+    adaptive: Adaptive | None = None
+    """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
 
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks is the one name that may end in what no other can have.
@@ -170,6 +189,12 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         check.whole("max_callbacks", self.max_callbacks, least=1)
         if check.whole("prefetch", self.prefetch):
             self._check_prefetch()
+        for name in self.budgets:
+            check.name("budgets", name)
+        if len(set(self.budgets)) < len(self.budgets):
+            raise ConfigError("budgets", list(self.budgets), "name one of them twice")
+        if self.adaptive is not None:
+            check.instance("adaptive", self.adaptive, Adaptive)
         if self.max_per_key is not None:
             check.whole("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
@@ -187,6 +212,28 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How many tasks of one lane (strict pools) or key may run at once."""
         return 1 if self.strict else self.max_per_key
 
+    @property
+    def weighs(self) -> bool:
+        """Whether what a task weighs decides when others start."""
+        return any(rate.of == "weight" for rate in self.rates)
+
+    @property
+    def special(self) -> bool:
+        """Whether a start or an end looks at more than counts, keys and turns.
+
+        It has rates, budgets or a limit that adapts.
+
+        What a store does to plain and fair pools by the batch, it does not do to these.
+        """
+        if self.rates or self.budgets:
+            return True
+        return self.rate_per_key is not None or self.adaptive is not None
+
+    @property
+    def most_concurrent(self) -> int:
+        """How many may run at once at most, however its limit moves."""
+        return self.max_concurrent if self.adaptive is None else self.adaptive.most
+
     def _check_prefetch(self) -> None:
         # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
         for option, given in (("lanes", self.lanes is not None), ("ordered", self.ordered)):
@@ -194,6 +241,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("prefetch", self.prefetch, f"cannot be had with {option}")
         if self.order.kind is OrderKind.LIFO:
             raise ConfigError("prefetch", self.prefetch, "cannot be had with queue=lifo()")
+        if self.budgets:
+            # What is held ahead of one pool would be taken from all of them.
+            raise ConfigError("prefetch", self.prefetch, "cannot be had with budgets")
 
     def _check_strict(self) -> None:
         if self.ordered and self.lanes is not None:
@@ -202,9 +252,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("queue", str(self.order.kind), "cannot be had with lanes or ordered")
         if self.max_per_key is not None:
             raise ConfigError("max_per_key", self.max_per_key, "is always 1 with lanes or ordered")
-        if self.lanes is not None and self.max_concurrent > self.lanes:
+        if self.lanes is not None and max(self.max_concurrent, self.most_concurrent) > self.lanes:
             raise ConfigError(
-                "max_concurrent", self.max_concurrent, f"cannot exceed lanes={self.lanes}"
+                "max_concurrent", self.most_concurrent, f"cannot exceed lanes={self.lanes}"
             )
 
 

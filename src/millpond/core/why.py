@@ -44,6 +44,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of the pool starts before."""
     running: int = 0
     max_concurrent: int = 1
+    full_budgets: tuple[tuple[str, int, int], ...] = ()
+    """Budgets of the pool of which nothing is left: name, running, limit."""
 
     unit: str | None = None
     """Its lane where lanes are strict, else its key."""
@@ -88,6 +90,8 @@ def _reasons(facts: Facts, now: float) -> Iterator[str]:
         yield f"{_unit(facts)} at {facts.unit_running}/{facts.unit_limit}"
     if facts.running >= facts.max_concurrent:
         yield f"pool at {facts.running}/{facts.max_concurrent}"
+    for name, running, limit in facts.full_budgets:
+        yield f"budget {name} at {running}/{limit}"
     if facts.ahead:
         yield f"{facts.ahead} ahead"
     if facts.rate_at > now:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from millpond.core import check
+
+Scope: TypeAlias = Literal["key", "pool"]
+"""What a throttled attempt holds back for everyone: its key, or its whole pool."""
 
 
 class GiveUp(Exception):
@@ -16,3 +21,17 @@ class RetryLater(Exception):
         self.seconds = check.seconds("seconds", seconds)
         self.spend = spend
         super().__init__(f"again in {self.seconds:g} s")
+
+
+class Throttled(Exception):
+    """A peer said slow down: start nothing of this key, or of this pool, for `retry_after` seconds.
+
+    It holds for every worker of the fleet. The task is tried again when the time is over; neither
+    it nor anybody else is charged an attempt.
+    """
+
+    def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
+        self.retry_after = check.seconds("retry_after", retry_after)
+        self.scope: Scope = scope
+        check.one_of("scope", scope, ("key", "pool"))
+        super().__init__(f"{scope} held back for {self.retry_after:g} s")

@@ -12,15 +12,16 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.audit import Record
+from millpond.core.ledger import Ledger
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from millpond.core.run import RunView
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +61,29 @@ class Fact(msgspec.Struct, kw_only=True):
     steps: dict[str, bytes] = {}
 
 
+class BudgetFacts:
+    """What is known of one budget."""
+
+    def __init__(self, spec: BudgetSpec) -> None:
+        self.spec = self.declared = spec
+        self.ledgers = [Ledger(rate) for rate in spec.rates]
+        self.pools: list[PoolFacts] = []
+
+    def running(self) -> int:
+        """Return how many tasks run in its pools."""
+        return sum(len(facts.running) for facts in self.pools)
+
+
 class PoolFacts:
     """What is known of one pool."""
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, budgets: Sequence[BudgetFacts] = ()) -> None:
+        self.budgets = budgets
+        for budget in budgets:
+            budget.pools.append(self)
         self.spec = spec
         self.declared = spec
+        self.limit_of_operator: int | None = None
         self.paused = False
         self.paused_units: set[str] = set()
         self.live: dict[int, Fact] = {}
@@ -76,8 +94,15 @@ class PoolFacts:
         self.fresh: dict[int, Fact] = {}
         self.lineage: dict[tuple[str, int | None], int] = {}
         self.lags: dict[tuple[str | None, str | None], int] = {}
-        self.tokens: list[tuple[float, float]] = [(0.0, float(r.depth)) for r in spec.rates]
+        self.ledgers = [Ledger(rate) for rate in spec.rates]
+        self.ledgers_of_units: dict[str, Ledger] = {}
         self.held_until: dict[str | None, float] = {}
+
+    def all_ledgers(self) -> Iterator[Ledger]:
+        """Yield those of the pool and of its budgets."""
+        yield from self.ledgers
+        for budget in self.budgets:
+            yield from budget.ledgers
 
     def stopped(self, unit: str | None, now: float) -> bool:
         """Return whether a lane or key is paused or held back."""
@@ -102,6 +127,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolFacts] = {}
+        self.budgets: dict[str, BudgetFacts] = {}
         self.tasks: dict[int, Fact] = {}
         self.prunable: set[int] = set()
         self.workers: dict[str, orders.Join] = {}
@@ -138,16 +164,23 @@ class Witness:
         match order:
             case orders.Declare(spec):
                 if spec.name not in self.pools:
-                    self.pools[spec.name] = PoolFacts(spec)
+                    shared = [self.budgets[name] for name in spec.budgets]
+                    self.pools[spec.name] = PoolFacts(spec, shared)
+            case orders.DeclareBudget(budget):
+                self.budgets.setdefault(budget.name, BudgetFacts(budget))
+            case orders.ResizeBudget(name, limit):
+                known = self.budgets[name]
+                in_force = known.declared.max_concurrent if limit is None else limit
+                known.spec = msgspec.structs.replace(known.spec, max_concurrent=in_force)
             case orders.Resize(pool, limit):
                 facts = self.pools[pool]
+                facts.limit_of_operator = limit
                 in_force = facts.declared.max_concurrent if limit is None else limit
                 facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=in_force)
             case orders.Pause(pool, unit) | orders.Resume(pool, unit):
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
-                held = self.pools[pool].held_until
-                held[unit] = max(held.get(unit, 0.0), rounded(now + seconds))
+                self._hold(self.pools[pool], unit, rounded(now + seconds))
             case orders.Join(worker):
                 self.workers.setdefault(worker, order)
             case orders.Leave(worker) | orders.Bury(worker):
@@ -164,6 +197,9 @@ class Witness:
             facts.paused_units.add(unit)
         else:
             facts.paused_units.discard(unit)
+
+    def _hold(self, facts: PoolFacts, unit: str | None, until: float) -> None:
+        facts.held_until[unit] = max(facts.held_until.get(unit, 0.0), until)
 
     def _gone(self, worker: str) -> None:
         gone = self.workers.pop(worker, None)
@@ -184,8 +220,7 @@ class Witness:
     def apply(self, entry: Record) -> Fact | None:
         """Take in one record; return the task it is about, after it."""
         if entry.event is None or entry.task is None:
-            if entry.run is not None and entry.detail == "run finished":
-                self.run_finished.add(entry.run)
+            self._told(entry)
             return None
         if entry.event is Event.REFUSE:
             return None
@@ -204,6 +239,22 @@ class Witness:
         fact.sequence = entry.sequence
         self._index(fact)
         return fact
+
+    def _told(self, entry: Record) -> None:
+        """Take in a record that is no arrow."""
+        detail, facts = entry.detail or "", self.pools.get(entry.pool)
+        if entry.run is not None and detail == "run finished":
+            self.run_finished.add(entry.run)
+        if facts is None:
+            return
+        if detail.startswith("hold "):
+            self._hold(facts, entry.key, entry.due)
+        elif facts.spec.adaptive is not None and detail.startswith(("adapt ", "reset ")):
+            limit = int(detail.rpartition("=")[2])
+            facts.spec = msgspec.structs.replace(facts.spec, max_concurrent=limit)
+        elif detail == "weight":
+            for ledger in facts.all_ledgers():
+                ledger.correct(entry.task or 0, entry.weight, entry.at)
 
     def _charge(self, fact: Fact, entry: Record) -> None:
         """Count charged runs independently of what the record claims."""
@@ -229,6 +280,9 @@ class Witness:
             _put(facts.running, fact, present=fact.status is Status.RUNNING)
             _put(facts.claimed, fact, present=fact.claimed)
             _put(facts.fresh, fact, present=fact.fresh)
+            if fact.status is not Status.RUNNING and not fact.claimed:
+                for ledger in facts.all_ledgers():
+                    ledger.close(fact.id)
         if fact.run is not None:
             live = self.run_live.setdefault(fact.run, set())
             if fact.status.terminal:

@@ -53,6 +53,15 @@ class ChildJob:
 
     resources = None
 
+    @property
+    def weight(self) -> int | None:
+        """What the handler said it really used: known to the parent alone."""
+        return None
+
+    @weight.setter
+    def weight(self, actual: int) -> None:
+        self._channel.send(msgspec.msgpack.encode(actual))
+
     def progress(self, fraction: float, text: str) -> None:
         """Tell the parent how far the handler has come."""
         check.number("fraction", fraction, most=1.0)
@@ -128,6 +137,19 @@ class _About:
     def deadline(self) -> float | None:
         """When this attempt runs out of time, or None."""
         return self._job.deadline
+
+    @property
+    def weight(self) -> int:
+        """What the task was submitted with, and this attempt's start was charged."""
+        return self._job.leased.weight
+
+    def settle_weight(self, actual: int) -> None:
+        """Say what this attempt really used, for rates by weight; the last word counts.
+
+        When the attempt ends, however it does, the difference to `weight` is refunded, as far as
+        time has not refilled it, or charged. An attempt that loses its lease refunds nothing.
+        """
+        self._job.weight = check.whole("actual", actual, most=2**31 - 1)
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded

@@ -255,10 +255,10 @@ async def _pull(source: AsyncIterator[Any]) -> tuple[bool, Any]:
 def _window(pool: Pool) -> int:
     """Return how many items may be under way: no more than a bounded pool has room for."""
     spec = pool.spec
-    window = min(max(4 * spec.max_concurrent, FEWEST_AHEAD), MOST_AHEAD)
+    window = min(max(4 * spec.most_concurrent, FEWEST_AHEAD), MOST_AHEAD)
     bound = spec.backpressure
     if bound is None:
         return window
     if bound.on_full is OnFull.FAIL_FAST:
-        return max(spec.max_concurrent, 1)
+        return max(spec.most_concurrent, 1)
     return max(min(window, bound.per_key or window, bound.depth or window), 1)

@@ -37,11 +37,12 @@ from millpond.core.errors import (
 )
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
-from millpond.core.spec import Backpressure, PoolSpec, fifo, priority
+from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.address import place_of, shown
+from millpond.pool.budget import Budget
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import policy
@@ -130,6 +131,7 @@ class Millpond:
         self.migrate = migrate
         self._resources = resources
         self._pools: dict[str, Pool] = {}
+        self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
         self._handlers: dict[str, Handler] = {}
         self._retries: dict[str, Policy] = {}
@@ -164,6 +166,9 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
+                runtime.budgets = self._budgets
+                for name in self._budgets:
+                    await runtime.declare_budget(name)
                 for pool in self.pools():
                     await runtime.declare(pool.spec)
                 runtime.begin()
@@ -348,7 +353,7 @@ class Millpond:
         self,
         name: str,
         *,
-        max_concurrent: int | None = None,
+        max_concurrent: int | Adaptive | None = None,
         queue: QueueOrder | None = None,
         backpressure: Backpressure | None = None,
         max_per_key: int | None = None,
@@ -357,6 +362,7 @@ class Millpond:
         lanes: int | None = None,
         ordered: bool = False,
         prefetch: int = 0,
+        budgets: Sequence[Budget] = (),
         max_callbacks: int = 16,
         retry: Policy | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
@@ -366,19 +372,18 @@ class Millpond:
     ) -> Pool:
         """Declare a pool; it is made known to the store when the Millpond is open.
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
         check_scope(scope, scope_id, durable=self.durable)
         stored = stored_name(name, scope, scope_id)
         if stored in self._pools:
             message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
             raise DuplicateName(message, kind="pool", name=stored)
-        if isinstance(max_concurrent, Adaptive):
-            raise NotSupported(
-                "adaptive() limits a Bulkhead so far; the max_concurrent of a pool is a number",
-                feature="adaptive",
-            )
         strict = ordered or lanes is not None
+        adapts = max_concurrent if isinstance(max_concurrent, Adaptive) else None
+        if isinstance(max_concurrent, Adaptive):
+            max_concurrent = max_concurrent.initial
         spec = PoolSpec(
             name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
@@ -390,6 +395,8 @@ class Millpond:
             lanes=lanes,
             ordered=ordered,
             prefetch=prefetch,
+            budgets=_budget_names(budgets, self._budgets),
+            adaptive=adapts,
             max_callbacks=max_callbacks,
         )
         made = Pool(
@@ -402,6 +409,20 @@ class Millpond:
             created_at=time.time(),
         )
         return self._add_pool(made, on_dead_letter, on_empty)
+
+    def budget(
+        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
+    ) -> Budget:
+        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+
+        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
+        """
+        if name in self._budgets:
+            message = f"a budget named {name!r} exists already; keep what mp.budget() returned"
+            raise DuplicateName(message, kind="budget", name=name)
+        spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=_rates(rate))
+        self._budgets[name] = spec
+        return Budget(self, spec)
 
     def _add_pool(
         self,
@@ -731,6 +752,16 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
+
+
+def _budget_names(budgets: Sequence[Budget], known: Mapping[str, BudgetSpec]) -> tuple[str, ...]:
+    """Return the names of budgets of this very Millpond."""
+    for budget in budgets:
+        if not isinstance(budget, Budget):
+            raise ConfigError("budgets", budget, "must be budgets: what mp.budget() returned")
+        if known.get(budget.name) is not budget.spec:
+            raise ConfigError("budgets", budget.name, "is a budget of another Millpond")
+    return tuple(budget.name for budget in budgets)
 
 
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:

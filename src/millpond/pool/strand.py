@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core.backoff import Retry
 from millpond.core.backoff import delay as backoff
+from millpond.core.control import Hold
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull, OrderKind
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.wish import GiveUp, RetryLater, Throttled
 from millpond.pool.task import TaskFunction, is_async
 from millpond.runtime.job import current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, may_retry
@@ -57,7 +58,7 @@ def fits(pool: Pool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  
         and options.keys() <= SHARED_OPTIONS
         and isinstance(pool.retry or DEFAULT_RETRY, Retry)
         and not spec.strict
-        and not spec.rates
+        and not spec.special
         and spec.order.kind is not OrderKind.FAIR
         and (bound is None or bound.on_full is OnFull.BLOCK_SUBMITTER)
     )
@@ -211,6 +212,10 @@ class Strands:
         attempts, pause = policy.attempts - 1, 0.0
         if isinstance(error, RetryLater):
             attempts, pause = attempts + (not error.spend), error.seconds
+        elif isinstance(error, Throttled):
+            attempts, pause = attempts + 1, error.retry_after
+            if error.scope == "pool":
+                self._runtime.spawn(self._hold_pool(error.retry_after))
         elif isinstance(error, GiveUp) or not may_retry(policy, error):
             attempts = 0
         else:
@@ -224,6 +229,11 @@ class Strands:
         sending = self._runtime.spawn(self._send_alone(index, fn, options, error))
         self._sending[sending] = None
         sending.add_done_callback(self._sending.pop)
+
+    async def _hold_pool(self, seconds: float) -> None:
+        """Hold the pool back for everyone, as the settlement of a throttled task does."""
+        order = Hold(self._pool.spec.name, seconds)
+        self._runtime.heed(await self._runtime.store.control(order))
 
     async def _send_alone(
         self, index: int, fn: Callable[[], Any], options: Mapping[str, Any], error: Exception

@@ -34,6 +34,7 @@ from millpond.core.admit import Reason
 from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
 from millpond.pool.bridge import Bridge, Feed, OwnedLoop
+from millpond.pool.budget import SyncBudget
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    from millpond.core.adaptive import Adaptive
     from millpond.core.audit import Record
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
     from millpond.core.spec import Backpressure, PoolSpec
     from millpond.core.spec import Order as QueueOrder
+    from millpond.pool.budget import Budget
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
@@ -804,7 +807,7 @@ class SyncMillpond:
         self,
         name: str,
         *,
-        max_concurrent: int | None = None,
+        max_concurrent: int | Adaptive | None = None,
         queue: QueueOrder | None = None,
         backpressure: Backpressure | None = None,
         max_per_key: int | None = None,
@@ -813,6 +816,7 @@ class SyncMillpond:
         lanes: int | None = None,
         ordered: bool = False,
         prefetch: int = 0,
+        budgets: Sequence[SyncBudget] = (),
         max_callbacks: int = 16,
         retry: Policy | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
@@ -822,7 +826,8 @@ class SyncMillpond:
     ) -> SyncPool:
         """Declare a pool; it is made known to the store when the Millpond is open.
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes).
+        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
         return self._mp.pool(
             name,
@@ -835,6 +840,7 @@ class SyncMillpond:
             lanes=lanes,
             ordered=ordered,
             prefetch=prefetch,
+            budgets=[one.twin for one in budgets],
             max_callbacks=max_callbacks,
             retry=retry,
             on_dead_letter=on_dead_letter,
@@ -842,6 +848,19 @@ class SyncMillpond:
             scope=scope,
             scope_id=scope_id,
         ).sync
+
+    def budget(
+        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
+    ) -> SyncBudget:
+        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+
+        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
+        """
+        return self.budget_of(self._mp.budget(name, max_concurrent, rate=rate))
+
+    def budget_of(self, budget: Budget) -> SyncBudget:
+        """Return a budget as threads use it."""
+        return SyncBudget(self._bridge, budget)
 
     def get_pool(self, name: str) -> SyncPool:
         """Return the pool of a name (or id); UnknownPool if there is none."""

@@ -29,7 +29,7 @@ from millpond.core.backoff import qualified_name
 from millpond.core.errors import ConfigError
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.wish import GiveUp, RetryLater, Throttled
 from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
@@ -410,11 +410,18 @@ def _verdict(error: BaseException) -> Verdict:
     return Verdict(
         kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
         give_up=isinstance(error, GiveUp),
-        retry_in=error.seconds if isinstance(error, RetryLater) else None,
+        retry_in=_retry_in(error),
         spend=getattr(error, "spend", True),
+        hold=error.scope if isinstance(error, Throttled) else None,
         bad_result=isinstance(error, BadResult),
         unreadable=isinstance(error, Unreadable),
     )
+
+
+def _retry_in(error: BaseException) -> float | None:
+    if isinstance(error, Throttled):
+        return error.retry_after
+    return error.seconds if isinstance(error, RetryLater) else None
 
 
 def default_options(timeout: object, retry: Policy | None, priority: int | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from millpond.core.errors import AlreadySettled, ConfigError, LeaseLost, NotSupported
 from millpond.core.settle import Settlement, Succeeded, settle
 from millpond.runtime.job import Closure
@@ -71,7 +73,8 @@ def completion(job: Job, result: Any) -> Settlement:  # noqa: ANN401 - what the 
     assert not isinstance(job.body, Closure)  # noqa: S101 - a closure has no context
     follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     outcome = Succeeded(job.body.encode_result(result), follow_ups)
-    return settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
+    decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
+    return decided if job.weight is None else msgspec.structs.replace(decided, weight=job.weight)
 
 
 async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any:  # noqa: ANN401

@@ -133,6 +133,8 @@ class Job:
     follow_ups: list[NewTask] | None = None
     on_stored: list[Callable[[Admission, float], None]] | None = None
     """Whom to tell what became of each follow-up, in order, and when."""
+    weight: int | None = None
+    """What its handler said it really used."""
     steps: dict[str, bytes] | None = None
     """What this attempt itself has done so far, by the name of the step."""
     awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None

@@ -11,7 +11,7 @@ from millpond.core import check
 from millpond.core.backoff import Retry, qualified_name, tries_again
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.wish import GiveUp, RetryLater, Throttled
 from millpond.runtime.error import ErrorInfo, describe
 
 if TYPE_CHECKING:
@@ -101,6 +101,9 @@ def _meaning(error: BaseException, job: Job) -> Raised:
     if isinstance(error, RetryLater):
         seconds = check.seconds("seconds", error.seconds)
         return Raised(describe(error), retry_in=seconds, spend=bool(error.spend))
+    if isinstance(error, Throttled):
+        seconds = check.seconds("retry_after", error.retry_after)
+        return Raised(describe(error), retry_in=seconds, spend=False, hold=error.scope)
     policy = policy_of(job)
     if isinstance(policy, Retry):
         return Raised(describe(error), final=not tries_again(policy, _kinds(error)))

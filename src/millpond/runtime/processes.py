@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.lease import Leased
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.wish import GiveUp, RetryLater, Scope, Throttled
 from millpond.runtime.errand import Broke, Died, Done, Errand, Killed, Line
 from millpond.runtime.error import ErrorInfo
 from millpond.runtime.job import Handler
@@ -40,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     give_up: bool = False
     retry_in: float | None = None
     spend: bool = True
+    hold: Scope | None = None
     bad_result: bool = False
     unreadable: bool = False
 
@@ -102,11 +103,15 @@ async def _pass_on_cancel(job: Job, line: Line) -> None:
 
 
 def _heard(job: Job, message: bytes) -> None:
-    """A handler told how far it has come."""
+    """A handler told how far it has come, or what it really used."""
     try:
-        fraction, text = msgspec.msgpack.decode(message, type=tuple[float, str])
+        said = msgspec.msgpack.decode(message, type=tuple[float, str] | int)
     except msgspec.MsgspecError:
         return
+    if isinstance(said, int):
+        job.weight = said
+        return
+    fraction, text = said
     job.runtime.spawn(job.runtime.tell_progress(job, fraction, text))
 
 
@@ -119,6 +124,8 @@ def _error(broke: Broke) -> Exception:
         return BadResult(broke.message)
     if verdict.unreadable:
         return Unreadable(broke.message)
+    if verdict.retry_in is not None and verdict.hold is not None:
+        return Throttled(verdict.retry_in, scope=verdict.hold)
     if verdict.retry_in is not None:
         return RetryLater(verdict.retry_in, spend=verdict.spend)
     info = ErrorInfo(broke.kind, broke.message, broke.traceback)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Cancel, CancelRun, Declare, Join, Leave, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Join, Leave, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
     from millpond.runtime.retention import Keep
@@ -113,6 +113,9 @@ class Runtime:
         self.chance = self.dice.random
         self.owner = identity.owner
         self.declared: dict[str, PoolSpec] = {}
+        self.budgets: Mapping[str, BudgetSpec] = {}
+        """The budgets that pools of this process may share, by name."""
+        self._declared_budgets: set[str] = set()
         self.closures: dict[int, Closure] = {}
         self.counts = hooks.counts = Counts()
         self.workers: list[Worker] = []
@@ -210,10 +213,18 @@ class Runtime:
         """Make a pool known to the store and to the workers."""
         if self.declared.get(spec.name) == spec:
             return
+        for name in spec.budgets:
+            await self.declare_budget(name)
         self.heed(await self.store.control(Declare(spec)))
         self.declared[spec.name] = spec
         for worker in self.workers:
             worker.watch(spec.name)
+
+    async def declare_budget(self, name: str) -> None:
+        """Make a budget known to the store, once."""
+        if name not in self._declared_budgets:
+            self.heed(await self.store.control(DeclareBudget(self.budgets[name])))
+            self._declared_budgets.add(name)
 
     async def add_worker(
         self,
@@ -465,7 +476,7 @@ class Runtime:
         spec = self.declared.get(pool.removesuffix(CALLBACKS))
         if spec is None:
             return 1
-        return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.max_concurrent
+        return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.most_concurrent
 
     def job_of(self, task: int) -> Job | None:
         """Return the job that runs a task in this process, or None."""

@@ -710,6 +710,8 @@ class Worker:
             )
         else:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
+        if job.weight is not None:
+            decided = msgspec.structs.replace(decided, weight=job.weight)
         job.settled = True
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.

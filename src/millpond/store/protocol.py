@@ -33,7 +33,7 @@ from millpond.core.plan import Wake
 from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
-from millpond.core.spec import PoolSpec
+from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Dedupe, NewTask, Task
 
 if TYPE_CHECKING:
@@ -241,6 +241,20 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between starting and settling, of the same."""
 
 
+class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget at one moment."""
+
+    spec: BudgetSpec
+    """What is in force: as declared, but for the limit that an operator set."""
+    declared: BudgetSpec
+    pools: tuple[str, ...]
+    """The pools that share it, by name."""
+    running: int
+    """How many tasks run in all of them."""
+    waiting: tuple[str, ...]
+    """The pools that asked and got nothing because of it, who waits longest first."""
+
+
 LaneState: TypeAlias = Literal["processing", "idle", "paused"]
 
 
@@ -318,6 +332,10 @@ class View(Protocol):
         measured=False leaves out what takes time to find out: scheduled, oldest_queued_at, waits
         and run_times.
         """
+        ...
+
+    async def budget(self, name: str) -> BudgetView | None:
+        """Return a budget that pools share, or None if it was never declared."""
         ...
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:

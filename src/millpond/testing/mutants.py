@@ -11,18 +11,20 @@ import multiprocessing
 import os
 import sys
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import msgspec
 
 from millpond.core.admit import Depth
+from millpond.core.bucket import Bucket
 from millpond.core.errors import IllegalTransition
 from millpond.core.gate import Gate
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import Event, Status
 from millpond.core.ring import Ring
-from millpond.store.verbs import ahead, lease, recover, settle, submit
+from millpond.store.verbs import ahead, budgets, lease, recover, settle, submit
 from millpond.store.verbs.tables import Tables
 from millpond.testing.crowd import Crowd
 from millpond.testing.live import simulate_live
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from millpond.core.gate import Ticket
     from millpond.core.lease import Leased, Worker
+    from millpond.core.rate import Rate
     from millpond.core.settle import Settlement
     from millpond.core.task import Fence, NewTask, Task
     from millpond.store.verbs.tables import PoolTable
@@ -253,9 +256,9 @@ def claims_ahead_take_no_token() -> Iterator[None]:
     claim_ahead = lease._claim_ahead
 
     def claim_for_free(tables: Tables, pool: PoolTable, *rest: Any) -> tuple[Leased, ...]:  # noqa: ANN401 - as the original
-        before = pool.tats
+        before = deepcopy(pool.buckets)
         claimed = claim_ahead(tables, pool, *rest)
-        pool.tats = before
+        pool.buckets = before
         return claimed
 
     with patch.object(lease, "_claim_ahead", claim_for_free):
@@ -276,6 +279,28 @@ def starts_without_a_slot() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refunds_twice() -> Iterator[None]:
+    """A weight that was not used is given back whole, though time has given some of it back."""
+
+    def refund(self: Bucket, rate: Rate, cost: int, _since: float, _now: float) -> None:
+        self.give_back(rate, cost)
+
+    with patch.object(Bucket, "refund", refund):
+        yield
+
+
+@contextmanager
+def budget_counts_nobody() -> Iterator[None]:
+    """A budget that pools share looks at none of them."""
+
+    def none(_tables: Tables, _budget: object) -> int:
+        return 0
+
+    with patch.object(budgets, "running", none):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     no_capacity_check,
     grant_at_wake_up,
@@ -291,6 +316,8 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     claims_ahead_lost_for_free,
     claims_ahead_take_no_token,
     starts_without_a_slot,
+    refunds_twice,
+    budget_counts_nobody,
 )
 
 

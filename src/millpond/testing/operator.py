@@ -47,6 +47,10 @@ class Operator:
                 return orders.Pause(pool, unit)
             case 2 | 3 | 4:
                 return orders.Resume(pool, unit)
+            case 5 if world.budgets and world.chance(0.6):
+                world.fault("budget resized")
+                limit = dice.choice((None, 0, 1, 3))
+                return orders.ResizeBudget(dice.choice(world.budgets).name, limit)
             case 5:
                 world.fault("resize")
                 return self.resize(pool)

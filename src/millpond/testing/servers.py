@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from millpond.store.postgres.url import Address
 
 _TABLES = (
-    *("pool", "revision", "task", "live", "lease", "ended", "removed", "key", "unit", "group"),
-    *("seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta"),
+    *("pool", "budget", "revision", "task", "live", "lease", "ended", "removed", "key", "unit"),
+    *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta"),
 )
 _FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0)"
 _DELETE = "; ".join(

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.adaptive import adaptive
 from millpond.core.errors import MillpondError
 from millpond.core.invariants import Violated
 from millpond.core.rate import Rate
 from millpond.core.spec import (
     Backpressure,
+    BudgetSpec,
     Order,
     OrderKind,
     PoolSpec,
@@ -83,7 +85,8 @@ async def simulate_on(seed: int, store: Store, *, steps: int = STEPS) -> Lived:
     """Live through the history of `seed` on `store`, which must be fresh."""
     dice = random.Random(seed)
     stage = Stage(store)
-    world = World(stage, dice, [some_spec(dice, name) for name in ("alpha", "beta")])
+    specs, budgets = some_specs(dice)
+    world = World(stage, dice, specs, budgets)
     try:
         await world.open()
         for _ in range(steps):
@@ -102,6 +105,20 @@ async def simulate_on(seed: int, store: Store, *, steps: int = STEPS) -> Lived:
     )
 
 
+def some_specs(dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Make up two pools, and now and then a budget that they share."""
+    return shared([some_spec(dice, name) for name in ("alpha", "beta")], dice)
+
+
+def shared(specs: list[PoolSpec], dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Let pools share a budget, now and then."""
+    if dice.random() < 0.7:
+        return specs, []
+    budget = BudgetSpec(name="both", max_concurrent=dice.randint(1, 6), rates=some_rates(dice))
+    sharing = [msgspec.structs.replace(spec, budgets=("both",), prefetch=0) for spec in specs]
+    return sharing, [budget]
+
+
 def some_spec(dice: random.Random, name: str) -> PoolSpec:
     """Make up a pool."""
     strict = dice.random() < 0.25
@@ -111,18 +128,28 @@ def some_spec(dice: random.Random, name: str) -> PoolSpec:
     if not strict:
         orders += (fair_round_robin(), priority(), priority(aging=2.0), lifo())
     order = dice.choice(orders)
+    limit = dice.randint(1, lanes or 5)
+    adapts = adaptive(1, lanes or 5, initial=limit) if dice.random() < 0.2 else None
     return PoolSpec(
         name=name,
-        max_concurrent=dice.randint(1, lanes or 5),
+        max_concurrent=limit,
+        adaptive=adapts,
         order=order,
         backpressure=some_backpressure(dice),
         max_per_key=None if strict else dice.choice((None, 1, 2)),
-        rates=(Rate(4, per=1.0, burst=3),) if dice.random() < 0.35 else (),
+        rates=some_rates(dice),
         rate_per_key=Rate(2, per=1.0, burst=1) if dice.random() < 0.1 else None,
         prefetch=0 if strict or order.kind is OrderKind.LIFO else dice.choice((0, 2, 3)),
         lanes=lanes,
         ordered=strict and lanes is None,
     )
+
+
+def some_rates(dice: random.Random) -> tuple[Rate, ...]:
+    """Make up rates: mostly none, now and then two, of starts and of weight."""
+    starts = (Rate(4, per=1.0, burst=3),) if dice.random() < 0.35 else ()
+    weight = (Rate(6, per=1.0, burst=5, of="weight"),) if dice.random() < 0.25 else ()
+    return starts + weight
 
 
 def some_backpressure(dice: random.Random) -> Backpressure | None:

@@ -28,6 +28,7 @@ from millpond.core.settle import (
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask
+    from millpond.core.wish import Scope
     from millpond.store.protocol import LeaseAnswer
     from millpond.testing.world import World
 
@@ -230,9 +231,12 @@ class SimWorker:
         """Let the core decide what an outcome means."""
         policy = Retry(initial=0.5, max_delay=4.0)
         dice = self.world.dice
-        return settle(
+        decided = settle(
             leased, self.outcome(leased), policy, jitter=dice.random(), now=self.world.now
         )
+        if dice.random() < 0.6:
+            return decided
+        return msgspec.structs.replace(decided, weight=dice.randint(0, leased.weight + 1))
 
     def outcome(self, leased: Leased) -> Outcome:
         """Make up how a handler ended."""
@@ -242,8 +246,12 @@ class SimWorker:
         draw = world.dice.random()
         if draw < 0.60 or self.calm:
             return Succeeded(b"ok", self.follow_ups(leased))
+        if draw < 0.64:
+            world.fault("throttled")
+            hold: Scope = "key" if draw < 0.62 else "pool"
+            return Raised(b"slow down", spend=False, retry_in=draw * 2, hold=hold)
         if draw < 0.88:
-            return Raised(b"no", spend=draw > 0.66, retry_in=0.2 if draw < 0.66 else None)
+            return Raised(b"no", spend=draw > 0.68, retry_in=0.2 if draw < 0.68 else None)
         if draw < 0.92:
             return Raised(b"never", final=True)
         if draw < 0.96:

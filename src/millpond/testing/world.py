@@ -22,9 +22,10 @@ from millpond.testing.worker import FUNCTIONS, SimWorker
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from millpond.core.plan import Wake
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
 
 FAULTS = (
     "crash",
@@ -40,6 +41,8 @@ FAULTS = (
     "interrupt",
     "purge",
     "hold",
+    "throttled",
+    "budget resized",
     "day passes",
 )
 """Every kind of trouble a history can hold."""
@@ -50,8 +53,15 @@ KEYS = (None, "acme", "bolt", "cord")
 class World:
     """One seeded world around one store."""
 
-    def __init__(self, stage: Stage, dice: random.Random, specs: list[PoolSpec]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        dice: random.Random,
+        specs: list[PoolSpec],
+        budgets: Sequence[BudgetSpec] = (),
+    ) -> None:
         self.stage = stage
+        self.budgets = budgets
         self.dice = dice
         self.specs = {spec.name: spec for spec in specs}
         self.now = 1000.0
@@ -99,6 +109,8 @@ class World:
 
     async def open(self) -> None:
         """Declare the pools and let the first workers join."""
+        for budget in self.budgets:
+            await self.do("control", orders.DeclareBudget(budget))
         for spec in self.specs.values():
             await self.do("control", orders.Declare(spec))
         for worker in self.workers:
@@ -146,6 +158,8 @@ class World:
             for lane in range(self.specs[name].lanes or 0):
                 await self.do("control", orders.Resume(name, str(lane)))
             await self.do("control", orders.Resize(name, self.specs[name].max_concurrent))
+        for budget in self.budgets:
+            await self.do("control", orders.ResizeBudget(budget.name))
         for worker in self.workers:
             await worker.calm_down()
         for run, holder in list(self.runs.items()):

@@ -28,6 +28,7 @@ MAY_SCAN = {
     "meta": "there is one row",
     "save_meta": "there is one row",
     "pools": "asks for all of them",
+    "budgets": "asks for all of them",
     "workers": "asks for all of them",
     "worker_names": "asks for all of them",
     "open_runs": "asks for all of them; they have an index of their own",

@@ -16,6 +16,7 @@ from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
+from millpond.store.verbs import budgets
 from millpond.store.verbs.asked import meant
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
+    from millpond.store.protocol import BudgetView
     from millpond.store.verbs.tables import PoolTable, Tables
 
 
@@ -115,6 +117,10 @@ class MemoryView:
             waits=quantiles((measured and pool.waits) or ()),
             run_times=quantiles((measured and pool.run_times) or ()),
         )
+
+    async def budget(self, name: str) -> BudgetView | None:
+        """Return a budget that pools share, or None if it was never declared."""
+        return budgets.view(self._tables, name)
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""

@@ -305,6 +305,8 @@ def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
     for one in settlements:
         if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
             return False
+        if one.weight is not None:
+            return False
     return bool(settlements) or then is not None
 
 

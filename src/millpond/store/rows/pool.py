@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known
+from millpond.core.bucket import Bucket
 from millpond.core.heap import LazyHeap
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
@@ -30,6 +32,8 @@ _FIRSTS = 64
 """How many of those that came first are asked for at once."""
 
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
+_decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
+_decode_limiter = msgspec.json.Decoder(Limiter).decode
 _specs: dict[str, PoolSpec] = {}
 """Settings that were read before: the text decides, so they cannot grow old."""
 
@@ -442,15 +446,18 @@ class SqlPool(PoolTable):
             holding,
             starved,
             hungry,
+            limiter,
+            _,
         ) = row
         self.internal = self.name.endswith(CALLBACKS)
         self.spec, self.declared = spec_of(spec), spec_of(declared)
         self.paused, self.closed = bool(paused), bool(closed)
         self.totals = msgspec.json.decode(totals)
-        self.tats = msgspec.json.decode(tats)
+        self.buckets = _decode_buckets(tats)
         self.holding = msgspec.json.decode(holding)
         self.starved = {name: tuple(times) for name, times in msgspec.json.decode(starved).items()}
         self.hungry = msgspec.json.decode(hungry)
+        self.limiter = None if not limiter else _decode_limiter(limiter)
         counts = {
             "grouped": grouped,
             "ready": ready,
@@ -475,8 +482,8 @@ class SqlPool(PoolTable):
         for name in (
             *("name", "internal", "spec", "declared", "revision", "created_at", "operator_limit"),
             *("paused", "closed", "not_before", "next_seq", "next_lane", "live", "running"),
-            *("claimed", "parked_apart", "stale_settles", "totals", "tats", "holding"),
-            *("starved", "hungry"),
+            *("claimed", "parked_apart", "stale_settles", "totals", "buckets", "holding"),
+            *("starved", "hungry", "limiter"),
         ):
             setattr(self, name, getattr(made, name))
         counts = dict.fromkeys(_COUNTS, 0)
@@ -597,10 +604,12 @@ class SqlPool(PoolTable):
             counts["resting"],
             counts["unit_timers"],
             counts["fading"],
-            _text(self.tats),
+            _text(self.buckets),
             _text(self.holding),
             _text(self.starved),
             _text(self.hungry),
+            "" if self.limiter is None else _text(self.limiter),
+            int(self.spec.special),
         )
         ask = self.tables.ask
         is_new = self._settings is None

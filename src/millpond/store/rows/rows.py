@@ -141,6 +141,7 @@ def waits_untouched(task: TaskRow) -> bool:
     return (
         task.grp is not None
         and not task.runs
+        and not task.token
         and task.reason is None
         and not task.cancel_requested
         and not task.claimed

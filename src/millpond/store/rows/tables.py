@@ -19,6 +19,7 @@ from millpond.core.run import Run
 from millpond.core.spec import PoolSpec
 from millpond.core.task import UNREADABLE, key_of
 from millpond.store.rows.audit import Notes, encoded
+from millpond.store.rows.budget import SqlBudgets
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.rows import (
     CHANGING,
@@ -669,6 +670,7 @@ class SqlTables(Tables):
 
     make_task: ClassVar[type[Task]] = TaskRow
     pools: SqlPools
+    budgets: SqlBudgets
     tasks: SqlTasks  # type: ignore[assignment]
     workers: SqlWorkers
     runs: SqlRuns
@@ -699,6 +701,7 @@ class SqlTables(Tables):
         if not readonly:
             self._take_in_meta(meta or self._stored_meta())
         self.pools = SqlPools(self)
+        self.budgets = SqlBudgets(self)
         self.tasks = SqlTasks(self)
         self.removed = SqlRemoved(self)
         self.workers = SqlWorkers(self)
@@ -1066,6 +1069,7 @@ class SqlTables(Tables):
         self._write_tasks()
         for pool in self.pools.handed.values():
             pool.write()
+        self.budgets.write()
         self.workers.write()
         self.runs.write()
 

@@ -16,6 +16,7 @@ from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, Ta
 from millpond.store.rows.audit import decoded, may_name
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.rows import SEQ_BITS, plain
+from millpond.store.verbs import budgets
 from millpond.store.verbs.asked import meant
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from millpond.core.run import RunView
     from millpond.core.task import Dedupe, Task
     from millpond.core.why import Facts
+    from millpond.store.protocol import BudgetView
     from millpond.store.rows.tables import SqlTables
 
 T = TypeVar("T")
@@ -150,6 +152,10 @@ class RowsView:
             )
 
         return await self._read(asked)
+
+    async def budget(self, name: str) -> BudgetView | None:
+        """Return a budget that pools share, or None if it was never declared."""
+        return await self._read(lambda tables: budgets.view(tables, name))
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; of an ordered pool those with work or a pause."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from millpond.core import rate as gcra
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.plan import sooner
 from millpond.core.settle import event_of_return
+from millpond.store.verbs import budgets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,6 +115,8 @@ def begin(tables: Tables, fence: Fence, slot: Slot | None, now: float) -> bool:
         halted = pool.paused or pool.not_before > now or _halted_until(pool, task, now) != now
         if halted or pool.running >= pool.spec.max_concurrent:
             return False
+        if pool.spec.budgets and budgets.room(tables, pool, now) < 1:
+            return False
     tables.start_claim(task, now)
     return True
 
@@ -123,10 +125,9 @@ def give_back(tables: Tables, task: Task, now: float) -> None:
     """Take a claim back that was never started: to its place, its rate's tokens returned."""
     pool = tables.pools[task.new.pool]
     made = tables.workers[task.worker or ""].ahead[task.new.id]
-    pool.tats = [
-        gcra.give_back(rate, tat, rate.cost(task.new.weight)) if rate in made.rates else tat
-        for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-    ]
+    for rate, bucket in zip(pool.spec.rates, pool.buckets, strict=True):
+        if rate in made.rates:
+            bucket.give_back(rate, rate.cost(task.new.weight))
     tables.drop_claim(task, now, rate=made.rate_per_key == pool.spec.rate_per_key)
     event = event_of_return(task)
     if event is Event.CANCEL:

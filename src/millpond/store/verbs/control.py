@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from millpond.core import check
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
+from millpond.core.bucket import taken_over
 from millpond.core.control import (
     AttemptOrder,
     Bury,
@@ -16,6 +18,7 @@ from millpond.core.control import (
     CancelRun,
     Close,
     Declare,
+    DeclareBudget,
     Disown,
     Hold,
     Join,
@@ -31,6 +34,7 @@ from millpond.core.control import (
     Redrive,
     Remember,
     Resize,
+    ResizeBudget,
     Resume,
     Seal,
     WholeOrder,
@@ -42,7 +46,9 @@ from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
+from millpond.store.verbs import budgets
 from millpond.store.verbs.ahead import give_back
+from millpond.store.verbs.flow import hold
 from millpond.store.verbs.recover import bury, everything_held
 from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import PoolTable, Tables, in_order
@@ -64,6 +70,10 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
     match order:
         case Declare(spec):
             return _declare(tables, spec, now)
+        case DeclareBudget():
+            return budgets.declare(tables, order, now), 0
+        case ResizeBudget():
+            return budgets.resize(tables, order, now), 0
         case Join() | Leave() | Bury() | Disown():
             return _worker_order(tables, order, now), 0
         case Lead():
@@ -103,7 +113,8 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
         case Resize(max_concurrent=limit, revision=revision):
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
-            return _hold(tables, pool, unit, rounded(now + seconds), now)
+            hold(tables, pool, unit, rounded(now + seconds), now)
+            return 1
         case Close():
             pool.closed = True
             tables.order(pool.spec.name, "close", now)
@@ -120,10 +131,13 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     """Create a pool, or take over a declaration that differs from the last one."""
     if spec.name.endswith(CALLBACKS):
         raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
+    budgets.check_known(tables, spec)
     pool = tables.pools.get(spec.name)
     if pool is None:
         tables.pools[spec.name] = PoolTable(spec, now)
         tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
+        if spec.budgets:
+            budgets.share(tables, tables.pools[spec.name], None, now)
         tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     if pool.declared == spec:
@@ -137,9 +151,13 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
             "the new pool another name"
         )
         raise ConfigConflict(message, pool=spec.name, field=field, stored=stored, declared=declared)
-    in_force = _with_limit(spec, pool.operator_limit)
-    pool.declared = spec
+    if pool.declared.adaptive != spec.adaptive:
+        pool.limiter = None if spec.adaptive is None else Limiter(spec.adaptive)
+    in_force = _in_force(pool, spec)
+    before, pool.declared = pool.spec, spec
     _respec(tables, pool, in_force, now)
+    if before.budgets != spec.budgets:
+        budgets.share(tables, pool, before, now)
     companion = tables.pools[spec.name + CALLBACKS]
     if companion.declared != _callback_spec(spec):
         companion.declared = _callback_spec(spec)
@@ -154,6 +172,13 @@ def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
     return spec if limit is None else msgspec.structs.replace(spec, max_concurrent=limit)
 
 
+def _in_force(pool: PoolTable, declared: PoolSpec) -> PoolSpec:
+    """Return a declaration with the limit that an operator set, or that it has adapted to."""
+    if pool.operator_limit is None and pool.limiter is not None:
+        return _with_limit(declared, pool.limiter.limit)
+    return _with_limit(declared, pool.operator_limit)
+
+
 def _callback_spec(spec: PoolSpec) -> PoolSpec:
     return PoolSpec(name=spec.name + CALLBACKS, max_concurrent=spec.max_callbacks, order=fifo())
 
@@ -161,9 +186,7 @@ def _callback_spec(spec: PoolSpec) -> PoolSpec:
 def _respec(
     tables: Tables, pool: PoolTable, spec: PoolSpec, now: float, revision: int | None = None
 ) -> None:
-    # A rate that stays keeps its bucket; a new one starts full.
-    known = dict(zip(pool.spec.rates, pool.tats, strict=True))
-    pool.tats = [known.get(rate, 0) for rate in spec.rates]
+    pool.buckets = taken_over(pool.spec.rates, pool.buckets, spec.rates, now)
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
@@ -188,8 +211,8 @@ def _resize(
             "which is in force: read its settings again and decide anew"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
-    in_force = _with_limit(pool.declared, limit)
     pool.operator_limit = limit
+    in_force = _in_force(pool, pool.declared)
     _respec(tables, pool, in_force, now, revision)
     word = "resize" if limit is not None else "reset"
     tables.order(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
@@ -210,17 +233,6 @@ def _set_paused(
     if not paused or pool.claimed:
         # What is held ahead of a pause is wanted back, and whoever asks is told.
         tables.wake(pool.spec.name, now)
-    return 1
-
-
-def _hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: float) -> int:
-    if unit is None:
-        pool.not_before = max(pool.not_before, until)
-    else:
-        pool.backlog.hold(unit, until)
-        tables.touch(pool)
-    tables.order(pool.spec.name, f"hold {unit or 'pool'}", now)
-    tables.wake(pool.spec.name, until)
     return 1
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core import rate as gcra
 from millpond.core.admit import Reason
+from millpond.core.bucket import charge, ready_at
 from millpond.core.lease import (
     NO_STEPS,
     STARVED_FOR,
@@ -20,7 +20,7 @@ from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import UNREADABLE, Fence, Task
 from millpond.store.protocol import LeaseAnswer
-from millpond.store.verbs import ahead, plain
+from millpond.store.verbs import ahead, budgets, plain
 
 if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
@@ -48,6 +48,8 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     token = tables.token()
     # Each start takes one slot, and nothing else that happens in here takes or frees one.
     free = slots(pool, worker, now)
+    if pool.spec.budgets and free > 0:
+        free = min(free, budgets.room(tables, pool, now))
     room = free if free < ask.want else ask.want  # noqa: FURB136 - min costs a call
     if worker.ahead:
         room -= _start_claims(tables, pool, worker, room, leased, now)
@@ -59,13 +61,15 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        if pool.tats:
-            _charge_rates(pool, task, now)
+        if pool.spec.special:
+            _charge(tables, pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
         if pool.live == pool.running:
             break
     claimed = _claim_ahead(tables, pool, worker, ask, token, now) if ask.ahead else ()
+    if pool.spec.budgets and ask.want > 0:
+        _note_waiting(tables, pool, worker, now, got=len(leased))
     if ask.want > 0 and (pool.starved or pool.hungry or not leased):
         _note_starved(tables, pool, worker, now, got=len(leased))
         if pool.claimed or pool.hungry:
@@ -112,7 +116,7 @@ def _claim_ahead(
         len(claimed) < min(ask.ahead, room)
         and (task := _next(tables, pool, worker, now)) is not None
     ):
-        _charge_rates(pool, task, now)
+        _charge(tables, pool, task, now)
         tables.claim(task, worker, token, now)
         claimed.append(_leased(task))
     return tuple(claimed)
@@ -134,9 +138,11 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
 def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> bool:
     """Return whether `lease` would give this worker something; changes nothing.
 
-    It may say yes too often: under a rate by weight a light task behind a heavy one counts.
+    It may say no too often: under a rate by weight the heaviest task that is in reach decides.
     """
     if slots(pool, worker, now) < 1:
+        return False
+    if pool.spec.budgets and budgets.room(tables, pool, now) < 1:
         return False
     if ahead.startable(tables, pool, worker, now) is not None:
         return True
@@ -153,12 +159,13 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
         if task.new.owner is not None
         or (not worker.alone and knows(worker, task.new.call.function))
     )
-    return any(
-        (task.expires_at is None or task.expires_at > now)
-        and task.due <= now
-        and rate_moment(pool, task, now) <= now
+    due = (
+        task
         for task in reachable
+        if (task.expires_at is None or task.expires_at > now) and task.due <= now
     )
+    allowed = [rate_moment(tables, pool, task, now) <= now for task in due]
+    return bool(allowed) and all(allowed)
 
 
 def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
@@ -179,8 +186,12 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     if slots(pool, worker, now) < 1:
         last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
         return rounded(last + STARVED_FOR)
+    if pool.spec.budgets and task is not None and budgets.room(tables, pool, now) < 1:
+        # What its own rates hold back does not stand in line for a budget yet.
+        own = ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
+        return own if own > now else budgets.next_room(tables, pool, now)
     moment = sooner(claim_at, pool.backlog.next_moment())
-    return moment if task is None else sooner(rate_moment(pool, task, now), moment)
+    return moment if task is None else sooner(rate_moment(tables, pool, task, now), moment)
 
 
 def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
@@ -229,7 +240,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
         elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif pool.tats and rate_moment(pool, task, now) > now:
+        elif pool.spec.special and rate_moment(tables, pool, task, now) > now:
             return None
         else:
             return task
@@ -244,20 +255,35 @@ def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: flo
     pool.backlog.flush(now)
 
 
-def rate_moment(pool: PoolTable, task: Task, now: float) -> float:
-    """Return when the pool's rates let a task start: now or later."""
-    moments = (
-        gcra.ready_at(rate, tat, rate.cost(task.new.weight), now)
-        for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-    )
-    return max(moments, default=now)
+def rate_moment(tables: Tables, pool: PoolTable, task: Task, now: float) -> float:
+    """Return when the rates of the pool and of its budgets let a task start: now or later."""
+    own = ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
+    if not pool.spec.budgets:
+        return own
+    return max(own, budgets.ready_at(tables, pool, task.new.weight, now))
 
 
-def _charge_rates(pool: PoolTable, task: Task, now: float) -> None:
-    pool.tats = [
-        gcra.take(rate, tat, rate.cost(task.new.weight), now)
-        for rate, tat in zip(pool.spec.rates, pool.tats, strict=True)
-    ]
+def _charge(tables: Tables, pool: PoolTable, task: Task, now: float) -> None:
+    """Charge a start, or a claim, to the rates of its pool and of its budgets."""
+    charge(pool.spec.rates, pool.buckets, task.new.weight, now)
+    if pool.spec.budgets:
+        budgets.charge(tables, pool, task.new.weight, now)
+
+
+def _note_waiting(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
+    """Remember a pool that could start more but for a budget, or that it could not."""
+    task = pool.backlog.peek(worker.owner, alone=worker.alone)
+    stopped = pool.paused or pool.not_before > now or pool.running >= pool.spec.max_concurrent
+    if not stopped and pool.live > pool.running and (task is None or slots(pool, worker, now) < 1):
+        # There is nothing for this worker; for others there may be, and their place is kept.
+        if got:
+            budgets.note_served(tables, pool, now)
+        return
+    if stopped or (
+        task is not None and ready_at(pool.spec.rates, pool.buckets, task.new.weight, now) > now
+    ):
+        task = None
+    budgets.note_waiting(tables, pool, task, now, got=got)
 
 
 def _leased(task: Task) -> Leased:

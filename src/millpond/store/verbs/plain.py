@@ -29,7 +29,7 @@ def start(
     tables: Tables, pool: PoolTable, worker: Worker, most: int, token: int, now: float
 ) -> Sequence[Task]:
     """Start the first tasks of a pool as long as they are plain; return which."""
-    if pool.backlog.grouped or pool.tats or pool.fresh.listed or worker.alone:
+    if pool.backlog.grouped or pool.spec.special or pool.fresh.listed or worker.alone:
         return ()
     functions, unknown = worker.functions, worker.unknown
 
@@ -90,6 +90,7 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and not settlement.follow_ups
         and settlement.successor is None
         and settlement.spend
+        and settlement.weight is None
         and new.run is None
         and new.owner is None
         and new.on_complete is None
@@ -98,5 +99,11 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and task.reason is None
         and task.started_at is not None
         and new.id not in tables.begun
-        and not tables.pools[new.pool].backlog.grouped
+        and _only_counts(tables.pools[new.pool])
     )
+
+
+def _only_counts(pool: PoolTable) -> bool:
+    """Return whether an end in a pool tells nobody but its counts."""
+    spec = pool.spec
+    return not pool.backlog.grouped and not spec.budgets and spec.adaptive is None

@@ -11,6 +11,7 @@ from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
 from millpond.core.settle import Settled, Settlement, event_in_force
 from millpond.store.verbs import ahead
+from millpond.store.verbs.flow import adapt, tell_others
 from millpond.store.verbs.submit import Taken, follow_up
 
 if TYPE_CHECKING:
@@ -78,12 +79,17 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     started = task.started_at
     known = not tables.begun or task.new.id not in tables.begun
     if known and started is not None and event not in GIVEN_BACK:
-        tables.pools[task.new.pool].measure(started - task.due, now - started)
+        pool = tables.pools[task.new.pool]
+        pool.measure(started - task.due, now - started)
+        if pool.limiter is not None:
+            adapt(tables, pool, event, settlement, now - started, now)
     task.result = settlement.result
     task.error = settlement.error
     taken: tuple[Taken, ...] = ()
     if settlement.follow_ups and event is _COMPLETE:
         taken = tuple([follow_up(tables, new, now) for new in settlement.follow_ups])
+    if settlement.weight is not None or settlement.hold is not None:
+        tell_others(tables, task, settlement, now)
     if not settlement.spend:
         task.attempt -= 1
     if event is _COMPLETE:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core import rate as gcra
 from millpond.core.admit import (
     Depth,
     Drop,
@@ -30,6 +29,7 @@ from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
 from millpond.core.task import NewTask, Task, key_of
 from millpond.store.protocol import Admission, BatchAnswer
+from millpond.store.verbs import budgets
 from millpond.store.verbs.tables import PoolTable, Tables
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
 
 def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]) -> bool:
     """Return whether every task is new, could start one day, and the pool takes whatever comes."""
-    if pool.closed or pool.tats or pool.spec.backpressure is not None or pool.internal:
+    if pool.closed or pool.internal or pool.spec.backpressure is not None:
+        return False
+    if pool.buckets or pool.spec.budgets:
         return False
     stored, alive = tables.tasks, None
     for new in tasks:
@@ -194,13 +196,13 @@ def _refused(
 
 def _hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
     """Return the refusal of the first task that could never start, or None."""
-    rated, fine = bool(pool.tats), None
+    rated, fine = bool(pool.buckets or pool.spec.budgets), None
     for new in fresh:
         if not rated and (new.owner is None or new.owner == fine):
             continue
         reason = _never_starts(tables, new)
         if reason is not None:
-            bound = too_heavy(pool.spec, new)
+            bound = _too_heavy(tables, pool, new)
             return Refusal(reason=reason, pool=pool.name, bound=bound)
         fine = new.owner
     return None
@@ -271,6 +273,7 @@ def _no_capacity(
         and busy + len(fresh) <= pool.spec.max_concurrent
         and _units_have_room(tables, pool, fresh, now)
         and _rates_have_room(pool, fresh, now)
+        and (not pool.spec.budgets or budgets.have_room_for(tables, pool, fresh, now))
     ):
         return None
     return Refusal(
@@ -305,10 +308,10 @@ def _unit(pool: PoolTable, new: NewTask) -> str | None:
 
 
 def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
-    for rate, tat in zip(pool.spec.rates, pool.tats, strict=True):
+    for rate, bucket in zip(pool.spec.rates, pool.buckets, strict=True):
         # Those who wait already will take their part first.
         cost = pool.backlog.ready + sum(rate.cost(new.weight) for new in fresh)
-        if cost > rate.depth or gcra.ready_at(rate, tat, cost, now) > now:
+        if cost > rate.depth or bucket.ready_at(rate, cost, now) > now:
             return False
     return True
 
@@ -421,12 +424,20 @@ def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
 
 def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
     """Return why a task could never start in its pool, or None."""
-    spec = tables.pools[new.pool].spec
-    if new.owner is not None and spec.strict:
+    pool = tables.pools[new.pool]
+    if new.owner is not None and pool.spec.strict:
         return Reason.CLOSURE_IN_LANES
     if new.owner is not None and not tables.lives(new.owner):
         return Reason.OWNER_GONE
-    return Reason.WEIGHT_LIMIT if too_heavy(spec, new) is not None else None
+    return Reason.WEIGHT_LIMIT if _too_heavy(tables, pool, new) is not None else None
+
+
+def _too_heavy(tables: Tables, pool: PoolTable, new: NewTask) -> int | None:
+    """Return the burst, of the pool or of a budget, that the weight of a task exceeds."""
+    own = too_heavy(pool.spec, new)
+    if own is not None or not pool.spec.budgets:
+        return own
+    return budgets.too_heavy(tables, pool, new)
 
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
+from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known, Reason
 from millpond.core.audit import Note, Record, note, order_record, record, told
+from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status, advance
@@ -23,6 +25,7 @@ from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
+from millpond.store.verbs import budgets
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.fresh import Fresh
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from millpond.core.spec import PoolSpec
+    from millpond.store.verbs.budgets import BudgetTable
 
 # Looking up a member of an enumeration costs as much as a call: once is enough.
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
@@ -66,6 +70,7 @@ class PoolTable:
     __slots__ = (
         "arrivals",
         "backlog",
+        "buckets",
         "claimed",
         "closed",
         "created_at",
@@ -77,6 +82,7 @@ class PoolTable:
         "keys",
         "lane_processed",
         "lane_sequences",
+        "limiter",
         "live",
         "name",
         "next_lane",
@@ -95,7 +101,6 @@ class PoolTable:
         "stale_settles",
         "starved",
         "succeeded",
-        "tats",
         "totals",
         "unsuccessful",
         "waits",
@@ -128,9 +133,12 @@ class PoolTable:
         self.holding: dict[str, int] = {}
         self.starved: dict[str, tuple[float, float]] = {}
         """Workers that got nothing although there was work: since when, and when last."""
-        self.tats = [0] * len(spec.rates)
+        self.buckets = fresh_buckets(spec.rates)
+        """The state of its rates, in their order."""
         self.operator_limit: int | None = None
         """What an operator set by resize; it stays until reset, whatever is declared."""
+        self.limiter: Limiter | None = Limiter(spec.adaptive) if spec.adaptive else None
+        """What moves its limit, if that adapts and no operator has set it."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
         self.lane_processed: dict[str, int] = {}
@@ -181,6 +189,7 @@ class Tables:
 
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         self.pools: dict[str, PoolTable] = {}
+        self.budgets: dict[str, BudgetTable] = {}
         self.tasks: dict[int, Task] = {}
         self.removed: dict[int, None] = {}
         """Ids of tasks that retention removed, the latest of them."""
@@ -789,6 +798,8 @@ class Tables:
                 holding[worker.id] = left
             else:
                 del holding[worker.id]
+        if pool.spec.budgets:
+            budgets.freed(self, pool, now)
         # This task itself is neither here nor there yet.
         if pool.live - pool.running > 1 and self._wakes.get(pool.name) != now:
             self.wake(pool.name, now)
@@ -935,9 +946,16 @@ class Tables:
         *,
         task: int | None = None,
         run: int | None = None,
+        weight: int = 1,
+        unit: str | None = None,
+        until: float = 0.0,
     ) -> None:
-        """Record an operator's order."""
-        self._records.append(order_record(pool, detail, at=now, task=task, run=run))
+        """Record an operator's order, or what an attempt asked for on everybody's account."""
+        self._records.append(
+            order_record(
+                pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
+            )
+        )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the records that are kept, from the `start`th of them on."""

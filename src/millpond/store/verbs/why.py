@@ -8,6 +8,7 @@ from millpond.core.lease import knows
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OrderKind
 from millpond.core.why import Facts
+from millpond.store.verbs import budgets
 from millpond.store.verbs.lease import rate_moment
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         held_until=pool.not_before,
         running=pool.running,
         max_concurrent=pool.spec.max_concurrent,
+        full_budgets=budgets.full(tables, pool) if pool.spec.budgets else (),
         unit=unit,
         in_lane=task.lane is not None,
         unit_paused=unit in pool.paused_units,
@@ -50,7 +52,7 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         unit_limit=None if unit is None else pool.spec.unit_limit,
         behind=_behind(pool, task) if waits else None,
         ahead=_ahead(pool, task, now) if waits else 0,
-        rate_at=max(rate_at, rate_moment(pool, task, now)) if waits else 0.0,
+        rate_at=max(rate_at, rate_moment(tables, pool, task, now)) if waits else 0.0,
     )
 
 

@@ -671,3 +671,13 @@ class AheadConformance(StoreSuite):
         assert (1, 1, 2) == (pool.running, pool.claimed, pool.queued)
         told = await lab.task(held.claimed[1].fence.task)
         assert (0, 0, None) == (told.attempt, told.runs, told.worker)
+
+    @scenario
+    async def test_a_redriven_claim_keeps_the_fence_it_was_told_with(self, lab: Lab) -> None:
+        """A task that was held, cancelled and redriven before it ever ran is told of all alike."""
+        _, (claim,) = await self._hold(lab)
+        task = claim.fence.task
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(released(claim))
+        await lab.control(orders.Redrive((task,)))
+        assert claim.fence.token == (await lab.task(task)).token

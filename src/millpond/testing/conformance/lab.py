@@ -17,7 +17,7 @@ from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled, Settlement
-from millpond.core.spec import Backpressure, Order, PoolSpec, fifo
+from millpond.core.spec import Backpressure, BudgetSpec, Order, PoolSpec, fifo
 from millpond.core.task import Call, Dedupe, Fence, NewTask, Task
 from millpond.store.protocol import Batch
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self, Unpack
 
+    from millpond.core.adaptive import Adaptive
     from millpond.core.audit import Record
     from millpond.core.plan import Wake
     from millpond.core.rate import Rate
@@ -90,6 +91,8 @@ class PoolOptions(TypedDict, total=False):
     ordered: bool
     prefetch: int
     max_callbacks: int
+    budgets: tuple[str, ...]
+    adaptive: Adaptive | None
 
 
 class Moment(TypedDict):
@@ -149,6 +152,13 @@ class Lab:
         options.setdefault("order", fifo())
         options.setdefault("max_concurrent", options.get("lanes") or 4)
         return await self.control(orders.Declare(PoolSpec(name=name, **options)))
+
+    async def budget(
+        self, name: str, max_concurrent: int, rates: tuple[Rate, ...] = ()
+    ) -> ControlAnswer:
+        """Declare a budget for pools to share."""
+        spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=rates)
+        return await self.control(orders.DeclareBudget(spec))
 
     async def join(
         self,

@@ -6,10 +6,12 @@ from millpond.testing.conformance.ahead import AheadConformance
 from millpond.testing.conformance.atomic import AtomicConformance
 from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
+from millpond.testing.conformance.budgets import BudgetsConformance
 from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
 from millpond.testing.conformance.endings import EndingsConformance
+from millpond.testing.conformance.flow import FlowConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.leader import LeaderConformance
@@ -34,6 +36,8 @@ class StoreConformance(
     LeaseConformance,
     OrderConformance,
     LimitsConformance,
+    FlowConformance,
+    BudgetsConformance,
     LanesConformance,
     AheadConformance,
     RenewConformance,

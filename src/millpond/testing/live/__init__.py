@@ -15,12 +15,12 @@ from millpond.core.spec import bounded
 from millpond.testing.live.handlers import EXPECTED
 from millpond.testing.live.loop import ProcessLoop, WatchedClock
 from millpond.testing.live.world import FAULTS, LiveWorld
-from millpond.testing.simulation import Broken, Lived, memory_store, some_spec
+from millpond.testing.simulation import Broken, Lived, memory_store, shared, some_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.store.protocol import Store
 
 __all__ = ["FAULTS", "LiveWorld", "simulate_live"]
@@ -35,7 +35,7 @@ def simulate_live(seed: int, make_store: Callable[[], Store] = memory_store) -> 
 
 async def _simulate(seed: int, store: Store, ear: _Ear) -> Lived:
     dice = random.Random(f"{seed}/pools")
-    world = LiveWorld(seed, store, some_specs(dice))
+    world = LiveWorld(seed, store, *some_specs(dice))
     loop = world.loop
     ear.heard = world.broke
     loop.set_exception_handler(lambda _, told: unhandled(world, told))
@@ -61,13 +61,16 @@ async def _simulate(seed: int, store: Store, ear: _Ear) -> Lived:
     )
 
 
-def some_specs(dice: random.Random) -> list[PoolSpec]:
-    """Make up two pools; in some worlds the first is so small that submitters stand in line."""
+def some_specs(dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Make up two pools; in some worlds the first is so small that submitters stand in line.
+
+    In some they share a budget.
+    """
     first, second = (some_spec(dice, name) for name in ("alpha", "beta"))
     if dice.random() < 0.3:
         narrow = bounded(dice.randint(1, 3), "block_submitter", dice.choice((None, 1)))
         first = msgspec.structs.replace(first, backpressure=narrow)
-    return [first, second]
+    return shared([first, second], dice)
 
 
 def unhandled(world: LiveWorld, told: dict[str, Any]) -> None:

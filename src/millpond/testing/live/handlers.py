@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.errors import MillpondError, WouldDeadlock
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.wish import GiveUp, RetryLater, Scope, Throttled
 from millpond.pool.context import Context
 from millpond.pool.outcome import Outcome
 from millpond.runtime.batch import Failed
@@ -164,6 +164,19 @@ class Acting:
         spend = self.dice.random() < 0.8
         raise RetryLater(self.dice.choice((0.0, 0.2, 2.0)), spend=spend)
 
+    async def throttled(self) -> None:
+        """Be told to slow down, on behalf of everybody."""
+        await self.quick()
+        self.world.fault("throttled")
+        scope: Scope = "pool" if self.dice.random() < 0.3 else "key"
+        raise Throttled(self.dice.choice((0.2, 1.0)), scope=scope)
+
+    async def weigh(self) -> None:
+        """Use more or less than was thought, after a while."""
+        await self.dice.choice((self.quick, self.slow))()
+        if self.ctx is not None:
+            self.ctx.settle_weight(self.dice.randint(0, self.ctx.weight + 1))
+
     async def hang(self) -> None:
         """Wait for what does not come, for a long time."""
         await asyncio.sleep(20.0)
@@ -263,6 +276,8 @@ MOODS: tuple[Callable[[Acting], Coroutine[Any, Any, None]], ...] = (
     *([Acting.fail] * 4),
     Acting.give_up,
     *([Acting.later] * 2),
+    Acting.throttled,
+    *([Acting.weigh] * 4),
     Acting.hang,
     Acting.deaf,
     Acting.polite,

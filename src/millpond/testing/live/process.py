@@ -18,9 +18,10 @@ from millpond.testing.live.producer import Producer
 from millpond.testing.live.store import FaultyStore, Line
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from millpond.core.spec import PoolSpec
+    from millpond.pool.budget import Budget
     from millpond.testing.live.world import LiveWorld
 
 LEASE = 6.0
@@ -47,6 +48,7 @@ class Process(Body):
         if self.client:
             self.concurrency = None
         self.stopping = asyncio.Event()
+        self.budgets: list[Budget] = []
         self.mp = self._make(number)
         self.functions: Functions = register(self)
         self.producers: list[Producer] = []
@@ -56,8 +58,12 @@ class Process(Body):
         mp.make_store = lambda: FaultyStore(self)
         mp.shared = not self.world.solo
         mp.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(63)
+        for budget in self.world.budgets:
+            self.budgets.append(
+                mp.budget(budget.name, budget.max_concurrent, rate=budget.rates or None)
+            )
         for spec in self.world.specs.values():
-            declare(mp, spec)
+            declare(mp, spec, self.budgets)
         return mp
 
     @property
@@ -161,11 +167,11 @@ def stack(task: asyncio.Task[Any]) -> str:
     return " > ".join(found)
 
 
-def declare(mp: Millpond, spec: PoolSpec) -> Any:  # noqa: ANN401 - a Pool
+def declare(mp: Millpond, spec: PoolSpec, budgets: Sequence[Budget] = ()) -> Any:  # noqa: ANN401 - a Pool
     """Declare a pool as a spec says."""
     return mp.pool(
         spec.name,
-        max_concurrent=spec.max_concurrent,
+        max_concurrent=spec.adaptive or spec.max_concurrent,
         queue=spec.order,
         backpressure=spec.backpressure,
         max_per_key=spec.max_per_key,
@@ -174,5 +180,6 @@ def declare(mp: Millpond, spec: PoolSpec) -> Any:  # noqa: ANN401 - a Pool
         lanes=spec.lanes,
         ordered=spec.ordered,
         prefetch=spec.prefetch,
+        budgets=budgets if spec.budgets else (),
         retry=Retry(attempts=3, initial=0.4, max_delay=3.0),
     )

@@ -22,10 +22,10 @@ from millpond.testing.live.store import LiveStage
 from millpond.testing.live.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from millpond.core.lifecycle import Status
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.testing.live.loop import ProcessLoop
 
 FAULTS = (
@@ -47,6 +47,7 @@ FAULTS = (
     "interrupt",
     "purge",
     "hold",
+    "throttled",
     "day passes",
 )
 """Every kind of trouble a live history can hold."""
@@ -61,8 +62,15 @@ IDLE = 60.0
 class LiveWorld:
     """One seeded fleet around one store."""
 
-    def __init__(self, seed: int, store: Any, specs: list[PoolSpec]) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        seed: int,
+        store: Any,  # noqa: ANN401
+        specs: list[PoolSpec],
+        budgets: Sequence[BudgetSpec] = (),
+    ) -> None:
         self.seed = seed
+        self.budgets = budgets
         self.dice = random.Random(f"{seed}/world")
         self.loop: ProcessLoop = asyncio.get_running_loop()  # type: ignore[assignment]
         self.context = copy_context()

@@ -18,13 +18,13 @@ from millpond.core.control import Join
 from millpond.core.invariants import Violated
 from millpond.core.lifecycle import Event, Status
 from millpond.core.task import CALLBACKS, Fence
-from millpond.core.witness import Fact, PoolFacts, Witness
+from millpond.core.witness import BudgetFacts, Fact, PoolFacts, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from millpond.core.audit import Record
-    from millpond.core.spec import PoolSpec
+    from millpond.core.spec import BudgetSpec, PoolSpec
 
 ENDINGS = (Event.COMPLETE, Event.FAIL, Event.RETRY)
 """The ends of attempts that a handler brought about."""
@@ -57,10 +57,12 @@ class Held(msgspec.Struct, kw_only=True):
 class Replay:
     """What an onlooker knows who has read the audit up to some record."""
 
-    def __init__(self, specs: Mapping[str, PoolSpec]) -> None:
+    def __init__(self, specs: Mapping[str, PoolSpec], budgets: Sequence[BudgetSpec] = ()) -> None:
         self.witness = Witness()
+        known = {budget.name: BudgetFacts(budget) for budget in budgets}
         for name, spec in specs.items():
-            self.witness.pools[name] = PoolFacts(spec)
+            shared = [known[budget] for budget in spec.budgets]
+            self.witness.pools[name] = PoolFacts(spec, shared)
         self.broken: dict[str, list[str]] = {}
         """By invariant: what broke it, and where in the audit."""
         self.held: dict[Fence, Held] = {}
@@ -136,7 +138,7 @@ class Replay:
         if record.event is Event.LEASE:
             self._check(judge.limits, facts, fact, record.at)
         if was_claimed and record.event in (Event.RELEASE, Event.CANCEL):
-            judge.returned(facts, record, record.at)
+            judge.returned(facts, fact, record, record.at)
         if record.event is Event.SUBMIT:
             self._check(judge.bound, facts)
         self._callbacks(record, fact)
@@ -188,9 +190,9 @@ class Replay:
             limit = spec.unit_limit
             if limit is not None and fact.unit is not None and facts.held_in(fact.unit) == limit:
                 self.reached[f"{spec.name}: all {limit} of a key or lane taken"] += 1
-            for rate, (_, tokens) in zip(spec.rates, facts.tokens, strict=True):
-                if tokens < 1.0:
-                    self.reached[f"{spec.name}: rate of {rate.n} used up"] += 1
+            for ledger in facts.all_ledgers():
+                if ledger.left(record.at) < 1.0:
+                    self.reached[f"{spec.name}: rate of {ledger.rate.n} used up"] += 1
         if record.event is Event.CLAIM:
             self.reached[f"{spec.name}: claimed ahead"] += 1
         depth = spec.backpressure.depth if spec.backpressure is not None else None

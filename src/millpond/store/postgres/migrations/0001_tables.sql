@@ -63,7 +63,19 @@ CREATE TABLE millpond_pool (
     tats           text COLLATE "C" NOT NULL,
     holding        text COLLATE "C" NOT NULL, -- how many each worker runs
     starved        text COLLATE "C" NOT NULL,
-    hungry         text COLLATE "C" NOT NULL
+    hungry         text COLLATE "C" NOT NULL,
+    limiter        text COLLATE "C" NOT NULL, -- of a limit that adapts; else ''
+    special        smallint NOT NULL CHECK (special IN (0, 1)) -- rates, budgets or such: not by the batch
+);
+
+CREATE TABLE millpond_budget (              -- what pools share; how much is taken is in their rows
+    name           text COLLATE "C" PRIMARY KEY,
+    spec           text COLLATE "C" NOT NULL, -- what is in force
+    declared       text COLLATE "C" NOT NULL,
+    operator_limit bigint,
+    buckets        text COLLATE "C" NOT NULL,
+    pools          text COLLATE "C" NOT NULL, -- who shares it, and since when
+    waiting        text COLLATE "C" NOT NULL
 );
 
 CREATE TABLE millpond_revision (            -- every configuration a pool ever had

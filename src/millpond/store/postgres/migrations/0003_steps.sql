@@ -105,7 +105,7 @@ BEGIN
     refused := CASE
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
         WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
-        WHEN p.closed = 1 OR p.grouped = 1 OR p.tats <> '[]' OR spec -> 'order' ->> 'aging' IS NOT NULL
+        WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
         THEN 'special'
         WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
              spec -> 'backpressure' ->> 'on_full' IN ('block_submitter', 'fail_submitter')
@@ -504,6 +504,10 @@ BEGIN
         END IF;
     END IF;
     pool_name := p.name;
+    IF ending > 0 AND p.special = 1 THEN
+        -- An end tells others than its counts.
+        RAISE EXCEPTION 'special' USING ERRCODE = 'MP001';
+    END IF;
     a_limit := (p.spec::json ->> 'max_concurrent')::bigint;
     live_left := p.live - ending;
     running_now := p.running - ending + relayed;
@@ -544,7 +548,7 @@ BEGIN
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
             WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
-            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.tats <> '[]' THEN 'grouped'
+            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
             WHEN w.ahead - relayed > own_claims AND EXISTS (

@@ -24,7 +24,8 @@ SELECT coalesce(max(id), 0) FROM millpond_pool;
 -- A new pool, or the settings of one that is known.
 -- name: save_pool
 INSERT INTO millpond_pool VALUES
-(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+ ?, ?)
     ON CONFLICT (id) DO UPDATE
    SET name = excluded.name, spec = excluded.spec, declared = excluded.declared,
        revision = excluded.revision, created_at = excluded.created_at,
@@ -37,8 +38,19 @@ UPDATE millpond_pool
        claimed = ?, fresh = ?, ready = ?, later = ?, parked = ?, parked_apart = ?, kept = ?,
        stale_settles = ?, measured = ?, totals = ?, grouped = ?, joins = ?, passed_turn = ?,
        passed_join = ?, resting = ?, unit_timers = ?, fading = ?, tats = ?, holding = ?,
-       starved = ?, hungry = ?
+       starved = ?, hungry = ?, limiter = ?, special = ?
  WHERE id = ?;
+
+-- name: budgets
+SELECT name, spec, declared, operator_limit, buckets, pools, waiting FROM millpond_budget
+ ORDER BY name;
+
+-- name: save_budget
+INSERT INTO millpond_budget VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (name) DO UPDATE
+   SET spec = excluded.spec, declared = excluded.declared,
+       operator_limit = excluded.operator_limit, buckets = excluded.buckets,
+       pools = excluded.pools, waiting = excluded.waiting;
 
 -- name: add_revision
 INSERT INTO millpond_revision VALUES (?, ?, ?)

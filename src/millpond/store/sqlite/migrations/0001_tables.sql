@@ -57,8 +57,20 @@ CREATE TABLE millpond_pool (
     tats           TEXT NOT NULL,
     holding        TEXT NOT NULL,           -- how many each worker runs
     starved        TEXT NOT NULL,
-    hungry         TEXT NOT NULL
+    hungry         TEXT NOT NULL,
+    limiter        TEXT NOT NULL,           -- of a limit that adapts; else ''
+    special        INTEGER NOT NULL CHECK (special IN (0, 1)) -- rates, budgets or such
 );
+
+CREATE TABLE millpond_budget (              -- what pools share; how much is taken is in their rows
+    name           TEXT PRIMARY KEY,
+    spec           TEXT NOT NULL,           -- what is in force
+    declared       TEXT NOT NULL,
+    operator_limit INTEGER,
+    buckets        TEXT NOT NULL,
+    pools          TEXT NOT NULL,           -- who shares it, and since when
+    waiting        TEXT NOT NULL
+) WITHOUT ROWID;
 
 CREATE TABLE millpond_revision (            -- every configuration a pool ever had
     pool     INTEGER NOT NULL,

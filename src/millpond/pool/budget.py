@@ -1,0 +1,101 @@
+"""The budget: what several pools may use of one thing, together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.control import ResizeBudget
+from millpond.core.rate import Rate
+
+if TYPE_CHECKING:
+    from millpond.core.spec import BudgetSpec
+    from millpond.pool.bridge import Bridge
+    from millpond.pool.millpond import Millpond
+
+
+class BudgetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget at one moment."""
+
+    name: str
+    max_concurrent: int
+    """The limit in force: as declared, or as resized."""
+    rates: tuple[Rate, ...]
+    """How fast tasks of its pools may start, together."""
+    running: int
+    """How many tasks run in its pools."""
+    pools: tuple[str, ...]
+    """The pools that share it, whichever process declared them."""
+    waiting: tuple[str, ...]
+    """Those that could start something but for it, who has waited longest first."""
+
+
+class Budget:
+    """A limit and rates that pools share, over the whole fleet: `mp.budget("openai", 50)`."""
+
+    def __init__(self, mp: Millpond, spec: BudgetSpec) -> None:
+        self._mp = mp
+        self.spec = spec
+        """As it was declared."""
+
+    def __repr__(self) -> str:
+        return f"<budget {self.spec.name}: {self.spec.max_concurrent}>"
+
+    @property
+    def name(self) -> str:
+        """Its name, one for all pools and processes of the store."""
+        return self.spec.name
+
+    @property
+    def sync(self) -> SyncBudget:
+        """The same for threads."""
+        return self._mp.sync.budget_of(self)
+
+    async def resize(self, max_concurrent: int | None = None) -> None:
+        """Change the limit; a lower one is reached as work ends, None = as declared."""
+        runtime = self._mp.runtime
+        await runtime.declare_budget(self.name)
+        runtime.heed(await runtime.store.control(ResizeBudget(self.name, max_concurrent)))
+
+    async def snapshot(self) -> BudgetSnapshot:
+        """Return how much of it is taken, and who waits for it."""
+        runtime = self._mp.runtime
+        await runtime.declare_budget(self.name)
+        view = await runtime.view.budget(self.name)
+        assert view is not None  # noqa: S101 - it was declared just now
+        return BudgetSnapshot(
+            name=self.name,
+            max_concurrent=view.spec.max_concurrent,
+            rates=view.spec.rates,
+            running=view.running,
+            pools=view.pools,
+            waiting=view.waiting,
+        )
+
+
+class SyncBudget:
+    """A budget, for threads."""
+
+    def __init__(self, bridge: Bridge, budget: Budget) -> None:
+        self._bridge = bridge
+        self.twin = budget
+        """The budget as the loop has it."""
+
+    @property
+    def spec(self) -> BudgetSpec:
+        """As it was declared."""
+        return self.twin.spec
+
+    @property
+    def name(self) -> str:
+        """Its name, one for all pools and processes of the store."""
+        return self.twin.name
+
+    def resize(self, max_concurrent: int | None = None) -> None:
+        """Change the limit; a lower one is reached as work ends, None = as declared."""
+        self._bridge.call(self.twin.resize, max_concurrent)
+
+    def snapshot(self) -> BudgetSnapshot:
+        """Return how much of it is taken, and who waits for it."""
+        return self._bridge.call(self.twin.snapshot)

@@ -1,0 +1,348 @@
+"""Budgets: one limit and one set of rates that several pools share.
+
+What of a budget is taken is what runs in its pools, so there is no count to keep beside theirs.
+
+Pools that wait for a budget stand in line. For each that got nothing a slot is kept free, and
+tokens for who waits for tokens; and as long as others want some, nobody takes more than an even
+share. Who stands in line is woken when there is room, and loses its place if it does not come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core import bucket
+from millpond.core.errors import ConfigError
+from millpond.core.lease import STARVED_FOR
+from millpond.core.moment import rounded
+from millpond.core.plan import sooner
+from millpond.store.protocol import BudgetView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.core.bucket import Bucket
+    from millpond.core.control import DeclareBudget, ResizeBudget
+    from millpond.core.spec import BudgetSpec, PoolSpec
+    from millpond.core.task import NewTask, Task
+    from millpond.store.verbs.tables import PoolTable, Tables
+
+SERVED = 1 << 52
+"""The place of who got something and wants more: all who got nothing come before."""
+
+
+class Wait(msgspec.Struct, array_like=True):
+    """A pool that could start more but for a budget."""
+
+    place: int
+    """In line: the lowest is next."""
+    tokens_at: float | None = None
+    """When there will be tokens enough for it, if those are what it waits for."""
+    offered_at: float | None = None
+    """When it was told that there is room; None = not since it asked."""
+
+    def counts(self, now: float) -> bool:
+        """Return whether it may still come: it was not offered room, or only just."""
+        told = self.offered_at if self.tokens_at is None else self.tokens_at
+        return told is None or rounded(told + STARVED_FOR) > now
+
+
+class BudgetTable:
+    """One budget: its settings, the state of its rates, its pools and who of them waits."""
+
+    __slots__ = ("buckets", "declared", "name", "operator_limit", "pools", "spec", "waiting")
+
+    def __init__(self, spec: BudgetSpec) -> None:
+        self.name = spec.name
+        self.spec = self.declared = spec
+        self.operator_limit: int | None = None
+        """What an operator set by resize; it stays until reset, whatever is declared."""
+        self.buckets: list[Bucket] = bucket.fresh(spec.rates)
+        self.pools: dict[str, float] = {}
+        """The pools that share it, and since when."""
+        self.waiting: dict[str, Wait] = {}
+
+
+# Orders
+
+
+def declare(tables: Tables, order: DeclareBudget, now: float) -> int:
+    """Make a budget known, or take over a declaration that differs from the last one."""
+    budget = tables.budgets.get(order.spec.name)
+    if budget is None:
+        tables.budgets[order.spec.name] = budget = BudgetTable(order.spec)
+    elif budget.declared == order.spec:
+        return 0
+    else:
+        budget.declared = order.spec
+        _respec(tables, budget, now)
+    _tell(tables, budget, "declare", now)
+    return 1
+
+
+def resize(tables: Tables, order: ResizeBudget, now: float) -> int:
+    """Set the limit of a budget by an operator's hand, or give it back to its declaration."""
+    budget = tables.budgets.get(order.budget)
+    if budget is None:
+        raise ConfigError("budget", order.budget, "was never declared")
+    budget.operator_limit = order.max_concurrent
+    _respec(tables, budget, now)
+    _tell(tables, budget, "reset" if order.max_concurrent is None else "resize", now)
+    return 1
+
+
+def _respec(tables: Tables, budget: BudgetTable, now: float) -> None:
+    old, limit = budget.spec, budget.operator_limit
+    budget.spec = budget.declared
+    if limit is not None:
+        budget.spec = msgspec.structs.replace(budget.declared, max_concurrent=limit)
+    budget.buckets = bucket.taken_over(old.rates, budget.buckets, budget.spec.rates, now)
+    _offer(tables, budget, "", now)
+    for pool in budget.pools:
+        tables.wake(pool, now)
+
+
+def _tell(tables: Tables, budget: BudgetTable, word: str, now: float) -> None:
+    limit = budget.spec.max_concurrent
+    tables.order(f"budget {budget.name}", f"{word} max_concurrent={limit}", now)
+
+
+def check_known(tables: Tables, spec: PoolSpec) -> None:
+    """Object to a pool that names a budget which nobody declared."""
+    for name in spec.budgets:
+        if tables.budgets.get(name) is None:
+            raise ConfigError("budgets", name, "was not declared; declare the budget first")
+
+
+def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) -> None:
+    """Let a pool share the budgets it names from now on, and no others."""
+    old = () if before is None else before.budgets
+    for budget in (tables.budgets[name] for name in old if name not in pool.spec.budgets):
+        budget.pools.pop(pool.name, None)
+        budget.waiting.pop(pool.name, None)
+        _offer(tables, budget, pool.name, now)
+    for budget in _of(tables, pool):
+        budget.pools.setdefault(pool.name, now)
+
+
+# Claims
+
+
+def _of(tables: Tables, pool: PoolTable) -> list[BudgetTable]:
+    return [tables.budgets[name] for name in pool.spec.budgets]
+
+
+def running(tables: Tables, budget: BudgetTable) -> int:
+    """Return how much of a budget is taken: what runs in its pools."""
+    return sum(tables.pools[name].running for name in budget.pools)
+
+
+def room(tables: Tables, pool: PoolTable, now: float) -> int:
+    """Return how many tasks more the budgets of a pool let it start, but for their rates."""
+    return min(_room(tables, budget, pool, now) for budget in _of(tables, pool))
+
+
+def _room(tables: Tables, budget: BudgetTable, pool: PoolTable, now: float) -> int:
+    limit = budget.spec.max_concurrent
+    free = limit - running(tables, budget)
+    others = _others(budget, pool, now)
+    if free < 1 or not others:
+        return free
+    before = _before(budget, pool, others)
+    if any(wait.tokens_at is not None for wait in before):
+        return 0
+    return min(free - len(before), _share(budget, others) - pool.running)
+
+
+def _share(budget: BudgetTable, others: list[Wait]) -> int:
+    """Return what a pool may hold of a budget at most while others want some."""
+    return -(-budget.spec.max_concurrent // (1 + len(others)))
+
+
+def _others(budget: BudgetTable, pool: PoolTable, now: float) -> list[Wait]:
+    """Return the other pools that want some of a budget."""
+    return [wait for name, wait in budget.waiting.items() if name != pool.name and wait.counts(now)]
+
+
+def _before(budget: BudgetTable, pool: PoolTable, others: list[Wait]) -> list[Wait]:
+    """Return those of them that stand before this pool in line."""
+    own = budget.waiting.get(pool.name)
+    place = SERVED if own is None else own.place
+    return [wait for wait in others if wait.place < place]
+
+
+def ready_at(tables: Tables, pool: PoolTable, weight: int, now: float) -> float:
+    """Return when the rates of all budgets of a pool let a start of `weight` happen."""
+    return max(
+        bucket.ready_at(budget.spec.rates, budget.buckets, weight, now)
+        for budget in _of(tables, pool)
+    )
+
+
+def next_room(tables: Tables, pool: PoolTable, now: float) -> float | None:
+    """Return when time alone may end a lack of room: None = only an end of something will."""
+    moment: float | None = None
+    for budget in _of(tables, pool):
+        if budget.spec.max_concurrent - running(tables, budget) < 1:
+            return None
+        for wait in _others(budget, pool, now):
+            told = wait.offered_at if wait.tokens_at is None else wait.tokens_at
+            if told is not None:
+                moment = sooner(moment, rounded(told + STARVED_FOR))
+    return moment
+
+
+def charge(tables: Tables, pool: PoolTable, weight: int, now: float) -> None:
+    """Charge a start to the rates of every budget of its pool."""
+    for budget in _of(tables, pool):
+        bucket.charge(budget.spec.rates, budget.buckets, weight, now)
+
+
+def note_waiting(
+    tables: Tables, pool: PoolTable, task: Task | None, now: float, *, got: int
+) -> None:
+    """Remember a pool that could start a task (`task`) but for a budget; forget it otherwise."""
+    for budget in _of(tables, pool):
+        before = budget.waiting.pop(pool.name, None)
+        if task is not None:
+            _stand_in_line(tables, budget, pool, task, before, now, got=got)
+        if before is not None and _yields(before, budget.waiting.get(pool.name)):
+            # It no longer stands before those who waited behind it, or not in the same way.
+            _offer(tables, budget, pool.name, now)
+
+
+def note_served(tables: Tables, pool: PoolTable, now: float) -> None:
+    """Let a pool that got something stand behind those that got nothing."""
+    for budget in _of(tables, pool):
+        wait = budget.waiting.get(pool.name)
+        if wait is not None and wait.place != SERVED:
+            budget.waiting[pool.name] = Wait(SERVED)
+            _offer(tables, budget, pool.name, now)
+
+
+def _yields(before: Wait, after: Wait | None) -> bool:
+    if after is None or after.place != before.place:
+        return True
+    return before.tokens_at is not None and after.tokens_at is None
+
+
+def _stand_in_line(
+    tables: Tables,
+    budget: BudgetTable,
+    pool: PoolTable,
+    task: Task,
+    before: Wait | None,
+    now: float,
+    *,
+    got: int,
+) -> None:
+    """Let a pool wait if this budget keeps it from a start; who it yields to must come soon."""
+    tokens_at = bucket.ready_at(budget.spec.rates, budget.buckets, task.new.weight, now)
+    if before is not None:
+        budget.waiting[pool.name] = before
+    room = _room(tables, budget, pool, now)
+    budget.waiting.pop(pool.name, None)
+    if tokens_at <= now and room > 0:
+        return
+    place = SERVED
+    if not got and pool.running < _share(budget, _others(budget, pool, now)):
+        known = before is not None and before.place != SERVED and before.counts(now)
+        place = before.place if before is not None and known else _last_place(budget)
+    wait = budget.waiting[pool.name] = Wait(place, tokens_at if tokens_at > now else None)
+    if budget.spec.max_concurrent > running(tables, budget):
+        # There is room that it does not get: what it was offered it cannot be offered again.
+        wait.offered_at = None if before is None or got else before.offered_at
+        _offer(tables, budget, pool.name, now, again=False)
+
+
+def _last_place(budget: BudgetTable) -> int:
+    places = (wait.place for wait in budget.waiting.values() if wait.place != SERVED)
+    return 1 + max(places, default=0)
+
+
+def full(tables: Tables, pool: PoolTable) -> tuple[tuple[str, int, int], ...]:
+    """Return the budgets of a pool of which nothing is left: name, running, limit."""
+    taken = ((budget, running(tables, budget)) for budget in _of(tables, pool))
+    return tuple(
+        (budget.name, count, budget.spec.max_concurrent)
+        for budget, count in taken
+        if count >= budget.spec.max_concurrent
+    )
+
+
+def view(tables: Tables, name: str) -> BudgetView | None:
+    """Return a budget as it is now, or None if it was never declared."""
+    budget = tables.budgets.get(name)
+    if budget is None:
+        return None
+    return BudgetView(
+        spec=budget.spec,
+        declared=budget.declared,
+        pools=tuple(sorted(budget.pools)),
+        running=running(tables, budget),
+        waiting=tuple(sorted(budget.waiting, key=lambda pool: (budget.waiting[pool].place, pool))),
+    )
+
+
+# Ends
+
+
+def freed(tables: Tables, pool: PoolTable, now: float) -> None:
+    """Offer what came free of the budgets of a pool to the others that wait for it."""
+    for budget in _of(tables, pool):
+        _offer(tables, budget, pool.name, now)
+
+
+def _offer(
+    tables: Tables, budget: BudgetTable, besides: str, now: float, *, again: bool = True
+) -> None:
+    """Wake all who wait but one, and let the time begin in which they are to come."""
+    for name, wait in budget.waiting.items():
+        if name != besides and (again or wait.offered_at is None):
+            wait.offered_at = now if wait.offered_at is None else wait.offered_at
+            tables.wake(name, now)
+
+
+def settle_weight(
+    tables: Tables, pool: PoolTable, task: Task, actual: int, *, since: float, now: float
+) -> None:
+    """Refund or charge what an attempt used less or more, to the budgets that were charged."""
+    for budget in _of(tables, pool):
+        if since > budget.pools.get(pool.name, now):
+            bucket.correct(
+                budget.spec.rates, budget.buckets, task.new.weight, actual, since=since, now=now
+            )
+            _offer(tables, budget, "", now)
+
+
+def weigh(tables: Tables, pool: PoolTable) -> bool:
+    """Return whether a budget of a pool has a rate by weight."""
+    return any(rate.of == "weight" for budget in _of(tables, pool) for rate in budget.spec.rates)
+
+
+# Admission
+
+
+def too_heavy(tables: Tables, pool: PoolTable, new: NewTask) -> int | None:
+    """Return the burst of a budget that the weight of a task exceeds, or None."""
+    rates = (rate for budget in _of(tables, pool) for rate in budget.spec.rates)
+    return next((rate.depth for rate in rates if rate.cost(new.weight) > rate.depth), None)
+
+
+def have_room_for(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
+    """Return whether a batch could start now, behind what waits in the pool already."""
+    count = pool.backlog.ready + len(fresh)
+    weight = pool.backlog.ready + sum(new.weight for new in fresh)
+    return room(tables, pool, now) >= count and all(
+        _allows(budget, count, weight, now) for budget in _of(tables, pool)
+    )
+
+
+def _allows(budget: BudgetTable, count: int, weight: int, now: float) -> bool:
+    for rate, state in zip(budget.spec.rates, budget.buckets, strict=True):
+        cost = weight if rate.of == "weight" else count
+        if cost > rate.depth or state.ready_at(rate, cost, now) > now:
+            return False
+    return True
