@@ -13,6 +13,7 @@ from acting import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
 
 from millpond import BoundCall, Millpond, Pool, TaskFunction, fair_round_robin, fifo, priority
 from millpond.cli.collector import let_it_rest
+from millpond.cli.threads import take_turns_quickly
 from millpond.core.spec import Order
 
 ORDERS: dict[str, Callable[[], Order]] = {
@@ -163,6 +164,7 @@ async def work(stage: Stage) -> Answer:
     """Be a worker; with `slice`, only until `count` have started, whatever is left."""
     bench = Bench(stage)
     let_it_rest()  # as `millpond worker` does
+    take_turns_quickly()
     async with bench.mp:
         await bench.pool.ready()
         await beginning()

@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     import asyncio
 
-    from millpond.cli import collector
+    from millpond.cli import collector, threads
     from millpond.cli.load import load
     from millpond.cli.serve import Wanted, serve
 
@@ -143,6 +143,7 @@ def main(arguments: Sequence[str]) -> int:
         grace=asked.grace,
     )
     collector.let_it_rest()
+    threads.take_turns_quickly()
     return asyncio.run(serve(mp, wanted))
 
 
