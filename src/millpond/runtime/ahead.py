@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 class Ahead:
     """The claims of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_worker", "gone", "held")
+    __slots__ = ("_worker", "gone", "held", "none_left")
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.held: dict[str, deque[Leased]] = {}
         """Claims by pool; a pool of which none is held is not in it."""
+        self.none_left: set[str] = set()
+        """Pools that gave nothing to hold when they were last asked for it."""
         self.gone: set[Fence] = set()
         """Claims that were begun or given back here, until the store has answered to their end."""
 
@@ -41,7 +43,7 @@ class Ahead:
     def runs_low(self, pool: str) -> bool:
         """Return whether less than half of what may be held of a pool is held."""
         spec = self._worker.runtime.declared.get(pool)
-        if spec is None or not spec.prefetch or pool in self._worker.dry:
+        if spec is None or not spec.prefetch or pool in self.none_left:
             return False
         return 2 * len(self.held.get(pool, ())) < spec.prefetch
 
@@ -59,6 +61,8 @@ class Ahead:
 
     def take_in(self, pool: str, answer: LeaseAnswer) -> None:
         """Hold what was claimed, and no longer what the store has started for us."""
+        if answer.claimed or answer.leased:
+            self.none_left.discard(pool)
         started = {leased.fence for leased in answer.leased}
         kept = [claim for claim in self.held.pop(pool, ()) if claim.fence not in started]
         if kept or answer.claimed:

@@ -116,7 +116,7 @@ class Worker:
         """How many verbs were answered."""
         self.tally = Tally()
         self._watches: dict[str, Watch] = {}
-        self.dry: set[str] = set()
+        self._dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
         self._unknown: set[tuple[str, str]] = set()
         """Pools, and functions in them, of which it was said that they are not known here."""
@@ -234,7 +234,7 @@ class Worker:
         for pool, watch in self._watches.items():
             watch.woken(Wake(pool, 0.0))
             self._due[pool] = None
-        self.dry.clear()
+        self._dry.clear()
         self.kick()
 
     def held(self) -> list[int]:
@@ -315,7 +315,8 @@ class Worker:
         if watch is None or (self.own and not self.runtime.closures):
             return
         watch.woken(wake)
-        self.dry.discard(wake.pool)
+        self._dry.discard(wake.pool)
+        self.ahead.none_left.discard(wake.pool)
         self._look_at(wake.pool, watch)
 
     def _look_at(self, pool: str, watch: Watch) -> None:
@@ -450,7 +451,7 @@ class Worker:
             free = 0 if full and not pool.endswith(CALLBACKS) else self._free(pool)
             if free < 1:
                 if self.ahead.runs_low(pool):
-                    del self._due[pool]
+                    # It stays due: this asks for nothing to start.
                     return LeaseAsk(
                         pool=pool, worker=self.name, want=0, ahead=self.ahead.room(pool)
                     )
@@ -525,8 +526,10 @@ class Worker:
             return
         if answer.unknown:
             self._report_unknown(pool, answer.unknown)
-        if answer.claimed or self.ahead.held:
+        if answer.claimed or self.ahead.held or self.ahead.none_left:
             self.ahead.take_in(pool, answer)
+        if ask.ahead and not answer.claimed:
+            self.ahead.none_left.add(pool)
         if self.may_lease:
             for leased in answer.leased:
                 self._start(leased)
@@ -540,14 +543,14 @@ class Worker:
             self.give_back_ahead(pool)
         got = len(answer.leased)
         if answer.drained:
-            self.dry.add(pool)
-        elif self.dry:
-            self.dry.discard(pool)
-        if ask.want:
-            self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
+            self._dry.add(pool)
+        elif self._dry:
+            self._dry.discard(pool)
+        if not ask.want:
+            return
+        self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
         if got >= ask.want:
-            if got or answer.claimed:
-                self._due[pool] = None
+            self._due[pool] = None
         elif answer.next_at is not None:
             self._look_at(pool, self._watches[pool])
         if got:
@@ -723,7 +726,7 @@ class Worker:
             # A look at the store may find the end before the answer to its settlement is here.
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
-        if pool not in self._due and pool not in self.dry and pool in self._watches:
+        if pool not in self._due and pool not in self._dry and pool in self._watches:
             self._watches[pool].woken(Wake(pool, 0.0))
             self._due[pool] = None
 

@@ -80,7 +80,7 @@ def the_latest_word_counts() -> Iterator[None]:
         watch = worker._watches.get(wake.pool)
         if watch is not None:
             watch._ask_at = wake.at
-            worker.dry.discard(wake.pool)
+            worker._dry.discard(wake.pool)
             worker._look_at(wake.pool, watch)
 
     with patch.object(Worker, "woken", woken):
