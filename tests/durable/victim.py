@@ -51,18 +51,18 @@ async def run(mp: Millpond) -> None:
 
 async def closures(mp: Millpond) -> None:
     """Submit closures: two run, one waits."""
-    started = 0
+    running = asyncio.Semaphore(0)
 
     async def closure() -> None:
-        nonlocal started
-        started += 1
-        if started == 2:
-            say("both run")
+        running.release()
         await asyncio.sleep(3600)
 
     for _ in range(3):
         handle = await mp.get_pool("jobs").submit(closure)
         say("closure", handle.id)
+    for _ in range(2):
+        await running.acquire()
+    say("both run")
 
 
 async def callback(mp: Millpond) -> None:

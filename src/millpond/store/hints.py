@@ -9,6 +9,9 @@ import msgspec
 from millpond.core.plan import Wake
 from millpond.store.protocol import Hint
 
+MANY = 20
+"""So many tasks do not end because somebody waits for each of them."""
+
 
 class Pending:
     """Hints that became one: the earliest wake of each pool, and whom it concerns."""
@@ -35,6 +38,13 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(
             self._more or self._wakes or self._ended or self._finished_runs or self._cancelled
+        )
+
+    @property
+    def in_bulk(self) -> bool:
+        """Whether it only tells of the ends of many tasks."""
+        return len(self._ended) >= MANY and not (
+            self._more or self._wakes or self._finished_runs or self._cancelled
         )
 
     def hint(self) -> Hint:

@@ -101,6 +101,7 @@ def opened(postgres_url: str) -> Iterator[Opening]:
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hints are sent at once, and lost connections come back at once, unless a test is about it."""
     monkeypatch.setattr(wake_module, "PAUSE", 0.0)
+    monkeypatch.setattr(wake_module, "BULK_PAUSE", 0.0)
     monkeypatch.setattr(wake_module, "SHARE", math.inf)
     monkeypatch.setattr(listen_module, "FIRST_PAUSE", 0.02)
 
@@ -591,3 +592,19 @@ async def test_the_message_of_a_submit_may_go_along_with_it(
     assert Hint(wakes=(Wake("mail", 0.0),)) == await ear.next()
     speaker.wakes.close()
     assert speaker.wakes.along("mail") is None
+
+
+async def test_the_ends_of_many_tasks_are_told_together(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They can wait a little; something to start, or a few that somebody waits for, cannot."""
+    monkeypatch.setattr(wake_module, "BULK_PAUSE", 60.0)
+    ear, speaker = await opened("a").listening(), opened("b")
+    many = Hint(ended=tuple(range(1, 50)))
+    assert speaker.wakes.send(many) is None
+    assert many == await ear.next()
+    again = speaker.wakes.send(many)
+    assert again is not None
+    assert again > 50.0
+    assert speaker.wakes.send(Hint(wakes=(Wake("mail", 1.0),))) is None
+    assert Hint(wakes=(Wake("mail", 1.0),), ended=many.ended) == await ear.next()

@@ -43,6 +43,9 @@ log = logging.getLogger("millpond.postgres")
 PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two messages; what happens in between goes together into the second."""
 
+BULK_PAUSE = 0.02
+"""How much longer the pause is before a message that only tells of the ends of many tasks."""
+
 SHARE = 0.2
 """The part of its time that a writer may spend on messages: over a slow network there are fewer."""
 
@@ -151,8 +154,9 @@ class Wakes:
         if self._closed or not (self._pending or self._wants_proof):
             return None
         begun = time.monotonic()
-        if begun < self._send_after:
-            return self._send_after - begun
+        after = self._send_after + (BULK_PAUSE if self._pending.in_bulk else 0.0)
+        if begun < after:
+            return after - begun
         if not self._flushed():
             return TRY_AGAIN
         ended = time.monotonic()
