@@ -48,6 +48,8 @@ class HeldTransaction(Generic[L]):
         self._clock = clock
         self._limit = limit
         self._state = threading.RLock()
+        self._deciding = threading.Lock()
+        """Held for the moment in which it is decided who ends it: its handler, or time."""
         self._unit: SqlTables | None = None
         self._lent: L | None = None
         self._timer: threading.Timer | None = None
@@ -93,10 +95,10 @@ class HeldTransaction(Generic[L]):
 
     def settle(self, settlement: Settlement) -> SettleAnswer:
         """End an attempt and commit, or (its fence is stale) take the handler's writes back."""
-        self._ending = True
+        self._begin_to_end()
         with self._state, self.connection.lock:
             if self._too_long:
-                self._close()
+                self._undo(None)
                 raise self._took_too_long()
             self.connection.end()
             try:
@@ -124,7 +126,7 @@ class HeldTransaction(Generic[L]):
 
     def rollback(self) -> None:
         """Undo everything; of no effect before it has begun, and once it has ended."""
-        self._ending = True
+        self._begin_to_end()
         with self._state:
             if self._lent is None or self._closed:
                 return
@@ -140,25 +142,28 @@ class HeldTransaction(Generic[L]):
 
     def _expire(self) -> None:
         """Undo it behind the back of whoever holds it; its connection is closed when he comes."""
-        if self._is_ending():
-            return
+        with self._deciding:
+            if self._ending:
+                return
+            self._too_long = True
         lock = self.connection.lock
+        self.connection.end(self._took_too_long)
         if not lock.acquire(blocking=False):
             # A statement is at work: it is told to stop, and none comes after it.
-            self.connection.end(self._took_too_long)
             self._transactor.interrupt()
             lock.acquire()
         try:
-            if not self._is_ending():
-                self._too_long = True
-                self.connection.end(self._took_too_long)
+            # Its handler may have come meanwhile, and closed it.
+            if not self._closed:
                 self._transactor.undo(self._took_too_long())
                 self._transactor.lock.release()
         finally:
             lock.release()
 
-    def _is_ending(self) -> bool:
-        return self._ending
+    def _begin_to_end(self) -> None:
+        """Let time not end it any more, unless it has begun to."""
+        with self._deciding:
+            self._ending = True
 
     def _took_too_long(self) -> TransactionTooLong:
         held = time.monotonic() - self._begun_at
