@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from millpond.store.postgres.values import Sent
     from millpond.store.protocol import Batch
 
-NOT_PLAIN = "MP001"
-"""The code of the error with which the server says that it undid what it began."""
-
 _COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
 _QUEUED = Status.QUEUED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
     from millpond.store.postgres.values import Sent
+
+log = logging.getLogger("millpond.postgres")
+
+_REFUSALS = frozenset({"MP001", "23505"})
+"""How the server undoes what it began, and says so: it is not plain, or was there before."""
 
 _NOT_AS_PREPARED = frozenset({"0A000", "26000"})
 """What a session says whose prepared statements are gone, or were made for other tables."""
@@ -127,6 +133,8 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
                 self._disconnect()
                 self._not_known(error)
             self.undo(error)
+            if code_of(error) not in _REFUSALS and not self._may_pass(error):
+                log.warning("%s did not do a step by itself: %s", self.where, error)
             return None
         return row if status == "COMMIT" else None
 
