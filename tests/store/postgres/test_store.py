@@ -315,6 +315,24 @@ async def test_connections_that_were_ended_while_idle_are_not_missed(alone: Addr
         renewer.close()
 
 
+async def test_a_renewal_keeps_leases_and_is_no_news(address: Address) -> None:
+    """It is written, and nobody else need look because of it."""
+    async with opened(address) as store:
+        renewer = store.renewer()
+        await store.changed()
+        with connect(address) as connection:
+            asked = qualified("SELECT expires_at FROM millpond_worker", address.schema).encode()
+            before = connection.execute(asked).fetchone()
+            assert (await asyncio.to_thread(renewer.renew, "w", 1e6)).alive
+            after = connection.execute(asked).fetchone()
+        assert before is not None
+        assert after is not None
+        assert after[0] > before[0] + 1e5
+        assert not await store.changed()
+        assert not (await asyncio.to_thread(renewer.renew, "nobody", 1e6)).alive
+        renewer.close()
+
+
 async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
     """Who asks meanwhile is told so; afterwards it goes on."""
     with OwnServer(own.programs) as spare:

@@ -28,6 +28,8 @@ log = logging.getLogger("millpond.postgres")
 _REFUSALS = frozenset({"MP001", "23505"})
 """How the server undoes what it began, and says so: it is not plain, or was there before."""
 
+_LOCKED = "55P03"
+
 _NOT_AS_PREPARED = frozenset({"0A000", "26000"})
 """What a session says whose prepared statements are gone, or were made for other tables."""
 
@@ -133,6 +135,9 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
                 self._disconnect()
                 self._not_known(error)
             self.undo(error)
+            if code_of(error) == _LOCKED:
+                # Whoever did it in another way would wait as long once more.
+                raise self.translated(error) from error
             if code_of(error) not in _REFUSALS and not self._may_pass(error):
                 log.warning("%s did not do a step by itself: %s", self.where, error)
             return None

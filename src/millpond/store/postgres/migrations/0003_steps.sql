@@ -16,13 +16,13 @@ BEGIN
      WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
 END $$;
 
--- Keep everything that a worker holds for `lease` seconds more, and tell which of it is to be cancelled.
+-- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
 -- Nobody else need look because of that, so the version stays.
 CREATE FUNCTION millpond_renew(
     lock_number bigint,
     at double precision,
     renewing text,
-    lease double precision,
+    seconds double precision,
     OUT refused text,
     OUT moment double precision,
     OUT alive boolean,
@@ -48,7 +48,7 @@ BEGIN
         refused := 'held ahead';
         RETURN;
     END IF;
-    UPDATE millpond_worker AS w SET expires_at = round((moment + lease) * 1000000) / 1000000
+    UPDATE millpond_worker AS w SET expires_at = round((moment + seconds) * 1000000) / 1000000
      WHERE w.id = renewing;
     SELECT array_agg(l.id ORDER BY p.name, l.place),
            array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
