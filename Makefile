@@ -9,13 +9,16 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
 
 venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
+
+gateway: venv   ## a model asked for ten times what it allows, before and after; ARGS="--store postgres"
+	@$(PY) -m docs.examples.llm_gateway $(ARGS)
 
 demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
