@@ -115,12 +115,13 @@ def drawn(before: Side, after: Side, limits: Limits) -> str:
 def _tokens(before: Side, after: Side, limits: Limits) -> Panel:
     """How many tokens the model was asked for in the minute that ends at each moment."""
     longest = max(side.book.ended - side.book.began for side in (before, after))
-    panel = Panel(0, "Tokens asked for in the last minute", longest, 3.0 * limits.tokens)
+    title = f"Tokens asked for in the last minute (of {limits.minute:g} s)"
+    panel = Panel(0, title, longest, 3.0 * limits.tokens)
     for part in range(4):
         panel.mark_y(part * limits.tokens, f"{part * limits.tokens // 1000}k")
     for second in range(0, int(longest) + 1, 10):
         panel.mark_x(second, str(second))
-    panel.note("seconds of overload; dashed: what is allowed; cut at three times that")
+    panel.note("seconds; dashed: what is allowed; cut at three times that")
     panel.line([(0, limits.tokens), (longest, limits.tokens)], INK, dashed=True)
     for side, colour in ((before, BEFORE), (after, AFTER)):
         seen = windows(limits.minute, ((entry.at, entry.tokens) for entry in side.model))
@@ -143,7 +144,7 @@ def _shares(before: Side, after: Side) -> Panel:
             panel.bar(place + shift, 0.33, served[tenant] / fair[tenant], colour)
     for place, tenant in enumerate(tenants):
         panel.mark_x(place + 0.5, tenant)
-    panel.note("tenants, who asks most first; dashed: 90 %; bars are cut at 200 %")
+    panel.note("tenants, who asks most first; dashed: 90 %; cut at 200 %")
     return panel
 
 

@@ -17,8 +17,8 @@ SHARES = {
     "mid-1": 0.5,
     "mid-2": 0.5,
     "mid-3": 0.4,
-    "small-1": 0.1,
-    "small-2": 0.1,
+    "tiny-1": 0.1,
+    "tiny-2": 0.1,
 }
 """What each tenant asks for, in parts of what the model can serve: ten times too much."""
 
