@@ -23,6 +23,16 @@ KILL_EVERY = 60
 """After so many tasks of a pool a worker is killed, and another takes its place."""
 
 
+def started(url: str) -> subprocess.Popen[str]:
+    """A process that runs tasks until it is killed."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.durable.flow_app", url],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
+    )
+
+
 class Fleet:
     """Processes that run tasks."""
 
@@ -32,12 +42,7 @@ class Fleet:
 
     async def start(self) -> None:
         """Start one more, and wait until it is at work."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.durable.flow_app", self._url],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
-        )
+        process = started(self._url)
         self._up.append(process)
         assert process.stdout is not None
         assert "up" in await asyncio.to_thread(process.stdout.readline)

@@ -196,10 +196,11 @@ class SqlRing(Ring):
             rows = self._tables.ask("resting_seats", (self._pool, size))
         else:
             rows = self._tables.ask("resting_seats_after", (self._pool, *behind, size))
-        page = [((turn, joined), share or None) for turn, joined, share in rows]
-        for (turn, joined), share in page:
+        page: list[tuple[Key, Share]] = []
+        for turn, joined, share in rows:
+            page.append(((turn, joined), share or None))
             # Most of them are forgotten next: each would be read for that alone.
-            self.seats.rests(share, turn, joined)
+            self.seats.rests(share or None, turn, joined)
         return page
 
 
