@@ -78,7 +78,7 @@ faults: venv    ## every error at every call of the database, torn files, hundre
 	    tests/durable/test_faulty_file.py $(ARGS)
 
 flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
-	@FLOW_TASKS=1500 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
+	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)
