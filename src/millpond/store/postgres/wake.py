@@ -155,23 +155,23 @@ class Wakes:
 
     def send(self, hint: Hint | None = None) -> float | None:
         """Tell the others, now or soon; return after how many seconds to call again, if at all."""
-        due = self._due(hint)
+        begun = time.monotonic()
+        due = self._due(hint, begun)
         if due is None or due > 0:
             return due
-        begun = time.monotonic()
-        if not self._flushed():
+        if not self._flushed(begun):
             return TRY_AGAIN
         self._pause_since(begun)
         return None
 
     def post(self, hint: Hint | None = None) -> Calling | float | None:
         """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
-        due = self._due(hint)
+        begun = time.monotonic()
+        due = self._due(hint, begun)
         if due is None or due > 0:
             return due
         pending, self._pending = self._pending, Pending()
         told = messages(pending.hint(), self._name)
-        begun = time.monotonic()
         self._await_echo(begun)
 
         def over(row: Row | None) -> list[object]:
@@ -184,14 +184,14 @@ class Wakes:
 
         return Calling(POST, lambda: [sent(self._channel), array(told)], over)
 
-    def _due(self, hint: Hint | None) -> float | None:
+    def _due(self, hint: Hint | None, now: float) -> float | None:
         """Take in what is to be told; return in how many seconds it is time, if there is any."""
         if hint is not None:
             self._pending.add(hint)
         if self._closed or not (self._pending or self._wants_proof):
             return None
         after = self._send_after + (BULK_PAUSE if self._pending.in_bulk else 0.0)
-        return max(after - time.monotonic(), 0.0)
+        return max(after - now, 0.0)
 
     def _pause_since(self, begun: float) -> None:
         ended = time.monotonic()
@@ -222,10 +222,10 @@ class Wakes:
         listener = self._listener
         return listener is not None and listener.connected and not self._proven
 
-    def _flushed(self) -> bool:
+    def _flushed(self, now: float) -> bool:
         """Send what is to be said; False if that must be tried again."""
         told = messages(self._pending.hint(), self._name)
-        self._await_echo(time.monotonic())
+        self._await_echo(now)
         try:
             connection = self._connection()
             if connection is None:

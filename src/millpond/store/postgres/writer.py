@@ -34,6 +34,9 @@ log = logging.getLogger("millpond.postgres")
 _A_MOMENT = 0.5
 """Seconds after which a flight is left to the thread, which waits as long as it may take."""
 
+_LONG = 0.1
+"""Seconds for which a message to other processes waits for a loop that is busy elsewhere."""
+
 _Jobs: TypeAlias = "list[Job[SqlTables]]"
 
 
@@ -55,6 +58,11 @@ class _Flight:
         """It is left to the thread."""
         self.wanted = False
         """Somebody waits for its end who does not live on this loop."""
+
+    @property
+    def keeps_waiting(self) -> bool:
+        """Whether what is to be told to others has waited long for somebody to hear it."""
+        return self.flying and time.monotonic() - self.since >= _LONG
 
 
 class _Ear:
@@ -123,8 +131,6 @@ class PostgresWriter(Writer[SqlTables]):
         """Whether the thread has the connection."""
         self._resting = False
         """Whether the thread waits without an end."""
-        self._seen: _Flight | None = None
-        """The flight that was under way when it was last time to tell the others something."""
         self._ear: _Ear | None = None
         self._deaf = False
         """Whether there are loops here that hear no sockets."""
@@ -324,10 +330,8 @@ class PostgresWriter(Writer[SqlTables]):
     def _duty(self, *, woken: bool) -> Callable[[], None] | None:
         """Return what to do besides jobs; under the lock."""
         flight = self._flight
-        before, self._seen = self._seen, None if woken else flight
         if flight is not None:
-            # What is to be told may have waited for a flight that nobody hears.
-            if self._must_take_over(flight) or (flight.flying and flight is before):
+            if self._must_take_over(flight) or (not woken and flight.keeps_waiting):
                 flight.flying, self._flight, self._at_work = False, None, True
                 return partial(self._finish, flight)
             return None
