@@ -49,16 +49,15 @@ def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How many steps the server took, and how many it left to the verbs."""
     counted: Counter[bool] = Counter()
-    take = PostgresStore._take_step
+    heard = PostgresStore._heard
 
-    def noted(store: PostgresStore, pool: str, *asked: Any) -> Any:
-        store._detours.clear()
-        answer = take(store, pool, *asked)
-        counted[answer is not None] += 1
+    def noted(store: PostgresStore, which: str, row: Any) -> Any:
+        answer = heard(store, which, row)
+        counted[answer is not None] += not which.startswith("to ")
         store._detours.clear()
         return answer
 
-    monkeypatch.setattr(PostgresStore, "_take_step", noted)
+    monkeypatch.setattr(PostgresStore, "_heard", noted)
     return counted
 
 
