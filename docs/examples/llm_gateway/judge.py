@@ -20,8 +20,8 @@ FAIR = 0.9
 OVERLOAD = 9.0
 """Times what the rate allows that must have been asked for: ten, give or take what chance does."""
 USED = 0.6
-"""The part of the rate that must have been used: who lets nothing through exceeds nothing. A machine
-that is busy with other things is slow to start what it may."""
+"""The part of the rate that must have been used: who lets nothing through exceeds nothing. A
+machine that is busy with other things is slow to start what it may."""
 
 
 @dataclass(frozen=True)
