@@ -244,12 +244,12 @@ class PostgresConnection:
             self._reads_only = statement.endswith(" READ ONLY")
             self._set()
         else:
-            self._foresee_nothing()
+            self.foresee_nothing()
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
         """Put a statement in line for each row, or one for all rows where there is such a one."""
-        self._foresee_nothing()
+        self.foresee_nothing()
         for_all = self._many.get(statement)
         if for_all is not None:
             if arguments := columns(rows):
@@ -300,7 +300,7 @@ class PostgresConnection:
         if self._settings is not None:
             self.execute(BEGIN)
         self.in_doubt, self.begun = True, None
-        self._foresee_nothing()
+        self.foresee_nothing()
         # By itself it ends with what is sent together, and that is this statement.
         cursor = self._send(statement, arguments)
         if self._settings is not None:
@@ -310,13 +310,13 @@ class PostgresConnection:
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""
         self.in_doubt, self.begun = True, None
-        self._foresee_nothing()
+        self.foresee_nothing()
         self._send("COMMIT", [])
         return self.sync()
 
     def _roll_back(self) -> Cursor:
         self.begun = None
-        self._foresee_nothing()
+        self.foresee_nothing()
         with contextlib.suppress(psycopg.Error):
             # What stands in line was sent already; if it fails, so much the better.
             self.sync()
@@ -359,7 +359,7 @@ class PostgresConnection:
             self._read[question] = cursor
         return cursor
 
-    def _foresee_nothing(self) -> None:
+    def foresee_nothing(self) -> None:
         """Forget what was read ahead: from now on it may be otherwise."""
         if self._foreseen:
             self._foreseen = {}
