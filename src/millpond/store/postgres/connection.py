@@ -163,7 +163,9 @@ class Call:
         """Take in what has arrived, without waiting; return the end and the row if that is all."""
         try:
             self._connection.take_in()
-        except psycopg.Error as error:
+        except BaseException as error:  # noqa: BLE001 - raised there, and so here
+            # What is left of the answer would be taken for that of another.
+            self._connection.close()
             self._steps.throw(error)
         try:
             next(self._steps)

@@ -148,6 +148,10 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             return None
         return row if status == "COMMIT" else None
 
+    def begin_anew(self) -> None:
+        """Use another connection from now on: nobody knows what stands in line on this one."""
+        self._disconnect()
+
     def call_failed(self, error: Exception) -> None:
         """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
         if not self._did_not_commit(error):
