@@ -9,13 +9,16 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
 
 venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
+
+gateway: venv   ## a model asked for ten times what it allows, before and after; ARGS="--store postgres"
+	@$(PY) -m docs.examples.llm_gateway $(ARGS)
 
 demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
@@ -73,6 +76,9 @@ faults: venv    ## every error at every call of the database, torn files, hundre
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
+
+flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
+	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)

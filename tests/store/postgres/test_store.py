@@ -43,7 +43,14 @@ from millpond.store.rows.tables import SqlTables
 from millpond.testing.files import TakingTurns
 from millpond.testing.postgres import OwnServer
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
-from millpond.testing.simulation import memory_store, same_story, simulate_on
+from millpond.testing.simulation import (
+    FLOW_SEEDS,
+    FLOW_STEPS,
+    flow_specs,
+    memory_store,
+    same_story,
+    simulate_on,
+)
 
 pytestmark = pytest.mark.real_loop
 
@@ -146,6 +153,19 @@ async def test_two_stores_in_turns_tell_the_story_of_one(
     """Whoever wrote last, the other sees it: the story is the memory store's."""
     lived = await simulate_on(seed, memory_store(), steps=60)
     both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=verbs_each)
+    try:
+        await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
+@pytest.mark.parametrize("seed", FLOW_SEEDS[2:])
+async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
+    schema: Schema, seed: int
+) -> None:
+    """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
+    lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
+    both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
     try:
         await same_story(lived.history, memory_store(), both)
     finally:
