@@ -363,6 +363,7 @@ async def test_an_ear_outlives_its_server(
     spare: OwnServer, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it is away it is asked for again and again, and one line tells."""
+    caplog.set_level(logging.INFO, "millpond.postgres")
     ear, speaker = await opened("a", url=spare.url).listening(), opened("b", url=spare.url)
     await asyncio.to_thread(spare.crash)
     try:

@@ -123,7 +123,7 @@ class Listener:
         self._connection = connection
         self._connected_at = self._loop.time()
         if self._missed:
-            log.warning("%s tells of other processes again", self._address)
+            log.info("%s tells of other processes again", self._address)
         self._missed = False
         self._back()
         # What came together with the answer to LISTEN makes nothing readable any more.
@@ -157,7 +157,8 @@ class Listener:
             return
         if not self._missed:
             told = " ".join(str(error).split())
-            log.warning(
+            # Whoever uses the store tells that it is away.
+            log.info(
                 "%s tells nothing of other processes (%s): it is tried again, and until then the "
                 "store is looked at once a second",
                 self._address,
