@@ -71,6 +71,12 @@ class Listener:
         """Whether the server, as far as is known, tells us."""
         return self._connection is not None
 
+    def reopen(self) -> None:
+        """Listen over a new connection: the old one is there, and nothing comes over it."""
+        if self._connection is not None:
+            self._hang_up()
+            self._failed(psycopg.OperationalError("what was notified does not come back"))
+
     def close(self) -> None:
         """Listen no more; safe twice."""
         self._over = True

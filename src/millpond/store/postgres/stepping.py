@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = TypeVar("P")
 
+_HEARD_WITHIN = 0.25
+"""The part of a lease in which a renewal must be answered."""
+
 _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
 
@@ -203,7 +206,11 @@ class PostgresRenewer(Renewer):
         self._arguments = arguments
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Keep everything a worker holds for `lease` seconds more.
+
+        A connection that says nothing is given up while a new one may still be in time.
+        """
+        self._calling.hurry(lease * _HEARD_WITHIN)
         row = self._calling.call(self._statement, partial(self._arguments, worker, lease))
         if row is None or row[0] is not None:
             return super().renew(worker, lease)
