@@ -6,16 +6,22 @@ it goes away all of them fail, and all try again; for people that is one event, 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 log = logging.getLogger("millpond.store")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds before the store is asked again, doubling."""
 
 
 class Outages:
@@ -60,3 +66,16 @@ class Outages:
         """Note that a part is no more, and that nobody will hear of it."""
         with self._lock:
             self._failing.discard(part)
+
+
+async def insisted(ask: Callable[[], Awaitable[T]], over: Callable[[], bool]) -> T:
+    """Ask the store until it answers, or it is over: what made one ask may be why it cannot."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except StoreError:
+            if over():
+                raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)

@@ -27,8 +27,8 @@ ENOUGH = 0.95
 WINDOW, STEP = 1.0, 0.1
 """Seconds over which is counted, and between the beginnings of two counts."""
 
-CALM = 3
-"""How many windows in a row must be as before until it counts as recovered."""
+CALM = 3.0
+"""Seconds for which it must be as before until it counts as recovered."""
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -126,20 +126,13 @@ class Pace:
         """Return how long the slowest took of those that were done from a moment on."""
         return max((seconds for at, seconds in self._times if at >= since), default=0.0)
 
-    def recovered_at(self, phases: Phases, baseline: float) -> float | None:
-        """Return from when on it was as before: as much was done, and no more was left to do."""
-        usual = self.most_left(phases.begun, phases.fault) * 1.5 + 2
-        calm_since: float | None = None
-        at = phases.over
-        while at + WINDOW <= phases.end:
-            as_before = self.rate(at, at + WINDOW) >= ENOUGH * baseline and self.left(at) <= usual
-            if not as_before:
-                calm_since = None
-            elif calm_since is None:
-                calm_since = at
-            elif at - calm_since >= (CALM - 1) * WINDOW:
-                return calm_since
-            at += STEP
+    def recovered_at(self, phases: Phases, baseline: float, slots: int) -> float | None:
+        """Return from when on it was as before: as much was done, and nothing was piled up."""
+        usual = max(1.5 * self.most_left(phases.begun, phases.fault), 2 * slots)
+        count = int((phases.end - CALM - phases.over) / STEP)
+        for at in (phases.over + n * STEP for n in range(count + 1)):
+            if self.left(at) <= usual and self.rate(at, at + CALM) >= ENOUGH * baseline:
+                return at
         return None
 
 
@@ -156,7 +149,8 @@ def judged(
     """Hold what was recorded against what is promised."""
     pace = Pace(records)
     baseline = median(pace.windows(phases.begun, phases.fault))
-    recovered = pace.recovered_at(phases, baseline)
+    slots = max(spec.max_concurrent for spec in specs.values())
+    recovered = pace.recovered_at(phases, baseline, slots)
     since = phases.over if recovered is None else recovered
     replay = Replay(specs)
     replay.read(from_zero(list(records)))

@@ -27,7 +27,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What the pool runs at once, in the whole fleet."""
     per_key: int = 3
     keys: int = 16
-    seconds: float = 0.1
+    seconds: float = 0.2
     """How long a task takes; so the most that can be done is known, whatever the machine."""
     offered: float = 0.5
     """The part of that which is asked for."""
