@@ -40,7 +40,7 @@ def proxy(own: OwnServer) -> Iterator[FaultProxy]:
 async def until(done: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(seconds):
-        while not done():
+        while not done():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 
 

@@ -9,8 +9,8 @@ from millpond.store.postgres.connect import Patience
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 
-IMPATIENT = Patience(connect=3.0, lock=3.0, statement=1.0, idle=3.0, turn=2.0, network=1.0)
-"""Two seconds without a word, and a server is given up."""
+IMPATIENT = Patience(connect=2.0, lock=3.0, statement=0.7, idle=3.0, turn=2.0, network=0.3)
+"""One second without a word, and a server is given up."""
 
 
 class Shop:

@@ -11,7 +11,9 @@ import pytest
 from tests.faults.shop import Shop
 
 from millpond import Context, Millpond
+from millpond.store.postgres.connect import connect
 from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.url import address_of
 from millpond.testing.postgres import OwnServer
 from millpond.testing.torture.evidence import from_zero
 from millpond.testing.torture.replay import Replay
@@ -83,8 +85,10 @@ async def test_the_level_of_isolation_is_ours(own: OwnServer, direct: str, level
     database = urlsplit(direct).path[1:]
     own.execute(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = '{level}'")
     await crowd_works(direct)
-    with psycopg.connect(own.url_of(database)) as connection:
-        assert (level,) == connection.execute("SHOW transaction_isolation").fetchone()
+    with psycopg.connect(own.url_of(database)) as theirs, connect(address_of(direct)) as ours:
+        assert (level,) == theirs.execute("SHOW transaction_isolation").fetchone()
+        # A statement that is a transaction by itself would fail, and be done another way.
+        assert ("read committed",) == ours.execute("SHOW transaction_isolation").fetchone()
 
 
 async def test_handlers_that_lock_each_other_out_are_tried_again(direct: str) -> None:

@@ -176,7 +176,7 @@ class FaultProxy:
 
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - it is one
+        assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(OSError, asyncio.CancelledError):

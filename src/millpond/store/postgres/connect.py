@@ -57,7 +57,6 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     network: float = 30.0
     """For the network to take what was sent, and for a sign of life from the other side."""
 
-
     @property
     def silence(self) -> float | None:
         """For any answer at all: by then the server would have given up; None = for ever."""

@@ -52,9 +52,7 @@ def main() -> int:
             with server.database() as url:
                 load = msgspec.structs.replace(load, url=url, home=home)
                 try:
-                    verdict = scenario(
-                        name, server, load, seconds=given.seconds, seed=given.seed
-                    )
+                    verdict = scenario(name, server, load, seconds=given.seconds, seed=given.seed)
                 except Unfinished as unfinished:
                     print(f"{name}: {unfinished}; kept: {home}", flush=True)
                     failed = True

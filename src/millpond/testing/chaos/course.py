@@ -40,7 +40,7 @@ def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: 
     gathered(load)
     with Fleet(load) as fleet:
         fleet.tell(f"rate {load.rate}")
-        time.sleep(WARM)
+        time.sleep(min(WARM, seconds))
         begun = time.time()
         time.sleep(seconds)
         fault = time.time()

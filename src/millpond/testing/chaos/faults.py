@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from millpond.testing.chaos.load import Load
     from millpond.testing.postgres import OwnServer
 
-KILL_EVERY, END_EVERY = 1.5, 0.25
+KILL_EVERY, END_EVERY = 2.0, 0.25
 """Seconds between two workers that are killed, and between two sessions that are ended."""
 
 AWAY = 2.0
 """Seconds for which a server that is restarted is away."""
 
 OVERLOAD, BURST = 1.5, 5.0
-"""How many times its capacity a fleet is asked for; how many seconds' worth of load comes at once."""
+"""How many times what it can do a fleet is asked for; how many seconds of load come at once."""
 
 READERS = 4
 
-_OURS = "datname = current_database() AND application_name LIKE 'millpond%'"
+_OURS = b"""
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name LIKE 'millpond%'
+"""
 
 
 class Scene(NamedTuple):
@@ -42,17 +45,17 @@ class Scene(NamedTuple):
 
 
 def worker_kill(scene: Scene) -> None:
-    """One of the workers is killed, and started again: what it held is held until its lease ends."""
+    """One worker is killed, and started again: what it held is held until its lease is over."""
     scene.fleet.kill(0)
     scene.fleet.start(0)
 
 
 def repeated_kills(scene: Scene) -> None:
-    """One worker after another is killed, and started again at once."""
+    """Two of the workers are killed in turns, and started again at once."""
     until = time.monotonic() + scene.seconds
     number = 0
     while time.monotonic() < until:
-        victim = number % scene.load.workers
+        victim = number % 2
         scene.fleet.kill(victim)
         scene.fleet.start(victim)
         number += 1
@@ -78,9 +81,7 @@ def backend_kill(scene: Scene) -> None:
     until = time.monotonic() + scene.seconds
     with psycopg.connect(scene.load.url, autocommit=True) as connection:
         while time.monotonic() < until:
-            found = connection.execute(
-                f"SELECT pid FROM pg_stat_activity WHERE {_OURS}".encode()
-            ).fetchall()
+            found = connection.execute(_OURS).fetchall()
             if found:
                 connection.execute("SELECT pg_terminate_backend(%s)", scene.dice.choice(found))
             time.sleep(END_EVERY)
@@ -93,9 +94,7 @@ def pool_exhaustion(scene: Scene) -> None:
         until = time.monotonic() + scene.seconds
         while time.monotonic() < until:
             _take_all(url, held)
-            administrator.execute(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OURS}".encode()
-            )
+            administrator.execute(b"SELECT pg_terminate_backend(pid) FROM (" + _OURS + b") ours")
 
 
 def _take_all(url: str, held: contextlib.ExitStack) -> None:
@@ -109,7 +108,7 @@ def _take_all(url: str, held: contextlib.ExitStack) -> None:
 
 
 def idle_in_transaction(scene: Scene) -> None:
-    """Somebody has a transaction open that has written, and does nothing: nothing dead is removed."""
+    """Somebody has a transaction open, and does nothing: nothing dead is removed meanwhile."""
     with psycopg.connect(scene.load.url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id()")

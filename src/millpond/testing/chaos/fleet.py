@@ -109,16 +109,16 @@ class Fleet:
 
     def tell(self, order: str) -> None:
         """Tell the producer something."""
-        assert self._producer is not None  # noqa: S101 - it was started
-        assert self._producer.stdin is not None  # noqa: S101 - with a pipe
+        assert self._producer is not None
+        assert self._producer.stdin is not None
         self._producer.stdin.write(order.encode() + b"\n")
         self._producer.stdin.flush()
 
     def produce_no_more(self) -> None:
         """Let the producer end, once all it had to submit is stored."""
         producer = self._producer
-        assert producer is not None  # noqa: S101 - it was started
-        assert producer.stdin is not None  # noqa: S101 - with a pipe
+        assert producer is not None
+        assert producer.stdin is not None
         producer.stdin.close()
         self._ended([producer])
 
@@ -140,6 +140,4 @@ class Fleet:
 
     def _reaped(self, process: subprocess.Popen[bytes], *, asked: bool) -> None:
         code = process.wait()
-        self.ledger.write(
-            Gone, child=process.pid, role="worker", number=0, code=code, asked=asked
-        )
+        self.ledger.write(Gone, child=process.pid, role="worker", number=0, code=code, asked=asked)

@@ -1,8 +1,9 @@
-"""The judge: what the store recorded, before, during and after a fault. Nothing here asks anybody."""
+"""The judge: what the store recorded before, during and after a fault. It asks nobody."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.95
 """The part of what was done before that must be done again."""
+
+NO_MORE = 1.15
+"""The part of it beyond which something is being made up for."""
 
 WINDOW, STEP = 1.0, 0.1
 """Seconds over which is counted, and between the beginnings of two counts."""
@@ -120,18 +124,23 @@ class Pace:
     def longest_pause(self, start: float, end: float) -> float:
         """Return the longest time in which nothing was done."""
         moments = [start, *(at for at in self.done if start < at < end), end]
-        return max(after - before for before, after in zip(moments, moments[1:], strict=False))
+        return max(after - before for before, after in pairwise(moments))
 
     def slowest(self, since: float) -> float:
         """Return how long the slowest took of those that were done from a moment on."""
         return max((seconds for at, seconds in self._times if at >= since), default=0.0)
 
     def recovered_at(self, phases: Phases, baseline: float, slots: int) -> float | None:
-        """Return from when on it was as before: as much was done, and nothing was piled up."""
+        """Return from when on it was as before.
+
+        As much was done, and not more either: that would be what was piled up, here or with whoever
+        could not submit it.
+        """
         usual = max(1.5 * self.most_left(phases.begun, phases.fault), 2 * slots)
         count = int((phases.end - CALM - phases.over) / STEP)
         for at in (phases.over + n * STEP for n in range(count + 1)):
-            if self.left(at) <= usual and self.rate(at, at + CALM) >= ENOUGH * baseline:
+            part = self.rate(at, at + CALM) / baseline
+            if ENOUGH <= part <= NO_MORE and self.left(at) <= usual:
                 return at
         return None
 

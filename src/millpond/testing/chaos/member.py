@@ -58,9 +58,7 @@ async def work(load: Load, ledger: Ledger, told_to_stop: asyncio.Event) -> None:
     mp = application(load, ledger)
     async with contextlib.AsyncExitStack() as stack:
         await insist(ledger, lambda: stack.enter_async_context(mp))
-        await insist(
-            ledger, lambda: stack.enter_async_context(mp.worker(concurrency=load.slots))
-        )
+        await insist(ledger, lambda: stack.enter_async_context(mp.worker(concurrency=load.slots)))
         ledger.write(Born, owner=mp.runtime.owner, role="worker", number=0)
         await told_to_stop.wait()
     ledger.write(Left, stale=mp.counts.stale_settles)
