@@ -27,6 +27,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--only", help="words of the names of scenarios, with commas between")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each part lasts")
+    parser.add_argument("--offered", type=float, default=0.5, help="part of the capacity")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path, help="write the report to this file, as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the files, also if all is well")
@@ -43,7 +44,7 @@ def main() -> int:
         print(why, file=sys.stderr)
         return 2
     verdicts, failed = [], False
-    load = Load(url="", home="")
+    load = Load(url="", home="", offered=given.offered)
     with OwnServer(programs, {"max_connections": CONNECTIONS}) as server:
         with psycopg.connect(server.url) as connection:
             version = f"PostgreSQL {connection.info.server_version // 10_000}"

@@ -30,7 +30,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.2
     """How long a task takes; so the most that can be done is known, whatever the machine."""
     offered: float = 0.5
-    """The part of that which is asked for."""
+    """The part of that which is asked for: less where others use the machine."""
     workers: int = 3
     lease: float = 4.0
     """Seconds after which the dead are known; the default of a worker is 30."""
