@@ -21,10 +21,10 @@ from millpond.testing.torture.replay import Replay
 pytestmark = pytest.mark.real_loop
 
 HURRIED = {
-    "statement_timeout": "40ms",
-    "lock_timeout": "10ms",
-    "idle_in_transaction_session_timeout": "10ms",
-    "idle_session_timeout": "100ms",
+    "statement_timeout": "400ms",
+    "lock_timeout": "100ms",
+    "idle_in_transaction_session_timeout": "100ms",
+    "idle_session_timeout": "300ms",
 }
 
 
@@ -56,7 +56,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
     hurried = HURRIED
     with psycopg.connect(direct) as connection:
         if connection.info.server_version >= 170_000:
-            hurried = {**HURRIED, "transaction_timeout": "60ms"}
+            hurried = {**HURRIED, "transaction_timeout": "400ms"}
     async with Shop(direct).mp:
         pass  # its tables are made without them
     for name, value in hurried.items():
@@ -72,7 +72,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
             lock = shop.mp.runtime.store._lock  # type: ignore[attr-defined]
             other.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
             submit = asyncio.create_task(shop.job.submit(1))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.6)
             assert not submit.done()
             other.commit()
         assert await (await submit).cancel()

@@ -41,6 +41,7 @@ def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: 
     with Fleet(load) as fleet:
         fleet.tell(f"rate {load.rate}")
         time.sleep(min(WARM, seconds))
+        _wait_until_little_is_left(load)
         begun = time.time()
         time.sleep(seconds)
         fault = time.time()
@@ -48,7 +49,8 @@ def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: 
         over = time.time()
         # What was left over may take as long as it was piled up; then it is watched for a while.
         time.sleep(seconds)
-        _wait_until_calm(load, seconds)
+        _wait_until_little_is_left(load)
+        time.sleep(seconds)
         end = time.time()
         exits = fleet.exits()
         fleet.produce_no_more()
@@ -58,16 +60,22 @@ def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: 
     lines, _ = read(Path(load.home) / LEDGER)
     phases = Phases(begun, fault, over, end)
     return judged(
-        name, phases, records=records, specs={POOL: spec}, lines=lines, rows=rows, exits=exits
+        name,
+        phases,
+        offered=load.rate,
+        records=records,
+        specs={POOL: spec},
+        lines=lines,
+        rows=rows,
+        exits=exits,
     )
 
 
-def _wait_until_calm(load: Load, seconds: float) -> None:
-    """Wait until nothing is piled up, and then as long as everything else is watched."""
+def _wait_until_little_is_left(load: Load) -> None:
+    """Wait until nothing is piled up, for so long at most."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and _left(load) > 2 * load.slots:
         time.sleep(LOOK_EVERY)
-    time.sleep(seconds)
 
 
 def _wait_until_done(load: Load) -> None:

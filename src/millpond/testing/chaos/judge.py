@@ -52,7 +52,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     baseline: float
-    """Tasks done in a second, before: the median of short windows."""
+    """Tasks done in a second, before: the median of short windows, or all that was asked for."""
     during: float
     """The same while the fault lasted, as a part of that."""
     standstill: float
@@ -149,6 +149,7 @@ def judged(
     name: str,
     phases: Phases,
     *,
+    offered: float,
     records: Sequence[Record],
     specs: Mapping[str, PoolSpec],
     lines: Sequence[AnyLine],
@@ -157,7 +158,8 @@ def judged(
 ) -> Verdict:
     """Hold what was recorded against what is promised."""
     pace = Pace(records)
-    baseline = median(pace.windows(phases.begun, phases.fault))
+    # Nobody can go on doing more than is asked for.
+    baseline = min(median(pace.windows(phases.begun, phases.fault)), offered)
     slots = max(spec.max_concurrent for spec in specs.values())
     recovered = pace.recovered_at(phases, baseline, slots)
     since = phases.over if recovered is None else recovered
