@@ -69,7 +69,7 @@ async def told() -> Story:
         await asyncio.sleep(LOAD.seconds)
         return n
 
-    line = {"pid": 1, "wall": 0.0, "mono": 0.0}
+    line: dict[str, Any] = {"pid": 1, "wall": 0.0, "mono": 0.0}
     async with mp:
         for n in range(400):
             handle = await work.options(key=str(n % LOAD.keys)).submit(n)
