@@ -48,6 +48,7 @@ def is_synchronous(primary: OwnServer) -> bool:
     return found == [("sync",)]
 
 
+@pytest.mark.rows("HN-21")
 async def test_a_fleet_goes_on_at_the_promoted_standby(
     primary: OwnServer, standby: OwnServer, told: Told
 ) -> None:

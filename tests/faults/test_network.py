@@ -124,6 +124,7 @@ async def test_a_submit_of_which_nobody_can_ask_is_told_as_unknown(
         assert 2 == (await shop.pool.snapshot()).queued
 
 
+@pytest.mark.rows("DE-18")
 @pytest.mark.parametrize("verb", ["claim", "settle"])
 async def test_a_step_whose_answer_is_lost_is_taken_once(
     proxy: FaultProxy, direct: str, verb: str

@@ -515,6 +515,7 @@ class Worker:
         """
         answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
+        self.runtime.outages.worked(self)
         self.runtime.heed(answer)
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
