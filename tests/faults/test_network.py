@@ -47,7 +47,8 @@ async def test_a_worker_goes_on_when_the_network_does(
     proxy: FaultProxy, direct: str, fault: str, told: Told
 ) -> None:
     """It comes back by itself, does all there is to do, and tells of it once."""
-    submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
+    submitter = Shop(direct)
+    worker = Shop(proxy.through(direct), work=True, patience=IMPATIENT)
     numbers = range(10, 30)
     async with submitter.mp, worker.mp:
         assert 2 == await (await submitter.job.submit(1))
@@ -188,7 +189,7 @@ async def test_a_renewal_that_nobody_answers_is_sent_again_in_time(
     proxy: FaultProxy, direct: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Over a new connection, before the lease is over: the worker keeps what it holds."""
-    worker = Shop(proxy.through(direct), work=True, lease=3.0)
+    worker = Shop(proxy.through(direct), work=True, lease=3.0, patience=IMPATIENT)
     async with worker.mp:
         assert 2 == await (await worker.job.submit(1))
         proxy.silence()
