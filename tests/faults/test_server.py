@@ -157,7 +157,7 @@ async def test_what_a_server_refuses_for_a_while_is_done_afterwards(
     async with submitter.mp, worker.mp:
         assert 2 == await (await submitter.job.submit(1))
         mine = submitter.mp.runtime.store._writing.connection  # type: ignore[attr-defined]
-        refusing("call")
+        refusing("start")
         refusing("commit")
         handles = [await submitter.job.submit(number) for number in range(10, 20)]
         async with asyncio.timeout(40):
@@ -183,6 +183,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(120)  # where processes take long to start
 async def test_workers_whose_clocks_are_hours_apart_agree(direct: str) -> None:
     """Time is the server's: what is due is due for all, and no lease is over early."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
