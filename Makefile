@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean
+.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -71,6 +71,9 @@ simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
+
+chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
+	@$(PY) -m millpond.testing.chaos $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \

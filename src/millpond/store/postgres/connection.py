@@ -20,6 +20,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
+from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.values import BINARY, columns, sent
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class PostgresConnection:
         self._settings = settings
         """What every transaction must set anew, where the session is lent by a pooler."""
         self._silence = silence
+        self._limit = silence
+        """Seconds without a sign of life after which it is given up."""
         self._wait_for = _waiting(self._library.socket)
         self._rows = Transformer(driver)
         self._plans: dict[str, _Plan] = {}
@@ -537,10 +540,8 @@ class PostgresConnection:
             self._library.consume_input()
 
     def _wait(self, *, write: bool = False) -> None:
-        if not self._wait_for(write, self._silence):
-            raise psycopg.OperationalError(
-                f"the server has been silent for {self._silence:g} s: it hangs, or the network does"
-            )
+        if not self._wait_for(write, self._limit):
+            raise psycopg.OperationalError(silent_for(self._limit or 0.0))
 
     # The driver
 
@@ -567,6 +568,11 @@ class PostgresConnection:
         """
         idle = not self._line and not self._owed
         return self.closed or (idle and bool(self._wait_for(False, 0.0)))
+
+    def hurry(self, seconds: float | None = None) -> None:
+        """Wait only so long for the server from now on; None = as long as usual."""
+        usual = self._silence
+        self._limit = usual if seconds is None else min(seconds, usual or seconds)
 
     def cancel(self) -> None:
         """Stop the statement that is at work; from another thread."""

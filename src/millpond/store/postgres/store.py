@@ -142,11 +142,11 @@ class PostgresStore(SteppingStore):
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
+        driver = connect(self._address, durability=self._durability, patience=patience)
+        version = driver.info.server_version
+        set_anew = settings(self._durability, patience, version) if self._address.pooler else None
         return PostgresConnection(
-            connect(self._address, durability=self._durability, patience=patience),
-            self._schema.many,
-            settings=settings(self._durability, patience) if self._address.pooler else None,
-            silence=patience.statement + patience.network if patience.statement else None,
+            driver, self._schema.many, settings=set_anew, silence=patience.silence
         )
 
     def _notifying(self) -> DriverConnection | None:
