@@ -41,6 +41,7 @@ MillpondError                code, docs
 │   ├── TooManyConnections   path
 │   ├── PostgresTooOld       found, needed
 │   └── UnstorableText       path
+├── BadSchedule              field, value
 ├── BadStoreURL              url, reason
 ├── DriverMissing            extra
 ├── AlreadyOpen
@@ -69,6 +70,7 @@ __all__ = [
     "AlreadyOpen",
     "AlreadySettled",
     "BadPayload",
+    "BadSchedule",
     "BadStoreURL",
     "BatchTooLarge",
     "BulkheadRejected",
@@ -608,6 +610,14 @@ class UnstorableText(StoreError):
 
     code = "MILL-067"
     path: str
+
+
+class BadSchedule(MillpondError):
+    """A schedule cannot be: its crontab line, its time zone or its pace is none, or never fires."""
+
+    code = "MILL-070"
+    field: str
+    value: object
 
 
 class LeaseLost(MillpondError):
