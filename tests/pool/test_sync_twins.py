@@ -12,6 +12,7 @@ from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
 from millpond.pool.run import Run, Stream
+from millpond.pool.schedule import Schedule, SyncSchedule
 from millpond.pool.sync import (
     SyncHandle,
     SyncMapped,
@@ -26,6 +27,7 @@ from millpond.pool.task import Optioned
 mp = Millpond()
 pool = mp.pool("twins")
 budget = mp.budget("twins", 1)
+schedule = mp.cron("twins", every=60)
 
 TWINS: list[tuple[type, type]] = [
     (Millpond, SyncMillpond),
@@ -35,6 +37,7 @@ TWINS: list[tuple[type, type]] = [
     (Run, SyncRun),
     (Stream, SyncStream),
     (Budget, SyncBudget),
+    (Schedule, SyncSchedule),
 ]
 INSTANCES: dict[type, Any] = {
     Millpond: mp,
@@ -46,6 +49,8 @@ INSTANCES: dict[type, Any] = {
     Stream: pool.stream([]),
     Budget: budget,
     SyncBudget: budget.sync,
+    Schedule: schedule,
+    SyncSchedule: schedule.sync,
     SyncStream: pool.sync.stream([]),
 }
 DUNDERS = {
@@ -58,16 +63,18 @@ NOT_PROMISED: dict[type, set[str]] = {
     # What our own modules ask of each other, the way over, and settings that ask no store.
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
-    | {"durable", "durability", "migrate"},
+    | {"durable", "durability", "migrate", "forget_schedule"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope"},
     Handle: {"admitted", "forgotten", "read", "value_of"},
-    SyncMillpond: {"twin", "pool_of", "budget_of"},
+    SyncMillpond: {"twin", "pool_of", "budget_of", "schedule_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},
     Budget: {"sync"},
     SyncBudget: {"twin"},
+    Schedule: {"sync", "declaration"},
+    SyncSchedule: {"twin"},
 }
 OTHERWISE = {
     # `await` takes no arguments; a thread that waits for a handle can say for how long.
@@ -84,6 +91,7 @@ WORDS = [
     (r"\bMapped\[", "SyncMapped["),
     (r"\bRun\b", "SyncRun"),
     (r"\bBudget\b", "SyncBudget"),
+    (r"\bSchedule\b", "SyncSchedule"),
     (r"\bStream\b", "SyncStream"),
     (r"\bAsyncIterator\[", "Iterator["),
     (r"\bAwaitable\[(.*)\]$", r"\1"),

@@ -174,8 +174,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
 
     def __post_init__(self) -> None:
-        # The queue of a pool's callbacks is the one name that may end in what no other can have.
-        check.name("name", str.removesuffix(check.text("name", self.name), CALLBACKS))
+        # The queue of a pool's callbacks may end in what no other can, and a pool of the system
+        # begin so.
+        plain = check.text("name", self.name).removesuffix(CALLBACKS).removeprefix("~")
+        check.name("name", plain)
         check.instance("queue", self.order, Order, _ORDERS)
         if self.backpressure is not None:
             check.instance("backpressure", self.backpressure, Backpressure, _POLICIES)

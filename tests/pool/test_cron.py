@@ -1,0 +1,324 @@
+"""Schedules: armed by whoever declares them, fired by one, and what an operator may do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.stores import fresh_store
+
+from millpond import Context, Millpond
+from millpond.core.errors import BadSchedule, ConfigError, DuplicateName
+from millpond.pool.cron import CRON, shown
+
+DAY = 86_400.0
+MONDAY = datetime.fromisoformat("2026-03-23T00:00:00+00:00").timestamp()
+
+
+def wall() -> float:
+    return asyncio.get_running_loop().wall_time()  # type: ignore[attr-defined, no-any-return]
+
+
+async def until(moment: float | str) -> None:
+    """Sleep until a moment, and a little longer."""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment).timestamp()
+    await asyncio.sleep(max(moment - wall(), 0.0) + 1.0)
+
+
+class Fleet:
+    """Processes that share one store and note what they were told to do."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self._store: Any = None
+
+    def process(self, *, work: bool = True) -> tuple[Millpond, Any]:
+        """Return one more process, with its task."""
+        mp = Millpond(work=work, lease=30.0)
+        if self._store is None:
+            self._store = fresh_store()
+        mp.make_store = lambda: Shared(self._store)  # type: ignore[return-value]
+        mp.shared = True
+        pool = mp.pool("reports", max_concurrent=4)
+
+        @pool.task
+        async def report(ctx: Context) -> None:
+            self.done.append(ctx.labels["scheduled_at"])
+
+        return mp, report
+
+
+class Shared:
+    """A store that outlives who closes it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def close(self) -> None:
+        """Leave it open for the others."""
+
+
+async def test_a_schedule_fires_at_its_moments_and_says_which() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
+    async with mp:
+        begin = wall()
+        await asyncio.sleep(3 * DAY)
+        told = await schedule.status()
+    assert 3 == len(fleet.done)
+    assert told is not None
+    assert told.next_at - begin > 3 * DAY - 60
+    assert fleet.done == sorted(fleet.done)
+    assert all(done.endswith((":00:00Z")) for done in fleet.done)
+
+
+async def test_many_processes_arm_it_once_and_one_fires() -> None:
+    fleet = Fleet()
+    processes = [fleet.process() for _ in range(4)]
+    for mp, report in processes:
+        mp.cron("often", every=600, task=report)
+    first, *others = [mp for mp, _ in processes]
+    async with first:
+        await asyncio.sleep(1_700)
+        for other in others:
+            await other.__aenter__()
+        await asyncio.sleep(1_700)
+        (told,) = await first.schedules()
+        assert not told.paused
+        view = await first.runtime.view.pool(CRON)
+        assert view is not None
+        assert 1 == view.queued
+        for other in others:
+            await other.__aexit__(None, None, None)
+    assert len(fleet.done) == len(set(fleet.done)) >= 5
+
+
+async def test_what_a_dead_fleet_missed_is_made_up_for_as_it_was_told() -> None:
+    expected = {"once": 1, "all": 6, "skip": 0}
+    for missed, count in expected.items():
+        fleet = Fleet()
+        mp, report = fleet.process()
+        mp.cron("hourly", "0 * * * *", task=report, missed=missed, grace=60)  # type: ignore[arg-type]
+        async with mp:
+            await until((wall() // 3600 + 1) * 3600)
+        assert 1 == len(fleet.done)
+        fleet.done.clear()
+        # Nobody is there for six firings and a half.
+        await asyncio.sleep(6.5 * 3600)
+        again, report = fleet.process()
+        again.cron("hourly", "0 * * * *", task=report, missed=missed, grace=60)  # type: ignore[arg-type]
+        async with again:
+            await asyncio.sleep(60)
+            assert count == len(fleet.done), missed
+            await asyncio.sleep(3600)
+        assert count + 1 == len(set(fleet.done)) == len(fleet.done), missed
+
+
+async def test_a_bound_on_what_is_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    mp.cron("often", every=60, task=report, missed="all", most_missed=10)
+    async with mp:
+        await asyncio.sleep(90)
+    fleet.done.clear()
+    await asyncio.sleep(DAY)
+    again, report = fleet.process()
+    again.cron("often", every=60, task=report, missed="all", most_missed=10)
+    with caplog.at_level(logging.WARNING, "millpond.cron"):
+        async with again:
+            await asyncio.sleep(20)
+            last = wall()
+    # Those within grace are not late; the bound is for the others.
+    assert 10 <= len(fleet.done) <= 16
+    assert shown(last // 60 * 60) in fleet.done
+    assert "missed its firing" in caplog.text
+
+
+async def test_a_paused_schedule_does_not_fire_and_its_neighbour_does() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    quiet = mp.cron("quiet", every=600, task=report, missed="skip", grace=10)
+    async with mp:
+        await quiet.pause()
+        told = await quiet.status()
+        assert told is not None
+        assert told.paused
+        loud = mp.cron("loud", every=600, task=report)
+        await asyncio.sleep(1_300)
+        assert 2 == len(fleet.done)
+        await loud.remove()
+        await quiet.resume()
+        await asyncio.sleep(1)
+        assert 2 == len(fleet.done)
+        await asyncio.sleep(600)
+        assert 3 == len(fleet.done)
+
+
+async def test_a_removed_schedule_is_gone_for_all_until_it_is_declared_again() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    schedule = mp.cron("often", every=600, task=report)
+    async with mp:
+        assert await schedule.remove()
+        assert not await schedule.remove()
+        assert await schedule.status() is None
+        assert [] == await mp.schedules()
+        await asyncio.sleep(1_300)
+        assert [] == fleet.done
+        mp.cron("often", every=600, task=report)
+        await asyncio.sleep(1_300)
+    assert 2 == len(fleet.done)
+
+
+async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=3600, task=report)
+    async with old:
+        await asyncio.sleep(10)
+        new, report = fleet.process()
+        new.cron("report", every=600, task=report)
+        async with new:
+            (told,) = await new.schedules()
+            assert 600 == told.every
+            view = await new.runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued
+            before = wall()
+            await asyncio.sleep(2 * 3600)
+            # Also those fired by the process that declared it otherwise.
+            expected = [shown(at * 600.0) for at in range(int(before // 600) + 1, int(wall() // 600) + 1)]
+            assert expected == sorted(fleet.done)
+            assert len(fleet.done) == len(set(fleet.done))
+
+
+async def test_a_change_while_a_firing_runs_leaves_one_schedule() -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=600, task=report)
+    async with old:
+        runtime = old.runtime
+        before = runtime.clock
+        holding = asyncio.Event()
+        original = runtime.store.settle
+
+        async def late(*args: Any, **kwargs: Any) -> Any:
+            holding.set()
+            await asyncio.sleep(2.0)
+            return await original(*args, **kwargs)
+
+        runtime.store.settle = late
+        await holding.wait()
+        assert before is runtime.clock
+        new, report = fleet.process(work=False)
+        new.cron("report", every=700, task=report)
+        async with new:
+            await asyncio.sleep(5)
+            (told,) = await new.schedules()
+            assert 700 == told.every
+            view = await new.runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued + view.running
+
+
+async def test_a_firing_that_fails_is_tried_until_it_succeeds() -> None:
+    fleet = Fleet()
+    mp, _ = fleet.process()
+    mp.cron("told", every=600)
+    told = []
+
+    async def emit(name: str, payload: Any, *, event_id: str) -> None:
+        told.append((name, payload, event_id))
+        if len(told) < 12:
+            raise ConnectionError("away")
+
+    mp.emit = emit  # type: ignore[method-assign, assignment]
+    async with mp:
+        await asyncio.sleep(600)
+        await asyncio.sleep(500)
+    assert 1 == len(set(map(str, told)))
+    assert 12 == len(told)
+    name, payload, event_id = told[0]
+    assert "cron.told" == name
+    assert {"schedule": "told", "scheduled_at": event_id, "payload": None} == payload
+
+
+async def test_declaring_is_checked_where_it_is_done() -> None:
+    mp = Millpond()
+    pool = mp.pool("reports")
+    other = Millpond()
+
+    @pool.task
+    async def report() -> None: ...
+
+    @mp.task
+    async def loose(day: str) -> None: ...
+
+    @other.task
+    async def foreign() -> None: ...
+
+    mp.cron("fine", "@daily", task=report)
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (DuplicateName, "fine", {"expression": "@daily"}),
+        (BadSchedule, "both", {"expression": "@daily", "every": 60}),
+        (BadSchedule, "neither", {}),
+        (BadSchedule, "zone", {"expression": "@daily", "tz": "Europe/Nowhere"}),
+        (BadSchedule, "pace", {"every": 60, "tz": "Europe/Berlin"}),
+        (ConfigError, "fast", {"every": 0.5}),
+        (ConfigError, "spaces in it", {"every": 60}),
+        (ConfigError, "pool", {"every": 60, "into": pool}),
+        (ConfigError, "no-pool", {"every": 60, "task": loose.bind("x")}),
+        (ConfigError, "foreign", {"every": 60, "task": foreign, "into": pool}),
+        (ConfigError, "missed", {"every": 60, "missed": "never"}),
+        (ConfigError, "keyed", {"every": 60, "task": report.bind().options(idempotency_key="x")}),
+        (ConfigError, "told", {"every": 60, "task": report, "payload": 1}),
+        (ConfigError, "untold", {"every": 60, "emits": "x", "payload": object()}),
+        (ConfigError, "bound", {"every": 60, "task": report, "most_missed": 0}),
+        (TypeError, "unbound", {"every": 60, "task": loose, "into": pool}),
+    ]
+    for kind, name, options in cases:
+        with pytest.raises(kind):
+            mp.cron(name, **options)
+    # What was refused is not there.
+    for _, name, _options in cases[1:]:
+        if " " not in name:
+            mp.cron(name, every=60)
+
+
+async def test_schedules_are_not_work_that_is_left() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    mp.cron("often", every=600, task=report)
+    async with mp:
+        assert [] == await mp.unsettled()
+        await mp.get_pool("reports").drain()
+
+
+def test_schedules_from_threads() -> None:
+    mp = Millpond()
+    pool = mp.pool("reports")
+    done = []
+
+    @pool.task
+    def report() -> None:
+        done.append(1)
+
+    before = mp.sync.cron("before", every=3600, task=report)
+    with mp.sync:
+        after = mp.sync.cron("after", every=3600, task=report)
+        assert {"before", "after"} == {told.id for told in mp.sync.schedules()}
+        before.pause()
+        status = before.status()
+        assert status is not None
+        assert status.paused
+        before.resume()
+        assert after.remove()
+        assert ["before"] == [told.id for told in mp.sync.schedules()]
