@@ -36,6 +36,7 @@ from millpond.core.errors import (
     UnknownPool,
     UnknownTask,
 )
+from millpond.core.event import TriggerSpec
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
@@ -44,11 +45,12 @@ from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.address import place_of, shown
 from millpond.pool.budget import Budget
+from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.cron import CRON, arm
 from millpond.pool.cron import handler as firing_handler
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.options import policy
+from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
@@ -63,6 +65,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.trigger import Make, Trigger, caller_of
 from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
@@ -74,9 +77,10 @@ from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from millpond.core.audit import Record
+    from millpond.pool.event import Emission, EventInfo
     from millpond.pool.sync import SyncMillpond
     from millpond.pool.task import BoundCall
     from millpond.pool.timetable import Missed
@@ -148,6 +152,8 @@ class Millpond:
         self._opening = False
         self._stack: contextlib.AsyncExitStack | None = None
         self._sync: SyncMillpond | None = None
+        self._channels = Channels(self)
+        self._handlers.update(self._channels.handlers())
         self.make_store: Callable[[], Store] | None = None
         """How to make the store, for tests that bring their own; None = as the URL says."""
         self.shared: bool | None = None
@@ -176,7 +182,7 @@ class Millpond:
                 runtime.budgets = self._budgets
                 for name in self._budgets:
                     await runtime.declare_budget(name)
-                for pool in self.pools():
+                for pool in [*self.pools(), *self._channels.pools()]:
                     await runtime.declare(pool.spec)
                 runtime.begin()
                 await self._arm()
@@ -321,8 +327,19 @@ class Millpond:
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime
-        if pool.spec.name not in runtime.declared:
+        if pool.spec.name not in runtime.declared and not pool.foreign:
             await runtime.declare(pool.spec)
+
+    async def pool_in_store(self, pool: str | Pool) -> Pool:
+        """Return a pool of this process, or as another has declared it; else UnknownPool."""
+        try:
+            return self.get_pool(pool) if isinstance(pool, str) else pool
+        except UnknownPool:
+            assert isinstance(pool, str)  # noqa: S101 - what is a pool is not unknown
+            found = await self.runtime.view.pool(pool, measured=False)
+            if found is None:
+                raise
+            return self._channels.own_pool(found.declared, None, foreign=True)
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -453,6 +470,100 @@ class Millpond:
         if on_empty is not None:
             self._hooks.on_empty[stored] = on_empty
         return pool
+
+    # Events
+
+    def trigger(
+        self,
+        trigger_id: str,
+        /,
+        *,
+        on: str | Sequence[str],
+        into: str | Pool | None = None,
+        task: TaskFunction[..., Any, Any] | None = None,
+        make: Make | None = None,
+        priority_from: str | None = None,
+        key_from: str | None = None,
+        weight_from: str | None = None,
+        max_concurrent: int = 16,
+        delivery_retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Trigger:
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool.
+
+        `task` is called with the event, if it takes an `Event`, else with its payload; `make` is a
+        function of the event that returns the call, or None for nothing. `priority_from` and its
+        like are paths into the event, such as `payload.urgency`; where one leads nowhere, the
+        option of that name counts.
+
+        The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
+        again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
+        """
+        names = (on,) if isinstance(on, str) else tuple(on)
+        if not names:
+            raise ConfigError("on", on, "must name an event")
+        target = into if into is not None or task is None else task.own_pool
+        if target is None:
+            raise ConfigError("into", into, "must say which pool the trigger submits to")
+        given = checked(options)
+        for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
+            raise ConfigError(option, given[option], "follows from the trigger and the event")
+        made = self._channels.add(
+            trigger_id,
+            TriggerSpec(
+                on=names,
+                into=target.spec.name if isinstance(target, Pool) else target,
+                task=None if task is None else task.name,
+                priority_from=priority_from,
+                key_from=key_from,
+                weight_from=weight_from,
+            ),
+            target,
+            make=_maker(task, make),
+            options=given,
+            max_concurrent=max_concurrent,
+            retry=policy("delivery_retry", delivery_retry),
+        )
+        name = made.deliveries.spec.name
+        assert made.deliveries.retry is not None  # noqa: S101 - the usual one if no other
+        self._retries[name] = made.deliveries.retry
+        if on_dead_letter is not None:
+            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+        return made
+
+    def get_trigger(self, trigger_id: str, /) -> Trigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        return self._channels.get(trigger_id)
+
+    def triggers(self) -> list[Trigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return list(self._channels.triggers.values())
+
+    async def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> Emission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        return await self._channels.send(self._channels.told(name, payload, event_id), connection)
+
+    async def replay(self, name: str, event_id: str) -> Emission:
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
+        return await self._channels.replay(name, event_id)
+
+    async def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
+        return await self._channels.kept(name, after, limit)
 
     def get_pool(self, name: str) -> Pool:
         """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
@@ -713,7 +824,7 @@ class Millpond:
             raise runtime.gone(task)
         function = of or self._tasks.get(record.new.call.function)
         decode = None if function is None else function.signature.decode_result
-        pool = self.get_pool(record.new.pool.removesuffix(CALLBACKS))
+        pool = await self.pool_in_store(record.new.pool.removesuffix(CALLBACKS))
         found: Handle[Any] = Handle(pool, record.new, decode)
         found.read(record)
         return found
@@ -831,6 +942,16 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
+
+
+def _maker(task: TaskFunction[..., Any, Any] | None, make: Make | None) -> Make:
+    """Return what makes the call for an event."""
+    if task is not None and make is None:
+        check.instance("task", task, TaskFunction, "a registered task; or give make=")
+        return caller_of(task)
+    if make is None or task is not None:
+        raise ConfigError("task", task, "or make must be given, and not both")
+    return check.function("make", make)
 
 
 def _budget_names(budgets: Sequence[Budget], known: Mapping[str, BudgetSpec]) -> tuple[str, ...]:

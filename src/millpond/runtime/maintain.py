@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Prune
+from millpond.core.event import SYSTEM
 from millpond.core.plan import sooner
 from millpond.core.task import CALLBACKS
 from millpond.runtime.lead import Leadership
@@ -251,7 +252,7 @@ class Maintenance:
         for pool in sorted(chosen & known):
             order = Prune(
                 pool,
-                now - float(keep.completed),  # type: ignore[arg-type]
+                now - float(keep.events if pool.startswith(SYSTEM) else keep.completed),  # type: ignore[arg-type]
                 now - float(keep.failed),  # type: ignore[arg-type]
                 keys_before=now - float(keep.keys),  # type: ignore[arg-type]
                 audit_before=now - float(keep.audit),  # type: ignore[arg-type]
