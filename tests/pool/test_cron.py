@@ -12,6 +12,7 @@ from tests.stores import fresh_store
 
 from millpond import Context, Millpond
 from millpond.core.errors import BadSchedule, ConfigError, DuplicateName
+from millpond.core.event import Event
 from millpond.pool.cron import CRON, shown
 
 DAY = 86_400.0
@@ -36,13 +37,13 @@ class Fleet:
         self.done: list[str] = []
         self._store: Any = None
 
-    def process(self, *, work: bool = True) -> tuple[Millpond, Any]:
+    def process(self, *, work: bool = True, alone: bool = False) -> tuple[Millpond, Any]:
         """Return one more process, with its task."""
         mp = Millpond(work=work, lease=30.0)
         if self._store is None:
             self._store = fresh_store()
         mp.make_store = lambda: Shared(self._store)  # type: ignore[return-value]
-        mp.shared = True
+        mp.shared = not alone
         pool = mp.pool("reports", max_concurrent=4)
 
         @pool.task
@@ -67,7 +68,7 @@ class Shared:
 
 async def test_a_schedule_fires_at_its_moments_and_says_which() -> None:
     fleet = Fleet()
-    mp, report = fleet.process()
+    mp, report = fleet.process(alone=True)
     schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
     async with mp:
         begin = wall()
@@ -229,26 +230,51 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule() -> None:
             assert 1 == view.queued + view.running
 
 
-async def test_a_firing_that_fails_is_tried_until_it_succeeds() -> None:
+async def test_a_firing_is_an_event_for_whoever_listens() -> None:
+    fleet = Fleet()
+    mp, _ = fleet.process()
+    pool = mp.get_pool("reports")
+    heard: list[Event] = []
+
+    @pool.task
+    async def hear(event: Event) -> None:
+        heard.append(event)
+
+    mp.trigger("listener", on="cron.told", into=pool, task=hear)
+    mp.cron("told", every=600)
+    mp.cron("both", every=600, task=hear.bind(Event("x", "y")), emits="cron.told", payload=[7])
+    async with mp:
+        await asyncio.sleep(700)
+        emitted = await mp.events("cron.told")
+    moment = shown((wall() - 700) // 600 * 600 + 600)
+    assert {moment} == {event.id for event in emitted}
+    told = [event for event in heard if event.name == "cron.told"]
+    assert [moment] == [event.id for event in told]
+    assert moment == told[0].payload["scheduled_at"]
+    assert 2 == len(heard)
+
+
+async def test_a_firing_that_fails_is_tried_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fleet = Fleet()
     mp, _ = fleet.process()
     mp.cron("told", every=600)
-    told = []
+    told: list[tuple[Any, ...]] = []
+    original = mp._channels.told
 
-    async def emit(name: str, payload: Any, *, event_id: str) -> None:
-        told.append((name, payload, event_id))
+    def failing(*event: Any) -> Any:
+        told.append(event)
         if len(told) < 12:
             raise ConnectionError("away")
+        return original(*event)
 
-    mp.emit = emit  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(mp._channels, "told", failing)
     async with mp:
-        await asyncio.sleep(600)
-        await asyncio.sleep(500)
+        await asyncio.sleep(1_150)
+        assert 1 == len(await mp.events("cron.told"))
     assert 1 == len(set(map(str, told)))
     assert 12 == len(told)
-    name, payload, event_id = told[0]
-    assert "cron.told" == name
-    assert {"schedule": "told", "scheduled_at": event_id, "payload": None} == payload
 
 
 async def test_declaring_is_checked_where_it_is_done() -> None:
@@ -286,7 +312,7 @@ async def test_declaring_is_checked_where_it_is_done() -> None:
     ]
     for kind, name, options in cases:
         with pytest.raises(kind):
-            mp.cron(name, **options)
+            mp.cron(name, options.pop("expression", None), **options)
     # What was refused is not there.
     for _, name, _options in cases[1:]:
         if " " not in name:

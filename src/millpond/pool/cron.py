@@ -16,9 +16,10 @@ import asyncio
 import hashlib
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -33,7 +34,7 @@ from millpond.runtime.job import Handler, Where
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Coroutine, Iterable, Mapping
 
     from millpond.runtime.job import Job
     from millpond.runtime.runtime import Runtime
@@ -197,21 +198,20 @@ def _task(firing: Firing, task: int) -> NewTask:
 # Firing
 
 
-Emit = "Callable[[str, Any, str], Coroutine[Any, Any, object]]"
+ToldAs: TypeAlias = Callable[[str, Any, str], Awaitable[NewTask]]
+"""Makes an event of a name, a payload and an id: the task that it is stored as."""
 
 
-def handler(emit: Callable[[str, Any, str], Coroutine[Any, Any, object]]) -> Handler:
-    """Return what runs firings; `emit` tells triggers of one, by name, payload and event id."""
+def handler(told_as: ToldAs) -> Handler:
+    """Return what runs firings."""
 
     def invoke(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
-        return _fire(job, _decode(job.leased.call.payload), emit)
+        return _fire(job, _decode(job.leased.call.payload), told_as)
 
     return Handler(CRON, Where.LOOP, invoke, msgspec.json.encode, PATIENCE)
 
 
-async def _fire(
-    job: Job, firing: Firing, emit: Callable[[str, Any, str], Coroutine[Any, Any, object]]
-) -> dict[str, Any]:
+async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
     """Fire if it is time, and wait for the next: both are stored when this attempt completes."""
     runtime, schedule = job.runtime, firing.schedule
     now = runtime.clock()
@@ -225,39 +225,34 @@ async def _fire(
     )
     if told.left_out:
         _report_missed(schedule, firing.moment, told.fire, now)
-    following: list[NewTask] = []
-    if told.fire is not None and schedule.task is not None:
-        following.append(_target(schedule, schedule.task, told.fire, runtime.new_id()))
-    if told.fire is not None and schedule.emits is not None:
-        await emit(schedule.emits, _payload(schedule, told.fire), shown(told.fire))
-    then = Firing(schedule, told.then, firing.armed_at)
-    following.append(_task(then, runtime.new_id()))
+    fired = None if told.fire is None else shown(told.fire)
+    following = [_task(Firing(schedule, told.then, firing.armed_at), runtime.new_id())]
+    if fired is not None and schedule.task is not None:
+        following.append(_target(schedule, schedule.task, fired, runtime.new_id()))
+    if fired is not None and schedule.emits is not None:
+        following.append(await told_as(schedule.emits, _payload(schedule, fired), fired))
     job.follow_ups = following
     return {
         "schedule": schedule.id,
-        "fired": None if told.fire is None else shown(told.fire),
-        "task": following[0].id if len(following) > 1 else None,
+        "fired": fired,
+        "tasks": [new.id for new in following[1:]],
         "next": shown(told.then),
     }
 
 
-def _target(schedule: Declaration, template: NewTask, moment: float, task: int) -> NewTask:
+def _target(schedule: Declaration, template: NewTask, moment: str, task: int) -> NewTask:
     """Return what a firing submits: one task per schedule and moment, whoever fires it."""
     return msgspec.structs.replace(
         template,
         id=task,
-        idempotency_key=f"cron:{schedule.id}:{shown(moment)}",
-        labels={**template.labels, "cron": schedule.id, "scheduled_at": shown(moment)},
+        idempotency_key=f"cron:{schedule.id}:{moment}",
+        labels={**template.labels, "cron": schedule.id, "scheduled_at": moment},
         submitted_by=f"cron:{schedule.id}",
     )
 
 
-def _payload(schedule: Declaration, moment: float) -> dict[str, Any]:
-    return {
-        "schedule": schedule.id,
-        "scheduled_at": shown(moment),
-        "payload": schedule.payload,
-    }
+def _payload(schedule: Declaration, moment: str) -> dict[str, Any]:
+    return {"schedule": schedule.id, "scheduled_at": moment, "payload": schedule.payload}
 
 
 def _report_missed(schedule: Declaration, moment: float, fired: float | None, now: float) -> None:

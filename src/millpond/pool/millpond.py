@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from millpond.core.audit import Record
+    from millpond.core.task import NewTask
     from millpond.pool.event import Emission, EventInfo
     from millpond.pool.sync import SyncMillpond
     from millpond.pool.task import BoundCall
@@ -143,7 +144,7 @@ class Millpond:
         self._pools: dict[str, Pool] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._emit_firing)}
+        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
         self._schedules: dict[str, Schedule] = {}
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
@@ -715,8 +716,9 @@ class Millpond:
 
     def cron(
         self,
-        id: str,  # noqa: A002 - as every trigger has one
+        schedule_id: str,
         expression: str | None = None,
+        /,
         *,
         every: Seconds | None = None,
         tz: str = "UTC",
@@ -737,7 +739,7 @@ class Millpond:
         """
         made = made_schedule(
             self,
-            id,
+            schedule_id,
             expression,
             every=every,
             tz=tz,
@@ -776,9 +778,9 @@ class Millpond:
             declared = [await one.declaration() for one in self._schedules.values()]
             await arm(self.runtime, declared)
 
-    async def _emit_firing(self, name: str, payload: object, event_id: str) -> None:
-        """Tell the triggers of a firing."""
-        await self.emit(name, payload, event_id=event_id)
+    async def _event_of_firing(self, name: str, payload: object, event_id: str) -> NewTask:
+        """Return the event that a firing is stored with."""
+        return await self._channels.as_task(self._channels.told(name, payload, event_id))
 
     # Many tasks
 

@@ -165,7 +165,7 @@ class SyncSchedule:
 
 def made_schedule(
     mp: Millpond,
-    id: str,  # noqa: A002 - as in mp.cron
+    schedule_id: str,
     expression: str | None,
     *,
     every: Seconds | None,
@@ -179,7 +179,7 @@ def made_schedule(
     most_missed: int,
 ) -> Schedule:
     """Return a schedule, checked."""
-    name = check.name("id", id)
+    name = check.name("schedule_id", schedule_id)
     work, pool = _work(mp, name, task, into)
     if work is None and emits is None:
         emits = f"cron.{name}"

@@ -869,8 +869,9 @@ class SyncMillpond:
 
     def cron(
         self,
-        id: str,  # noqa: A002 - as every trigger has one
+        schedule_id: str,
         expression: str | None = None,
+        /,
         *,
         every: Seconds | None = None,
         tz: str = "UTC",
@@ -888,7 +889,7 @@ class SyncMillpond:
         else); it happens once for the whole fleet.
         """
         made = self._mp.cron(
-            id,
+            schedule_id,
             expression,
             every=every,
             tz=tz,
