@@ -10,7 +10,17 @@ import msgspec
 from millpond.core import check
 from millpond.core.control import Cancel, Pause, Resume
 from millpond.core.errors import BadSchedule, ConfigError
-from millpond.pool.cron import CRON, SPEC, TURN, TURNS, Declaration, Standing, arm, in_force, standing_of
+from millpond.pool.cron import (
+    CRON,
+    SPEC,
+    TURN,
+    TURNS,
+    Declaration,
+    Standing,
+    arm,
+    in_force,
+    standing_of,
+)
 from millpond.pool.payload import fingerprint
 from millpond.pool.submit import new_task
 from millpond.pool.task import BoundCall, TaskFunction
@@ -237,8 +247,9 @@ def _work(
             raise ConfigError("into", into, f"says where cron {name!r} submits: say also what")
         return None, None
     work = BoundCall(task, (), {}) if isinstance(task, TaskFunction) else task
-    if not isinstance(work, BoundCall) or work.function.mp is not mp:
-        raise ConfigError("task", task, "must be a task of this Millpond, or a call: task.bind(...)")
+    check.instance("task", work, BoundCall, "a task, or a call of one: task.bind(...)")
+    if work.function.mp is not mp:
+        raise ConfigError("task", task, "is a task of another Millpond")
     for option in NOT_FOR_A_FIRING:
         if option in work.given({}):
             raise ConfigError(option, work.given({})[option], "is for each firing to say: leave it")

@@ -35,12 +35,12 @@ from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
 from millpond.pool.bridge import Bridge, Feed, OwnedLoop
 from millpond.pool.budget import SyncBudget
-from millpond.pool.schedule import ScheduleInfo, SyncSchedule
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
 from millpond.pool.rejection import SubmitRejection
+from millpond.pool.schedule import ScheduleInfo, SyncSchedule
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
     from millpond.core.spec import Backpressure, PoolSpec
     from millpond.core.spec import Order as QueueOrder
     from millpond.pool.budget import Budget
-    from millpond.pool.schedule import Schedule
-    from millpond.pool.timetable import Missed
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
+    from millpond.pool.schedule import Schedule
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.task import (
         BoundCall,
         Optioned,
         TaskFunction,
     )
+    from millpond.pool.timetable import Missed
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
     from millpond.runtime.outcome import Policy

@@ -126,8 +126,8 @@ def expected_firings(
 
 
 def _multiples(pace: float, since: float, until: float) -> list[float]:
-    first = int(since // pace) + 1
-    return [number * pace for number in range(first, int(until // pace) + 1)]
+    numbers = range(int(since // pace), int(until // pace) + 1)
+    return [number * pace for number in numbers if since < number * pace < until]
 
 
 class Book:
@@ -236,7 +236,7 @@ class Process(Body):
         self.world = world
         self.doom = ""
         mp = Millpond(work=True, lease=LEASE, keep=Keep(completed=HOUR))
-        mp.make_store = lambda: Deadly(self)  # type: ignore[return-value] # it has every verb
+        mp.make_store = lambda: Deadly(self)
         mp.shared = True
         mp.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(63)
         work = mp.pool(WORK, max_concurrent=50)
