@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults cron mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -73,6 +73,9 @@ faults: venv    ## every error at every call of the database, torn files, hundre
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
+
+cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
+	@$(PY) -m millpond.testing.cron $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)

@@ -35,6 +35,7 @@ COMMANDS = {
     "purge": "cancel everything that waits in a pool, a lane or of a key",
     "cancel": "cancel tasks, waiting or running",
     "redrive": "queue failed or cancelled tasks again",
+    "cron": "the schedules of a store, and when each fires next; pause, resume and remove them",
     "audit": "what happened, as JSON Lines; --follow goes on",
     "doctor": "look at a store, and say what is wrong or risky",
     "migrate": "bring the tables of a store up to this release",

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 HOUR, DAY = 3_600.0, 86_400.0
-LEASE = 1_800.0
-GRACE = 12 * HOUR
+LEASE = 4 * HOUR
+"""As long as that, for a year of renewals; what a dead process held is late by as much."""
+GRACE = DAY
 WORK = "work"
 DEATHS = ("before settle", "after settle", "after lease", "after renew", "after control", "frozen")
 """How a process may end, or seem to."""
@@ -312,14 +313,14 @@ class World:
         self.loop.call_later(later, self.another, context=self.context.copy())
 
     async def live(self) -> None:
-        """Live through the year, and half a day more for what is late."""
+        """Live through the year, and a day more for what is late."""
         for _ in range(self.year.processes):
             self.another()
         await asyncio.sleep(60.0)
         chaos = self.loop.create_task(self._kill())
         await asyncio.sleep(self.year.days * DAY)
         chaos.cancel()
-        await asyncio.sleep(13 * HOUR)
+        await asyncio.sleep(DAY)
         await self._end()
 
     async def _kill(self) -> None:
@@ -350,8 +351,8 @@ class World:
 def unhurried() -> Iterator[None]:
     """Let processes look around less often: a year has thirty million seconds."""
     slow = [
-        (poll, "POLL_FLOOR", 900.0),
-        (poll, "IDLE_FLOOR", 900.0),
+        (poll, "POLL_FLOOR", HOUR),
+        (poll, "IDLE_FLOOR", HOUR),
         (maintain, "PRUNE_EVERY", 6 * HOUR),
         (report, "EVERY", DAY),
     ]
