@@ -545,6 +545,13 @@ class Millpond:
         """
         return await self._channels.send(self._channels.told(name, payload, event_id), connection)
 
+    def emit_within(
+        self, name: str, payload: object, event_id: str | None, connection: object
+    ) -> Emission:
+        """Emit inside a transaction of the caller's, in its thread and at once."""
+        sent = self._channels.told(name, payload, event_id)
+        return self._channels.send_within(sent, connection)
+
     async def replay(self, name: str, event_id: str) -> Emission:
         """Send an event that is kept to the triggers again; what they made of it, they find."""
         return await self._channels.replay(name, event_id)
