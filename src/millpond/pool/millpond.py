@@ -490,6 +490,7 @@ class Millpond:
         The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
         again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
         """
+        maker = _maker(task, make)
         names = (on,) if isinstance(on, str) else tuple(on)
         if not names:
             raise ConfigError("on", on, "must name an event")
@@ -510,7 +511,7 @@ class Millpond:
                 weight_from=weight_from,
             ),
             target,
-            make=_maker(task, make),
+            make=maker,
             options=given,
             max_concurrent=max_concurrent,
             retry=policy("delivery_retry", delivery_retry),
