@@ -1,4 +1,4 @@
-"""`millpond cron`: the schedules of a store, when each fires next, and switching them off and on."""
+"""`millpond cron`: the schedules of a store, when each fires next; switching them off and on."""
 
 from __future__ import annotations
 

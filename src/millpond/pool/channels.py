@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
+    from millpond.pool.options import Options
     from millpond.pool.trigger import Make
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
@@ -170,12 +171,14 @@ class Channels:
         if connection is None:
             for pool in self.pools():
                 await pool.ready()
-        handle = await self.events.submit(
-            self._dispatch.bind(sent),
-            connection=connection,
-            idempotency_key=sent.key,
-            key=sent.event.name,
-        )
+        call = self._dispatch.bind(sent)
+        handle = await self.events.submit(call, connection=connection, **_identity(sent))
+        return Emission(self._mp, sent.event, handle)
+
+    def send_within(self, sent: Sent, connection: object) -> Emission:
+        """Store an event inside a transaction of the caller's, in its thread and at once."""
+        call, options = self._dispatch.bind(sent), _identity(sent)
+        (handle,) = self.events.submit_within([call], options, connection)
         return Emission(self._mp, sent.event, handle)
 
     async def as_task(self, sent: Sent) -> NewTask:
@@ -240,12 +243,10 @@ class Channels:
     ) -> dict[int, int | Failed]:
         """Submit the deliveries of one trigger, and return their tasks."""
         calls = [
-            self._deliver.bind(sent[i]).options(
-                idempotency_key=sent[i].key,
-                key=sent[i].event.name,
-                submitted_by=f"event:{sent[i].event.id}",
-            )
-            for i in meant
+            self._deliver.bind(one)
+            .options(**_identity(one))
+            .options(submitted_by=f"event:{one.event.id}")
+            for one in (sent[i] for i in meant)
         ]
         try:
             handles = await pool.submit_many(calls)
@@ -261,3 +262,8 @@ class Channels:
         """Submit what a trigger makes of an event."""
         trigger = self.get(ctx.pool.removeprefix(TRIGGERS))
         return await trigger.deliver(sent.event, ctx.task_id)
+
+
+def _identity(sent: Sent) -> Options:
+    """Return the options under which an event is stored, and each of its deliveries."""
+    return {"idempotency_key": sent.key, "key": sent.event.name}

@@ -501,6 +501,7 @@ class Millpond:
         The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
         again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
         """
+        maker = _maker(task, make)
         names = (on,) if isinstance(on, str) else tuple(on)
         if not names:
             raise ConfigError("on", on, "must name an event")
@@ -521,7 +522,7 @@ class Millpond:
                 weight_from=weight_from,
             ),
             target,
-            make=_maker(task, make),
+            make=maker,
             options=given,
             max_concurrent=max_concurrent,
             retry=policy("delivery_retry", delivery_retry),
@@ -555,6 +556,13 @@ class Millpond:
         `connection` it is part of the transaction open on it.
         """
         return await self._channels.send(self._channels.told(name, payload, event_id), connection)
+
+    def emit_within(
+        self, name: str, payload: object, event_id: str | None, connection: object
+    ) -> Emission:
+        """Emit inside a transaction of the caller's, in its thread and at once."""
+        sent = self._channels.told(name, payload, event_id)
+        return self._channels.send_within(sent, connection)
 
     async def replay(self, name: str, event_id: str) -> Emission:
         """Send an event that is kept to the triggers again; what they made of it, they find."""

@@ -41,6 +41,7 @@ from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
 from millpond.pool.rejection import SubmitRejection
 from millpond.pool.schedule import ScheduleInfo, SyncSchedule
+from millpond.pool.sync_events import SyncEmission, SyncTrigger
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from millpond.core.spec import Backpressure, PoolSpec
     from millpond.core.spec import Order as QueueOrder
     from millpond.pool.budget import Budget
+    from millpond.pool.event import EventInfo
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         TaskFunction,
     )
     from millpond.pool.timetable import Missed
+    from millpond.pool.trigger import Make
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
     from millpond.runtime.outcome import Policy
@@ -915,6 +918,79 @@ class SyncMillpond:
         Of those that were declared a moment ago too: this waits until they are armed.
         """
         return self._bridge.call(self._mp.schedules)
+
+    # Events
+
+    def trigger(
+        self,
+        trigger_id: str,
+        /,
+        *,
+        on: str | Sequence[str],
+        into: str | Pool | SyncPool | None = None,
+        task: TaskFunction[..., Any, Any] | None = None,
+        make: Make | None = None,
+        priority_from: str | None = None,
+        key_from: str | None = None,
+        weight_from: str | None = None,
+        max_concurrent: int = 16,
+        delivery_retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        **options: Unpack[Options],
+    ) -> SyncTrigger:
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool."""
+        made = self._mp.trigger(
+            trigger_id,
+            on=on,
+            into=into.twin if isinstance(into, SyncPool) else into,
+            task=task,
+            make=make,
+            priority_from=priority_from,
+            key_from=key_from,
+            weight_from=weight_from,
+            max_concurrent=max_concurrent,
+            delivery_retry=delivery_retry,
+            on_dead_letter=on_dead_letter,
+            **options,
+        )
+        return SyncTrigger(self._bridge, made)
+
+    def get_trigger(self, trigger_id: str, /) -> SyncTrigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        return SyncTrigger(self._bridge, self._mp.get_trigger(trigger_id))
+
+    def triggers(self) -> list[SyncTrigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return [SyncTrigger(self._bridge, one) for one in self._mp.triggers()]
+
+    def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> SyncEmission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        if connection is not None:
+            made = self._bridge.here(self._mp.emit_within, name, payload, event_id, connection)
+        else:
+            made = self._bridge.call(self._mp.emit, name, payload, event_id=event_id)
+        return SyncEmission(self._bridge, made)
+
+    def replay(self, name: str, event_id: str) -> SyncEmission:
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
+        return SyncEmission(self._bridge, self._bridge.call(self._mp.replay, name, event_id))
+
+    def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
+        return self._bridge.call(self._mp.events, name, after=after, limit=limit)
 
     def get_pool(self, name: str) -> SyncPool:
         """Return the pool of a name (or id); UnknownPool if there is none."""

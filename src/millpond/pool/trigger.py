@@ -56,6 +56,9 @@ HOPELESS = (
 DELIVERY = Retry(never=HOPELESS)
 """How a delivery is tried again, unless the trigger says otherwise."""
 
+PAGE = 100
+"""How many dead letters are redriven in one step."""
+
 FULL_FOR = 0.2
 """Seconds for which a trigger waits when its pool is full and asks it to."""
 
@@ -129,7 +132,7 @@ class Trigger:
         count, after = 0, 0
         while True:
             page = await self._mp.runtime.view.tasks(
-                self.deliveries.spec.name, status=Status.FAILED, after=after
+                self.deliveries.spec.name, status=Status.FAILED, after=after, limit=PAGE
             )
             count += await self.deliveries.redrive([task.new.id for task in page.tasks])
             if page.next is None:

@@ -1,4 +1,4 @@
-"""`make cron`: a thousand schedules over a year, with deaths; ends with 1 if any firing is wrong."""
+"""`make cron`: a thousand schedules over a year, with deaths; ends with 1 if a firing is wrong."""
 
 from __future__ import annotations
 
