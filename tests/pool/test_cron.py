@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from tests.stores import fresh_store
 
 from millpond import Context, Millpond
-from millpond.core.errors import BadSchedule, ConfigError, DuplicateName
+from millpond.core.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
 from millpond.core.event import Event
-from millpond.pool.cron import CRON, shown
+from millpond.core.task import Call, NewTask
+from millpond.pool.cron import CRON, SPEC, shown
+from millpond.store.protocol import Batch
 
 DAY = 86_400.0
 MONDAY = datetime.fromisoformat("2026-03-23T00:00:00+00:00").timestamp()
@@ -319,6 +322,31 @@ async def test_declaring_is_checked_where_it_is_done() -> None:
     for _, name, _options in cases[1:]:
         if " " not in name:
             mp.cron(name, every=60)
+
+
+async def test_a_firing_that_cannot_be_read_keeps_nobody_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet()
+    mp, report = fleet.process(work=False)
+    async with mp:
+        await mp.runtime.declare(SPEC)
+        broken = NewTask(
+            id=7, pool=CRON, call=Call(CRON, b"{"), key="odd", run_at=wall() + 5_000, attempts=9
+        )
+        await mp.runtime.store.submit((Batch(tasks=(broken,)),))
+        with caplog.at_level(logging.WARNING, "millpond.cron"):
+            await mp.cron("fine", every=600, task=report).arm()
+            assert ["fine"] == [told.id for told in await mp.schedules()]
+    assert "task 7" in caplog.text
+
+
+def test_crontab_lines_need_an_extra_and_a_pace_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    mp = Millpond()
+    mp.cron("often", every=60)
+    with pytest.raises(DriverMissing, match=r"millpond\[cron\]"):
+        mp.cron("daily", "@daily")
 
 
 async def test_schedules_are_not_work_that_is_left() -> None:

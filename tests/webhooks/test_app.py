@@ -183,6 +183,27 @@ async def test_names_and_ids_from_the_body_and_from_headers() -> None:
         assert (400, "bad_name") == (unnamed.status, unnamed.body["error"])
 
 
+async def test_senders_that_change_the_body_from_one_try_to_the_next() -> None:
+    mp = Millpond()
+    app = Webhooks(mp, clock=lambda: 1_000.0)
+    app.add("/stripe", emits="stripe", verify=SIGNER, first_wins=True)
+    async with mp:
+        first = await call(app, "/stripe", b'{"tries": 1}', signed(b'{"tries": 1}'))
+        again = await call(app, "/stripe", b'{"tries": 2}', signed(b'{"tries": 2}'))
+        assert (202, {**first.body, "duplicate": True}) == (again.status, again.body)
+        (told,) = await mp.events("stripe")
+    assert {"tries": 1} == told.payload
+
+
+@pytest.mark.real_loop
+async def test_a_millpond_that_another_loop_has_open_is_not_used() -> None:
+    mp = Millpond()
+    app = app_of(mp)
+    with mp.sync:
+        answer = await call(app, body=BODY, headers=signed(BODY))
+    assert 503 == answer.status
+
+
 async def test_mounted_below_a_path() -> None:
     mp = Millpond()
     app = app_of(mp)

@@ -36,6 +36,7 @@ from millpond.store.protocol import Batch
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
 
+    from millpond.core.task import Task
     from millpond.runtime.job import Job
     from millpond.runtime.runtime import Runtime
 
@@ -90,10 +91,7 @@ class Standing(msgspec.Struct, frozen=True):
     """A firing in the store."""
 
     task: int
-    due: float
-    """When it is tried: at its moment, or after a failure later."""
     firing: Firing
-    running: bool
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -287,12 +285,17 @@ async def standing_of(
             )
             for task in page.tasks:
                 schedule = task.new.key or ""
-                if meant is None or schedule in meant:
-                    found[schedule][task.new.id] = Standing(
-                        task.new.id,
-                        task.due,
-                        _decode(task.new.call.payload),
-                        status is Status.RUNNING,
-                    )
+                firing = _read(task) if meant is None or schedule in meant else None
+                if firing is not None:
+                    found[schedule][task.new.id] = Standing(task.new.id, firing)
             after = page.next
     return defaultdict(list, {name: list(each.values()) for name, each in found.items()})
+
+
+def _read(task: Task) -> Firing | None:
+    """Return the firing that a task is; one that cannot be read keeps nobody from the others."""
+    try:
+        return _decode(task.new.call.payload)
+    except msgspec.MsgspecError as error:
+        log.warning("task %d of pool %s is no firing: %s", task.new.id, CRON, error)
+        return None

@@ -280,7 +280,6 @@ def template(new: NewTask) -> NewTask:
 async def remove(runtime: Runtime, schedule: str) -> bool:
     """End a schedule: what waits is cancelled, and what a firing under way leaves behind."""
     ended = False
-    await runtime.order(Resume(CRON, schedule))
     for _ in range(TURNS):
         standing = (await standing_of(runtime, [schedule]))[schedule]
         if not standing:
@@ -289,6 +288,8 @@ async def remove(runtime: Runtime, schedule: str) -> bool:
         runtime.heed(await runtime.store.control(order))
         ended = True
         await asyncio.sleep(TURN)
+    # Whoever declares it anew does not expect it to be paused.
+    await runtime.order(Resume(CRON, schedule))
     return ended
 
 

@@ -196,21 +196,21 @@ def _line(expression: str) -> str:
 
 def _parsed(expression: str, after: datetime) -> CronSim:
     """Return what walks a line on from a minute; it is told of no zone."""
-    try:
-        from cronsim import CronSim  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError:
-        raise DriverMissing(
-            "crontab lines need the package cronsim: run `pip install 'millpond[cron]'`; "
-            "every= needs nothing",
-            extra="cron",
-        ) from None
+    from cronsim import CronSim  # noqa: PLC0415 - an extra
+
     return CronSim(_line(expression), after)
 
 
 def _problem(expression: str) -> str | None:
     """Return what is wrong with a line, in words, or None."""
-    from cronsim import CronSimError  # noqa: PLC0415 - an extra
-
+    try:
+        from cronsim import CronSimError  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise DriverMissing(
+            "crontab lines need the package cronsim: run `pip install 'millpond[cron]'`; "
+            "every=seconds needs nothing",
+            extra="cron",
+        ) from None
     if expression.strip().startswith("@") and _line(expression) is expression:
         return f"is none of {', '.join(NICKNAMES)}"
     if len(expression) > LONGEST_LINE:

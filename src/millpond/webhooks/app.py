@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
     from millpond.core.check import Seconds
-    from millpond.pool.event import Emission
     from millpond.pool.millpond import Millpond
     from millpond.webhooks.scheme import Scheme
 
@@ -63,6 +62,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     id_from: str | None
     name_from: str | None
     max_body: int
+    first_wins: bool
 
 
 class Webhooks:
@@ -103,13 +103,15 @@ class Webhooks:
         id_from: str | None = None,
         name_from: str | None = None,
         max_body: int = LARGEST,
+        first_wins: bool = False,
     ) -> None:
         """Let requests to a path be events of a name, if they are signed as `verify` says.
 
         `id_from` is a path into the body, such as `data.id`, to the id of the event; else it is the
         one that was signed, or a digest of the body. `name_from` is a path to what is appended to
-        the name, `stripe.` and `payload.type`; or a header, `header:X-GitHub-Event`, which is not
-        signed.
+        the name, `stripe.` and `type`; or a header, `header:X-GitHub-Event`, which is not signed.
+        An id that comes again with another body is refused, or is the first event with
+        `first_wins`, for senders that change something from one try to the next.
         """
         if not check.text("path", path).startswith("/"):
             raise ConfigError("path", path, "must begin with /")
@@ -125,6 +127,7 @@ class Webhooks:
             id_from=None if id_from is None else check.text("id_from", id_from),
             name_from=None if name_from is None else check.text("name_from", name_from),
             max_body=check.whole("max_body", max_body, least=1, most=self._mp.max_payload),
+            first_wins=first_wins,
         )
 
     # As a server calls it
@@ -186,16 +189,9 @@ class Webhooks:
             body = await self._body(receive, endpoint)
             signed = endpoint.verify.verify(headers, body, self._clock())
             name, identity, payload = _event(endpoint, headers, body, signed)
-            emission = await self._emitted(name, identity, payload)
+            return await self._emitted(endpoint, name, identity, payload)
         finally:
             self._under_way -= 1
-        return {
-            "event": emission.event.name,
-            "event_id": emission.event_id,
-            # Longer than the numbers of many a reader of JSON.
-            "task_id": str(emission.task_id),
-            "duplicate": emission.duplicate,
-        }
 
     def _endpoint(self, scope: Message) -> Endpoint:
         path = _path(scope)
@@ -227,12 +223,18 @@ class Webhooks:
         except TimeoutError:
             raise Refused(408, "too_slow", "the body did not come in time") from None
 
-    async def _emitted(self, name: str, identity: str, payload: object) -> Emission:
+    async def _emitted(
+        self, endpoint: Endpoint, name: str, identity: str, payload: object
+    ) -> dict[str, Any]:
         """Store the event; what keeps it from being stored is told as HTTP has it."""
         try:
+            self._check_loop()
             await self._check_backlog()
-            return await self._mp.emit(name, payload, event_id=identity)
-        except IdempotencyConflict:
+            told = await self._mp.emit(name, payload, event_id=identity)
+            return _receipt(name, identity, told.task_id, duplicate=told.duplicate)
+        except IdempotencyConflict as conflict:
+            if endpoint.first_wins:
+                return _receipt(name, identity, conflict.task_id, duplicate=True)
             message = f"the id {identity!r} was used for another body before"
             raise Refused(409, "conflict", message) from None
         except (PoolFull, NoCapacity):
@@ -248,6 +250,11 @@ class Webhooks:
         except MillpondError as error:
             log.warning("an event could not be stored: %s", error)
             raise Refused(500, "not_stored", "the event could not be stored") from None
+
+    def _check_loop(self) -> None:
+        """Object to a Millpond that another loop has open: its answers would come there."""
+        if self._mp.runtime.loop is not asyncio.get_running_loop():
+            raise NotOpen("the Millpond of the webhooks is open on another loop than the server's")
 
     async def _check_backlog(self) -> None:
         """Object while more events wait for their triggers than is allowed."""
@@ -325,6 +332,11 @@ def _name(endpoint: Endpoint, headers: dict[str, list[str]], about: Event) -> st
     except ConfigError:
         message = f"what is told at {source} cannot be part of the name of an event"
         raise Refused(400, "bad_name", message) from None
+
+
+def _receipt(name: str, identity: str, task: int, *, duplicate: bool) -> dict[str, Any]:
+    # The id of a task is longer than the numbers of many a reader of JSON.
+    return {"event": name, "event_id": identity, "task_id": str(task), "duplicate": duplicate}
 
 
 def _in_body(path: str) -> str:
