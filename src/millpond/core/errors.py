@@ -644,7 +644,7 @@ class UnstorableText(StoreError):
 class BadSchedule(MillpondError):
     """A schedule cannot be: its crontab line, its time zone or its pace is none, or never fires."""
 
-    code = "MILL-070"
+    code = "MILL-080"
     field: str
     value: object
 
