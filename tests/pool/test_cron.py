@@ -84,17 +84,18 @@ async def test_a_schedule_fires_at_its_moments_and_says_which() -> None:
     assert all(done.endswith(":00:00Z") for done in fleet.done)
 
 
+@pytest.mark.rows("CR-04")
 async def test_many_processes_arm_it_once_and_one_fires() -> None:
     fleet = Fleet()
     processes = [fleet.process() for _ in range(4)]
     for mp, report in processes:
-        mp.cron("often", every=600, task=report)
+        mp.cron("often", every=60, task=report)
     first, *others = [mp for mp, _ in processes]
     async with first:
-        await asyncio.sleep(1_700)
+        await asyncio.sleep(170)
         for other in others:
             await other.__aenter__()
-        await asyncio.sleep(1_700)
+        await asyncio.sleep(170)
         (told,) = await first.schedules()
         assert not told.paused
         view = await first.runtime.view.pool(CRON)
@@ -105,27 +106,29 @@ async def test_many_processes_arm_it_once_and_one_fires() -> None:
     assert len(fleet.done) == len(set(fleet.done)) >= 5
 
 
+@pytest.mark.rows("CR-03")
 async def test_what_a_dead_fleet_missed_is_made_up_for_as_it_was_told() -> None:
     expected = {"once": 1, "all": 6, "skip": 0}
     for missed, count in expected.items():
         fleet = Fleet()
         mp, report = fleet.process()
-        mp.cron("hourly", "0 * * * *", task=report, missed=missed, grace=60)  # type: ignore[arg-type]
+        mp.cron("often", "* * * * *", task=report, missed=missed, grace=10)  # type: ignore[arg-type]
         async with mp:
-            await until((wall() // 3600 + 1) * 3600)
+            await until((wall() // 60 + 1) * 60)
         assert 1 == len(fleet.done)
         fleet.done.clear()
         # Nobody is there for six firings and a half.
-        await asyncio.sleep(6.5 * 3600)
+        await asyncio.sleep(6.5 * 60)
         again, report = fleet.process()
-        again.cron("hourly", "0 * * * *", task=report, missed=missed, grace=60)  # type: ignore[arg-type]
+        again.cron("often", "* * * * *", task=report, missed=missed, grace=10)  # type: ignore[arg-type]
         async with again:
-            await asyncio.sleep(60)
+            await asyncio.sleep(5)
             assert count == len(fleet.done), missed
-            await asyncio.sleep(3600)
+            await asyncio.sleep(60)
         assert count + 1 == len(set(fleet.done)) == len(fleet.done), missed
 
 
+@pytest.mark.rows("CR-03")
 async def test_a_bound_on_what_is_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
     fleet = Fleet()
     mp, report = fleet.process()
@@ -146,72 +149,76 @@ async def test_a_bound_on_what_is_made_up_for(caplog: pytest.LogCaptureFixture) 
     assert "missed its firing" in caplog.text
 
 
+@pytest.mark.rows("CR-06")
 async def test_a_paused_schedule_does_not_fire_and_its_neighbour_does() -> None:
     fleet = Fleet()
     mp, report = fleet.process()
-    quiet = mp.cron("quiet", every=600, task=report, missed="skip", grace=10)
+    quiet = mp.cron("quiet", every=60, task=report, missed="skip", grace=1)
     async with mp:
         await quiet.pause()
         told = await quiet.status()
         assert told is not None
         assert told.paused
-        loud = mp.cron("loud", every=600, task=report)
-        await asyncio.sleep(1_300)
+        loud = mp.cron("loud", every=60, task=report)
+        await asyncio.sleep(130)
         assert 2 == len(fleet.done)
         await loud.remove()
         await quiet.resume()
         await asyncio.sleep(1)
         assert 2 == len(fleet.done)
-        await asyncio.sleep(600)
+        await asyncio.sleep(60)
         assert 3 == len(fleet.done)
 
 
+@pytest.mark.rows("CR-06")
 async def test_a_removed_schedule_is_gone_for_all_until_it_is_declared_again() -> None:
     fleet = Fleet()
     mp, report = fleet.process()
-    schedule = mp.cron("often", every=600, task=report)
+    schedule = mp.cron("often", every=60, task=report)
     async with mp:
         assert await schedule.remove()
         assert not await schedule.remove()
         assert await schedule.status() is None
         assert [] == await mp.schedules()
-        await asyncio.sleep(1_300)
+        await asyncio.sleep(130)
         assert [] == fleet.done
-        mp.cron("often", every=600, task=report)
-        await asyncio.sleep(1_300)
+        mp.cron("often", every=60, task=report)
+        await asyncio.sleep(130)
     assert 2 == len(fleet.done)
 
 
+@pytest.mark.rows("CR-05")
 async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> None:
     fleet = Fleet()
     old, report = fleet.process()
-    old.cron("report", every=3600, task=report)
+    old.cron("report", every=360, task=report)
     async with old:
         await asyncio.sleep(10)
         new, report = fleet.process()
-        new.cron("report", every=600, task=report)
+        new.cron("report", every=60, task=report)
         async with new:
             (told,) = await new.schedules()
-            assert 600 == told.every
+            assert 60 == told.every
             view = await new.runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued
             before = wall()
-            await asyncio.sleep(2 * 3600)
+            await asyncio.sleep(2 * 360)
             # Also those fired by the process that declared it otherwise.
             expected = [
-                shown(at * 600.0) for at in range(int(before // 600) + 1, int(wall() // 600) + 1)
+                shown(at * 60.0) for at in range(int(before // 60) + 1, int(wall() // 60) + 1)
             ]
             assert expected == sorted(fleet.done)
             assert len(fleet.done) == len(set(fleet.done))
 
 
+@pytest.mark.rows("CR-05")
 async def test_a_change_while_a_firing_runs_leaves_one_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet()
     old, report = fleet.process()
-    old.cron("report", every=600, task=report)
+    old.cron("report", every=60, task=report)
     async with old:
         runtime = old.runtime
         holding = asyncio.Event()
@@ -225,16 +232,17 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule(
         monkeypatch.setattr(runtime.store, "settle", late)
         await holding.wait()
         new, report = fleet.process(work=False)
-        new.cron("report", every=700, task=report)
+        new.cron("report", every=70, task=report)
         async with new:
             await asyncio.sleep(5)
             (told,) = await new.schedules()
-            assert 700 == told.every
+            assert 70 == told.every
             view = await new.runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued + view.running
 
 
+@pytest.mark.rows("CR-07")
 async def test_a_firing_is_an_event_for_whoever_listens() -> None:
     fleet = Fleet()
     mp, _ = fleet.process()
@@ -246,12 +254,12 @@ async def test_a_firing_is_an_event_for_whoever_listens() -> None:
         heard.append(event)
 
     mp.trigger("listener", on="cron.told", into=pool, task=hear)
-    mp.cron("told", every=600)
-    mp.cron("both", every=600, task=hear.bind(Event("x", "y")), emits="cron.told", payload=[7])
+    mp.cron("told", every=60)
+    mp.cron("both", every=60, task=hear.bind(Event("x", "y")), emits="cron.told", payload=[7])
     async with mp:
-        await asyncio.sleep(700)
+        await asyncio.sleep(70)
         emitted = await mp.events("cron.told")
-    moment = shown((wall() - 700) // 600 * 600 + 600)
+    moment = shown((wall() - 70) // 60 * 60 + 60)
     assert {moment} == {event.id for event in emitted}
     told = [event for event in heard if event.name == "cron.told"]
     assert [moment] == [event.id for event in told]
@@ -282,6 +290,7 @@ async def test_a_firing_that_fails_is_tried_until_it_succeeds(
     assert 12 == len(told)
 
 
+@pytest.mark.rows("CR-08")
 async def test_declaring_is_checked_where_it_is_done() -> None:
     mp = Millpond()
     pool = mp.pool("reports")

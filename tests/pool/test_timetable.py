@@ -65,6 +65,7 @@ def walked(timetable: Timetable, since: float, until: float) -> list[float]:
     return found
 
 
+@pytest.mark.rows("CR-02")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_line_fires_when_the_clock_says_so_also_when_it_is_set(change: str) -> None:
     zone, text = CHANGES[change]
@@ -84,6 +85,7 @@ def test_a_line_fires_when_the_clock_says_so_also_when_it_is_set(change: str) ->
                 assert timetable.after(start) == later[0], (expression, start)
 
 
+@pytest.mark.rows("CR-02")
 def test_a_time_of_day_fires_once_on_the_days_the_clock_is_set() -> None:
     timetable = Timetable("30 2 * * *", "Europe/Berlin")
     spring = walked(timetable, at("2026-03-28T00:00Z"), at("2026-03-31T00:00Z"))
@@ -96,6 +98,7 @@ def test_a_time_of_day_fires_once_on_the_days_the_clock_is_set() -> None:
     ]
 
 
+@pytest.mark.rows("CR-02")
 def test_a_pace_goes_on_whatever_the_clock_shows() -> None:
     timetable = Timetable("*/30 * * * *", "Australia/Lord_Howe")
     for text in ("2026-04-04T12:00Z", "2026-10-03T12:00Z"):
@@ -148,6 +151,7 @@ HOURLY = Timetable("0 * * * *")
 NOON = at("2026-07-01T12:00Z")
 
 
+@pytest.mark.rows("CR-03")
 @pytest.mark.parametrize(
     ("missed", "late", "expected"),
     [
@@ -178,6 +182,7 @@ def test_a_plan_never_goes_back_and_never_fires_ahead(
     assert math.isfinite(told.then)
 
 
+@pytest.mark.rows("CR-08")
 @pytest.mark.parametrize(
     ("expression", "says"),
     [
@@ -209,6 +214,7 @@ def test_any_line_either_fires_or_is_refused(line: str) -> None:
     assert Timetable(line).after(NOON) > NOON
 
 
+@pytest.mark.rows("CR-08")
 def test_a_bad_zone_says_which_may_be_meant() -> None:
     with pytest.raises(BadSchedule, match="did you mean 'Europe/Berlin'") as caught:
         Timetable("0 9 * * *", "Europe/Berln").check("nightly")

@@ -58,6 +58,7 @@ def lived(year: Year, make: Make) -> Lived:
     return found
 
 
+@pytest.mark.rows("CR-01")
 def test_each_firing_is_stored_once_and_done_once(make: Make) -> None:
     found = lived(SPRING, make)
     assert [] == found.wrong
@@ -68,6 +69,7 @@ def memory(clock: Callable[[], float]) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
+@pytest.mark.rows("CR-01")
 def test_both_changes_of_all_three_zones() -> None:
     for day in ("03-07", "03-28", "04-04", "10-02", "10-24", "10-31"):
         since = datetime.fromisoformat(f"2026-{day}T00:00Z").timestamp()

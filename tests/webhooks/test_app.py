@@ -78,6 +78,7 @@ def signed(body: bytes, event_id: str = "evt-1", now: float = 1_000.0) -> dict[s
     return {**JSON, **SIGNER.sign(event_id, body, now)}
 
 
+@pytest.mark.rows("WH-01")
 async def test_a_signed_request_is_stored_and_then_answered() -> None:
     mp = Millpond()
     pool = mp.pool("orders")
@@ -133,6 +134,7 @@ CASES: dict[str, tuple[int, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.rows("WH-03")
 @pytest.mark.parametrize("case", CASES)
 async def test_bad_requests(case: str) -> None:
     status, code, options = CASES[case]
@@ -154,6 +156,7 @@ async def _events(mp: Millpond) -> AsyncIterator[Any]:
                 yield task
 
 
+@pytest.mark.rows("WH-02")
 async def test_names_and_ids_from_the_body_and_from_headers() -> None:
     mp = Millpond()
     app = Webhooks(mp, clock=lambda: 1_000.0)
@@ -213,6 +216,7 @@ async def test_mounted_below_a_path() -> None:
             assert 202 == answer.status
 
 
+@pytest.mark.rows("WH-03")
 async def test_a_store_that_is_away_or_a_closed_millpond_is_503_and_says_when() -> None:
     mp = Millpond()
     app = app_of(mp)
@@ -229,6 +233,7 @@ async def test_a_store_that_is_away_or_a_closed_millpond_is_503_and_says_when() 
     assert "server" not in gone.body["message"]
 
 
+@pytest.mark.rows("WH-03")
 async def test_too_much_at_once_or_waiting_is_429() -> None:
     mp = Millpond(work=False)
     app = app_of(mp, max_concurrent=1, max_backlog=2)
@@ -268,6 +273,7 @@ async def test_whoever_goes_away_leaves_nothing() -> None:
         assert 202 == (await call(app, body=BODY, headers=signed(BODY))).status
 
 
+@pytest.mark.rows("WH-04")
 async def test_the_log_has_neither_secrets_nor_bodies(caplog: pytest.LogCaptureFixture) -> None:
     mp = Millpond()
     app = app_of(mp)
@@ -356,6 +362,7 @@ async def posted(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, 
     return int(start.split()[1]), json.loads(content)
 
 
+@pytest.mark.rows("WH-01")
 @pytest.mark.real_loop
 async def test_over_a_socket(tmp_path: Any) -> None:
     mp = Millpond(f"sqlite:///{tmp_path}/work.db")

@@ -51,6 +51,7 @@ def test_the_example_of_github() -> None:
     assert identity.startswith("sha256:dffd6021bb2bd5b0af676290809ec3a5")
 
 
+@pytest.mark.rows("WH-02")
 @given(st.binary(max_size=200), st.integers(0, 10**10), st.text("abc_-0", min_size=1))
 def test_what_was_signed_is_taken_and_nothing_else_is(
     body: bytes, moment: int, identity: str
@@ -80,6 +81,7 @@ def test_one_bit_is_enough(body: bytes, flip: int, place: int) -> None:
         assert 401 == refused(scheme, wrong, body).status
 
 
+@pytest.mark.rows("WH-02")
 def test_a_secret_is_exchanged_without_a_gap() -> None:
     sender_old, sender_new = standard(OLD), standard(NEW)
     receiver = standard(NEW, OLD)
@@ -96,6 +98,7 @@ def test_a_secret_is_exchanged_without_a_gap() -> None:
     assert 401 == refused(standard(b"x" * 24), headers(both), b"{}").status
 
 
+@pytest.mark.rows("WH-02")
 @pytest.mark.parametrize("away", [-301, 301, 10**6])
 def test_what_is_too_old_or_from_the_future_is_told_so(away: int) -> None:
     for scheme in (standard(NEW), timestamped(NEW)):
@@ -151,6 +154,7 @@ def test_a_signed_timestamp_that_is_none(told_at: str) -> None:
     assert 400 == refused(scheme, told, b"{}").status
 
 
+@pytest.mark.rows("WH-04")
 def test_secrets_are_never_shown() -> None:
     scheme = standard(b"correct horse battery staple")
     told = f"{scheme!r} {scheme._secrets!r} {vars(scheme)!r}"
