@@ -48,20 +48,29 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule at one moment, as the store knows it."""
 
     id: str
+    """Its id."""
     expression: str | None
     """The crontab line; None where it fires every so many seconds."""
     every: float | None
+    """The seconds between two firings; None where there is a line."""
     tz: str
+    """The time zone of the line."""
     next_at: float
-    """When it fires next, in seconds since 1970; a moment that is past waits for a worker."""
+    """When it fires next; a moment that is past waits for a worker."""
     paused: bool
+    """Whether it is paused, by itself or with all of them."""
     missed: Missed
+    """What becomes of firings that nobody was there for."""
     grace: float
+    """How late a firing may be without being missed."""
     into: str | None
-    """The pool that its task goes to."""
+    """The pool that its task goes to, as the store calls it."""
     task: str | None
+    """The task that it submits, by name."""
     emits: str | None
+    """The event that it emits."""
     declared_at: float
+    """Since when it is in force as it is."""
 
 
 class Schedule:
