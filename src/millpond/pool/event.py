@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from millpond.core import check
-from millpond.core.event import Event, Sent
+from millpond.core.admit import Reason
+from millpond.core.errors import TaskRejected
+from millpond.core.event import EVENTS, Event, Sent
 from millpond.core.lifecycle import Status
+from millpond.core.task import Dedupe
 from millpond.runtime.error import read
 from millpond.runtime.wait import end_of
 
@@ -134,13 +137,29 @@ class Emission:
         """
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
-            found = await self._handle
+            found = await self._dispatched()
             return [await self._receipt(trigger, task) for trigger, task in found.items()]
 
     async def handles(self, timeout: Seconds | None = None) -> list[Handle[Any]]:  # noqa: ASYNC109
         """Wait as `receipts` does; return the handles of the tasks that stand for the event."""
         made = [one for one in await self.receipts(timeout) if one.outcome in HAS_TASK]
         return [await self._mp.handle(one.task_id) for one in made if one.task_id is not None]
+
+    async def _dispatched(self) -> dict[str, int]:
+        """Wait until the event is dispatched; return which triggers deliver it by which task."""
+        try:
+            return await self._handle
+        except TaskRejected as rejected:
+            if rejected.reason is not Reason.DUPLICATE:
+                raise
+        # Two transactions told of it, neither of which could see the other's.
+        runtime = self._mp.runtime
+        dedupe = Dedupe.FOREVER
+        task = await runtime.view.holder(EVENTS, self.event.key, run=None, dedupe=dedupe)
+        if task is not None:
+            await end_of(runtime, task)
+        record = None if task is None else await runtime.view.task(task)
+        return {} if record is None else EventInfo.of(record).deliveries
 
     async def _receipt(self, trigger: str, task: int) -> Receipt:
         return receipt_of(trigger, self.event, task, await end_of(self._mp.runtime, task))
