@@ -16,6 +16,7 @@ from millpond.core.errors import BadSchedule, ConfigError, DriverMissing, Duplic
 from millpond.core.event import Event
 from millpond.core.task import Call, NewTask
 from millpond.pool.cron import CRON, SPEC, shown
+from millpond.pool.schedule import schedules
 from millpond.store.protocol import Batch
 
 DAY = 86_400.0
@@ -40,12 +41,14 @@ class Fleet:
         self.done: list[str] = []
         self._store: Any = None
 
-    def process(self, *, work: bool = True, alone: bool = False) -> tuple[Millpond, Any]:
+    def process(
+        self, *, work: bool = True, alone: bool = False, slow: float = 0.0
+    ) -> tuple[Millpond, Any]:
         """Return one more process, with its task."""
         mp = Millpond(work=work, lease=30.0)
         if self._store is None:
             self._store = fresh_store()
-        mp.make_store = lambda: Shared(self._store)
+        mp.make_store = lambda: Shared(self._store, slow)
         mp.shared = not alone
         pool = mp.pool("reports", max_concurrent=4)
 
@@ -59,11 +62,17 @@ class Fleet:
 class Shared:
     """A store that outlives who closes it."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, slow: float) -> None:
         self._store = store
+        self._slow = slow
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    async def submit(self, *asked: Any, **options: Any) -> Any:
+        """Take in batches, perhaps after a while."""
+        await asyncio.sleep(self._slow)
+        return await self._store.submit(*asked, **options)
 
     async def close(self) -> None:
         """Leave it open for the others."""
@@ -197,7 +206,8 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
         new, report = fleet.process()
         new.cron("report", every=60, task=report)
         async with new:
-            (told,) = await new.schedules()
+            # To look at schedules is not to declare one's own again.
+            (told,) = await old.schedules()
             assert 60 == told.every
             view = await new.runtime.view.pool(CRON)
             assert view is not None
@@ -210,6 +220,24 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
             ]
             assert expected == sorted(fleet.done)
             assert len(fleet.done) == len(set(fleet.done))
+
+
+@pytest.mark.rows("CR-05")
+async def test_processes_that_differ_and_open_at_once_agree_on_one_of_them() -> None:
+    fleet = Fleet()
+    paces = (60, 61, 62, 63)
+    processes = [fleet.process(slow=0.01 * number) for number in range(len(paces))]
+    for pace, (mp, report) in zip(paces, processes, strict=True):
+        mp.cron("report", every=pace, task=report)
+    await asyncio.gather(*(mp.__aenter__() for mp, _ in processes))
+    last = processes[-1][0]
+    view = await last.runtime.view.pool(CRON)
+    assert view is not None
+    assert 1 == view.queued
+    (told,) = await schedules(last.runtime)
+    assert told.every in paces
+    for mp, _ in processes:
+        await mp.__aexit__(None, None, None)
 
 
 @pytest.mark.rows("CR-05")

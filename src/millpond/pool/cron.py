@@ -124,7 +124,9 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
     ]
     for begin in range(0, len(fresh), AT_ONCE):
         await _submit(runtime, tuple(fresh[begin : begin + AT_ONCE]))
-    if fresh and any(standing.values()):
+    if fresh or any(map(_outdated, standing.values())):
+        # Also where nothing stood before: another may have armed the same otherwise meanwhile, and
+        # whoever looks last sees both.
         await _end_older(runtime, wanted)
 
 

@@ -146,6 +146,8 @@ class Millpond:
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
         self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
         self._schedules: dict[str, Schedule] = {}
+        self._arming: set[asyncio.Task[Any]] = set()
+        """Schedules that were declared while it is open, on their way to the store."""
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
         self._counts = Counts()
@@ -765,7 +767,9 @@ class Millpond:
         self._schedules[made.id] = made
         runtime = self._runtime
         if runtime is not None and runtime.thread == threading.get_ident():
-            runtime.spawn(made.arm())
+            arming = runtime.spawn(made.arm())
+            self._arming.add(arming)
+            arming.add_done_callback(self._arming.discard)
         return made
 
     async def schedules(self) -> list[ScheduleInfo]:
@@ -773,11 +777,17 @@ class Millpond:
 
         Of those that were declared a moment ago too: this waits until they are armed.
         """
-        await self._arm()
+        await self.armed()
         return await schedules(self.runtime)
 
-    def forget_schedule(self, schedule: str) -> None:
-        """Let go of a schedule that was removed."""
+    async def armed(self) -> None:
+        """Wait until the store knows the schedules that were declared here."""
+        if self._arming:
+            await asyncio.wait(self._arming)
+
+    async def forget_schedule(self, schedule: str) -> None:
+        """Let go of a schedule that is to be removed."""
+        await self.armed()
         self._schedules.pop(schedule, None)
 
     async def _arm(self) -> None:

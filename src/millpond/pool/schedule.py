@@ -131,11 +131,12 @@ class Schedule:
 
         A process that still declares it brings it back when it opens the store the next time.
         """
-        self._mp.forget_schedule(self.id)
+        await self._mp.forget_schedule(self.id)
         return await remove(self._mp.runtime, self.id)
 
     async def status(self) -> ScheduleInfo | None:
         """Return when it fires next, and how it stands; None if it was removed."""
+        await self._mp.armed()
         found = await schedules(self._mp.runtime, [self.id])
         return found[0] if found else None
 
