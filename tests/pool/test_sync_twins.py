@@ -75,7 +75,7 @@ NOT_PROMISED: dict[type, set[str]] = {
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
     | {"durable", "durability", "migrate"}
-    | {"pool_in_store", "emit_within", "forget_schedule", "armed"},
+    | {"pool_in_store", "emit_as", "emit_within", "forget_schedule", "armed"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope", "foreign"},

@@ -224,6 +224,13 @@ def test_a_bad_zone_says_which_may_be_meant() -> None:
             Timetable("0 9 * * *", zone).check("nightly")
 
 
+def test_seconds_come_first_where_there_are_six_fields() -> None:
+    timetable = Timetable("30 0 9 * * *", "Europe/Berlin")
+    timetable.check("nightly")
+    assert "07-02 09:00 +0200" == local(timetable.after(NOON), "Europe/Berlin")
+    assert 30 == timetable.after(NOON) % 60
+
+
 def test_nicknames() -> None:
     assert Timetable("0 0 * * *").after(NOON) == Timetable("@daily").after(NOON)
     Timetable("@Hourly").check("nightly")

@@ -166,12 +166,16 @@ class Channels:
             ) from error
         return Sent(Event(name, event_id, data))
 
-    async def send(self, sent: Sent, connection: object = None) -> Emission:
+    async def send(
+        self, sent: Sent, connection: object = None, submitted_by: str | None = None
+    ) -> Emission:
         """Store an event for the triggers."""
         if connection is None:
             for pool in self.pools():
                 await pool.ready()
         call = self._dispatch.bind(sent)
+        if submitted_by is not None:
+            call = call.options(submitted_by=submitted_by)
         handle = await self.events.submit(call, connection=connection, **_identity(sent))
         return Emission(self._mp, sent.event, handle)
 

@@ -559,6 +559,13 @@ class Millpond:
         """
         return await self._channels.send(self._channels.told(name, payload, event_id), connection)
 
+    async def emit_as(
+        self, submitted_by: str, name: str, payload: object, event_id: str | None
+    ) -> Emission:
+        """Emit in the name of somebody else."""
+        sent = self._channels.told(name, payload, event_id)
+        return await self._channels.send(sent, submitted_by=submitted_by)
+
     def emit_within(
         self, name: str, payload: object, event_id: str | None, connection: object
     ) -> Emission:
