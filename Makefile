@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos
+.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -82,6 +82,9 @@ faults: venv    ## every error at every call of the database, torn files, hundre
 
 flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
 	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
+
+cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
+	@$(PY) -m millpond.testing.cron $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)
