@@ -101,6 +101,7 @@ def test_a_server_that_is_well(millpond: Call, store: str) -> None:
     assert "millpond_live" in {table["name"] for table in told["tables"]}
 
 
+@pytest.mark.session
 def test_who_pins_the_horizon_is_named(
     millpond: Call, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_count_that_is_off_is_told(millpond: Call, postgres_url: str) -> None:
     assert "wrong: " in answer.out
 
 
+@pytest.mark.session
 def test_missing_rights_are_wrong(millpond: Call, store: str) -> None:
     """With the statement that gives them."""
     role = f"poor_{os.getpid()}"

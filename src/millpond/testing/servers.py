@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.migrate import migrate
@@ -68,8 +68,11 @@ class Schema:
         """Return a connection, of those that others had, or a new one."""
         if self.idle:
             return self.idle.pop()
+        driver = connect(self.address, durability="normal")
         lent = _Lent(
-            connect(self.address, durability="normal"), dialect_of(self.address.schema).many
+            driver,
+            dialect_of(self.address.schema).many,
+            settings=settings("normal") if is_pooled(driver) else None,
         )
         lent.idle = self.idle
         return lent

@@ -15,6 +15,7 @@ from millpond.core.errors import (
     MillpondError,
     MissingRights,
     OutcomeUnknown,
+    PoolerBetween,
     StoreCorrupt,
     StoreDenied,
     StoreError,
@@ -83,8 +84,15 @@ _LETTERS: Meaning = (
     ),
 )
 _POOLED: Meaning = (
-    StoreError,
-    "lost track of prepared statements, as it does behind a pooler; add pooler=1 to the URL",
+    PoolerBetween,
+    "lost track of prepared statements, as it does behind a pooler; write pooler=1 into the URL",
+)
+_NO_OPTIONS: Meaning = (
+    PoolerBetween,
+    (
+        "is reached through a pooler that takes no such setting at the start of a session; take it "
+        "out of the URL (and of PGOPTIONS), and give it to the role: ALTER ROLE ... SET ..."
+    ),
 )
 
 _MEANINGS: Mapping[str, Meaning] = {
@@ -149,9 +157,16 @@ _MEANINGS: Mapping[str, Meaning] = {
 _SAID: tuple[tuple[re.Pattern[str], Meaning], ...] = tuple(
     (re.compile(words), meaning)
     for words, meaning in (
-        (r"password|authentication|pg_hba\.conf|role \".*\" does not exist|not permitted", _DENIED),
-        (r"database \".*\" does not exist", _NO_DATABASE),
-        (r"too many (clients|connections)|connection slots", _FULL_HOUSE),
+        (
+            (
+                r"password|authentication|pg_hba\.conf|role \".*\" does not exist|no such user"
+                r"|not permitted"
+            ),
+            _DENIED,
+        ),
+        (r"database \".*\" does not exist|no such database", _NO_DATABASE),
+        (r"unsupported startup parameter", _NO_OPTIONS),
+        (r"too many (clients|connections)|connection slots|no more connections", _FULL_HOUSE),
         (r"read-only|not read-write|hot standby|not accept.* read-write", _READ_ONLY),
     )
 )

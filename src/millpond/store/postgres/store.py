@@ -13,7 +13,7 @@ import msgspec
 from millpond.core.control import Declare
 from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
-from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
+from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
@@ -138,10 +138,11 @@ class PostgresStore(SteppingStore):
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
+        driver = connect(self._address, durability=self._durability, patience=patience)
         return PostgresConnection(
-            connect(self._address, durability=self._durability, patience=patience),
+            driver,
             self._schema.many,
-            settings=settings(self._durability, patience) if self._address.pooler else None,
+            settings=settings(self._durability, patience) if is_pooled(driver) else None,
             silence=patience.statement + patience.network if patience.statement else None,
         )
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.store.postgres.url import is_postgres
-from millpond.testing.postgres import OwnServer, Server, serve
+from millpond.testing.pgbouncer import Pooler, find_pgbouncer
+from millpond.testing.postgres import NoServer, OwnServer, Server, serve
 
 if TYPE_CHECKING:
     import random
@@ -163,12 +164,26 @@ def place_of(store: str, url: str | None, home: Path) -> Iterator[Place]:
         yield Place(f"sqlite:///{home}/work.db")
     else:
         # As it is by default: what was committed is on its disk.
-        with serve(CONNECTIONS) as server, on(server) as place:
-            yield place
+        with serve(CONNECTIONS) as server:
+            if store == "postgres":
+                with on(server) as place:
+                    yield place
+            else:
+                with pooled(server) as pooler, on(pooler) as place:
+                    yield place
+
+
+def pooled(server: Server) -> Pooler:
+    """Return a server as it is reached through PgBouncer."""
+    program = find_pgbouncer()
+    if program is None or not isinstance(server, OwnServer):
+        raise NoServer("there is no pgbouncer here, or no server that was started for it")
+    return Pooler(server, program, settings={"default_pool_size": "20"})
 
 
 @contextlib.contextmanager
 def on(server: Server) -> Iterator[Place]:
     """Yield a new database of a server."""
+    behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
-        yield ServerPlace(url, server if isinstance(server, OwnServer) else None)
+        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None)
