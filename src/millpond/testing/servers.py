@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from psycopg.pq import PipelineStatus
 
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.connection import PostgresConnection
@@ -47,7 +48,8 @@ class _Lent(PostgresConnection):
 
     def close(self) -> None:
         """Give it back, unless something is wrong with it."""
-        if self.closed or self._line or self.in_transaction:
+        cut_off = self._library.pipeline_status != PipelineStatus.OFF and not self._owed
+        if self.closed or self._line or cut_off or self.in_transaction:
             super().close()
         elif self not in self.idle:
             self.idle.append(self)

@@ -306,20 +306,22 @@ def of_driver(error: BaseException, address: Address) -> MillpondError | None:
 def _by_code(code: str, error: BaseException, address: Address) -> MillpondError:
     text = _one_line(error)
     if code == "42501":
-        place = quoted(address.schema)
-        rights = "SELECT, INSERT, UPDATE, DELETE"
-        return missing_rights(
-            address,
-            [
-                f"GRANT USAGE ON SCHEMA {place} TO ...",
-                f"GRANT {rights} ON ALL TABLES IN SCHEMA {place} TO ...",
-            ],
-            text,
-        )
+        return missing_rights(address, _needed(text, quoted(address.schema)), text)
     kind, advice = _MEANINGS.get(code) or _MEANINGS.get(code[:2]) or (StoreError, "")
     if not advice:
         advice = "refused a statement"
     return kind(f"{address} {advice} ({code}: {text})", path=str(address))
+
+
+def _needed(text: str, place: str) -> list[str]:
+    """Return the grants that would have helped, by what the server said was denied."""
+    called = re.search(r"permission denied for function (\w+)", text)
+    if called:
+        return [f"GRANT EXECUTE ON FUNCTION {place}.{called[1]} TO ..."]
+    return [
+        f"GRANT USAGE ON SCHEMA {place} TO ...",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO ...",
+    ]
 
 
 def _by_kind(error: psycopg.Error, address: Address) -> MillpondError:
