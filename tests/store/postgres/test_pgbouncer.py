@@ -94,7 +94,7 @@ async def test_that_nothing_is_heard_is_told_once(
     """With what to write into the URL; and where one listens elsewhere there is nothing to say."""
     told = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda _: told.set()  # type: ignore[method-assign]
+    handler.emit = lambda _: told.set()  # type: ignore[assignment, method-assign]
     logger = logging.getLogger("millpond.postgres")
     logger.addHandler(handler)
     try:
