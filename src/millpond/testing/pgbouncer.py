@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from millpond.testing.postgres import PASSWORD, USER, NoServer, OwnServer, Server
+from millpond.testing.postgres import PASSWORD, USER, NoServer, OwnServer, Server, database_of
 from millpond.testing.postgres_keeper import free_port, ways
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Pooler(Server):
             yield url
 
     def _end_sessions(self, url: str) -> None:
-        name = url.rpartition("/")[2].partition("?")[0]
+        name = database_of(url)
         self.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - our own name
         )

@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.store.postgres.url import is_postgres
 from millpond.testing.pgbouncer import Pooler, find_pgbouncer
-from millpond.testing.postgres import NoServer, OwnServer, Server, serve
+from millpond.testing.postgres import NoServer, OwnServer, Server, database_of, serve
 
 if TYPE_CHECKING:
     import random
@@ -83,8 +83,12 @@ class Place:
 class ServerPlace(Place):
     """A database of a server, on which the dead are known by their leases."""
 
-    def __init__(self, url: str, server: OwnServer | None = None) -> None:
+    def __init__(
+        self, url: str, server: OwnServer | None = None, *, direct: str | None = None
+    ) -> None:
+        """`direct` is its URL for those who hurt it, where a pooler is before it."""
         super().__init__(url)
+        self._direct = direct or url
         self._server = server
         self._counts_statements = False
 
@@ -112,7 +116,7 @@ class ServerPlace(Place):
         """Return what it was asked until now; our own question is not counted."""
         import psycopg  # noqa: PLC0415 - only who tortures a server needs it
 
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(self._direct, autocommit=True) as connection:
             asked = (
                 "SELECT xact_commit + xact_rollback FROM pg_stat_database"
                 " WHERE datname = current_database()"
@@ -130,7 +134,7 @@ class ServerPlace(Place):
         """End one of the connections that processes of the fleet have to it."""
         import psycopg  # noqa: PLC0415 - see above
 
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(self._direct, autocommit=True) as connection:
             found = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
                 " AND application_name LIKE 'millpond%' ORDER BY pid"
@@ -178,7 +182,8 @@ def pooled(server: Server) -> Pooler:
     program = find_pgbouncer()
     if program is None or not isinstance(server, OwnServer):
         raise NoServer("there is no pgbouncer here, or no server that was started for it")
-    return Pooler(server, program, settings={"default_pool_size": "20"})
+    # It would keep everybody waiting for 15 s after a crash of the server.
+    return Pooler(server, program, settings={"default_pool_size": "20", "server_login_retry": "1"})
 
 
 @contextlib.contextmanager
@@ -186,4 +191,5 @@ def on(server: Server) -> Iterator[Place]:
     """Yield a new database of a server."""
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
-        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None)
+        direct = behind.url_of(database_of(url))
+        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None, direct=direct)
