@@ -151,6 +151,9 @@ class Polling:
         await runtime.progress.look()
         if not runtime.workers:
             return
+        if not runtime.abilities.hears:
+            # Somebody may have cancelled what runs here: only a renewal says so.
+            runtime.renewals.hurry()
         # Who asks only when something was written must hear of what is due later, too.
         horizon = FAR if self._can_tell else 0.0
         for pool in await runtime.view.due(now=runtime.clock() + horizon):

@@ -99,6 +99,11 @@ class Renewals:
             self._thread.drop(kept)
         self._runtime.outages.gone(kept)
 
+    def hurry(self) -> None:
+        """Renew at once where something runs: the answer tells what of it was cancelled."""
+        if self._thread is not None:
+            self._thread.hurry([kept for kept in self._kept.values() if kept.worker.jobs])
+
     async def stop(self) -> None:
         """End; safe twice."""
         self._kept.clear()
@@ -181,6 +186,15 @@ class RenewalThread:
         """Renew it no more; a renewal on its way is not heard of any more."""
         with self._stir:
             self._kept.pop(kept, None)
+
+    def hurry(self, some: list[Kept]) -> None:
+        """Renew some of them at once, unless the store was away just now."""
+        with self._stir:
+            now = time.monotonic()
+            for kept in some:
+                if not kept.pause:
+                    kept.due = min(kept.due, now)
+            self._stir.notify()
 
     async def stop(self) -> None:
         """End it; one that waits for a store that does not answer is left to itself."""

@@ -216,6 +216,7 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
         await other.close()
 
 
+@pytest.mark.listens
 async def test_others_are_told_of_what_was_stored(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:

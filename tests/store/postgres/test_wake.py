@@ -287,7 +287,7 @@ async def test_what_could_not_be_sent_is_made_good(opened: Opening) -> None:
     ear, speaker = await opened("a").listening(), opened("b")
     assert speaker.writer is not None
     with connect(speaker.address) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 10_000)", [speaker.writer.info.backend_pid])
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [speaker.writer.info.backend_pid])
     assert wake_module.TRY_AGAIN == speaker.wakes.send(ENDED)
     speaker.hang_up()
     assert wake_module.TRY_AGAIN == speaker.wakes.send(Hint(ended=(2,)))

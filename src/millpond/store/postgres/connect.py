@@ -1,7 +1,9 @@
 """Connecting: every connection of ours has the same settings, and fails in clear words.
 
 Behind a pooler a session is lent for one transaction only: no setting of it may be changed, as it
-would be the next one's. There each transaction begins with its settings instead.
+would be the next one's, and nothing prepared in it. There each transaction begins with its settings
+instead. A pooler tells its clients a number of a session that is not that of the server's process;
+so it is noticed where nobody has told of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable
+from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable, WrongEncoding
 from millpond.store.postgres.errors import aborted, commit_failed, not_connected, translated
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ OLDEST_POSTGRES = 14
 
 _KNOWS_TRANSACTION_TIMEOUT = 170_000
 """The version from which on a server may end transactions that take long, whatever they do."""
+
+_LOOK = b"""\
+SELECT pg_catalog.pg_is_in_recovery()
+       OR pg_catalog.current_setting('transaction_read_only')::boolean,
+       pg_catalog.pg_backend_pid()"""
 
 _STATEMENTS_KEPT = 1000
 _PREPARED_AFTER = 2
@@ -130,6 +137,7 @@ def connect(
     connection = _connected(address, name, patience)
     try:
         check_version(connection.info.server_version)
+        check_encoding(connection.info.parameter_status("server_encoding"), address)
         version = connection.info.server_version
         _set_up(connection, address, settings(durability, patience, version), writable=writable)
     except psycopg.Error as error:
@@ -203,6 +211,11 @@ def settings(
     }
 
 
+def is_pooled(connection: Connection) -> bool:
+    """Return whether a pooler stands between, which may change the session at any commit."""
+    return connection.prepare_threshold is None
+
+
 def _milliseconds(seconds: float) -> str:
     return str(max(0, round(seconds * 1000)))
 
@@ -210,10 +223,11 @@ def _milliseconds(seconds: float) -> str:
 def _set_up(
     connection: Connection, address: Address, values: Mapping[str, str], *, writable: bool
 ) -> None:
-    if not address.pooler:
+    ((read_only, process),) = connection.execute(_LOOK).fetchall()
+    if address.pooler is None and process != connection.info.backend_pid:
+        connection.prepare_threshold = None
+    if not is_pooled(connection):
         _set(connection, values)
-    asked = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
-    ((read_only,),) = connection.execute(asked).fetchall()
     if writable and read_only:
         raise StoreNotWritable(
             f"{address} may only be read: the server is a replica, or its "
@@ -231,14 +245,14 @@ def _set(connection: Connection, values: Mapping[str, str]) -> None:
     )
 
 
-def begin(address: Address, durability: Durability, patience: Patience = PATIENCE) -> bytes:
+def begin(connection: Connection, durability: Durability, patience: Patience = PATIENCE) -> bytes:
     """Return what begins a transaction, in one round trip: it sees each commit as it happens.
 
     What another transaction committed while we waited for its lock must be seen, so the level is
     READ COMMITTED, whatever the server's default.
     """
     statement = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-    if address.pooler:
+    if is_pooled(connection):
         values = settings(durability, patience)
         statement += "".join(f"; SET LOCAL {name} = '{value}'" for name, value in values.items())
     return statement.encode()
@@ -283,4 +297,16 @@ def check_version(found: int) -> None:
             "upgrade it, or give another server",
             found=had,
             needed=str(OLDEST_POSTGRES),
+        )
+
+
+def check_encoding(found: str | None, address: Address) -> None:
+    """Refuse a database that keeps bytes and does not know which characters they are."""
+    if found == "SQL_ASCII":
+        raise WrongEncoding(
+            f"the database of {address} has the encoding SQL_ASCII, in which names and keys are "
+            "not what they were; use one that was made with CREATE DATABASE ... ENCODING 'UTF8' "
+            "TEMPLATE template0. Nothing was changed",
+            path=str(address),
+            found=found,
         )

@@ -195,8 +195,11 @@ class PostgresConnection:
         self._library = driver.pgconn
         self._many = many
         """What says a statement for many rows at once, by the statement for one."""
+        if settings is None and driver.prepare_threshold is None:
+            settings = {}
         self._settings = settings
-        """What every transaction must set anew, where the session is lent by a pooler."""
+        """What every transaction must set anew, where the session is lent by a pooler; None = the
+        session is ours."""
         self._silence = silence
         self._limit = silence
         """Seconds without a sign of life after which it is given up."""

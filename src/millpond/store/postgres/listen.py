@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connect import connect, is_pooled
 from millpond.store.postgres.names import quoted
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ class Listener:
             connection = connect(self._address, name="millpond listener")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             self._post(self._failed, error)
+            return
+        if self._address.pooler is None and is_pooled(connection):
+            connection.close()
+            self._post(self._deaf)
             return
         try:
             # It says nothing for hours, and that is no reason to end it.
@@ -177,6 +181,16 @@ class Listener:
         delay = self._pause * (0.5 + random.random() / 2)  # noqa: S311 - no secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._timer = self._loop.call_later(delay, self._open)
+
+    def _deaf(self) -> None:
+        """Do without: whoever lends sessions takes a LISTEN and never tells anything."""
+        log.warning(
+            "%s is reached through a pooler, by which nothing is heard of other processes: the "
+            "store is looked at once a second. Give the server's own address as listen=... in the "
+            "URL to be told at once, listen=0 if this is meant, or pooler=0 if the pooler lends "
+            "whole sessions",
+            self._address,
+        )
 
     def _let_go_after_fork(self) -> None:
         """Leave the connection to the parent: a child that kept it would keep it from ending."""
