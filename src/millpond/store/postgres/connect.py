@@ -253,7 +253,7 @@ def begin(connection: Connection, durability: Durability, patience: Patience = P
     """
     statement = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
     if is_pooled(connection):
-        values = settings(durability, patience)
+        values = settings(durability, patience, connection.info.server_version)
         statement += "".join(f"; SET LOCAL {name} = '{value}'" for name, value in values.items())
     return statement.encode()
 
