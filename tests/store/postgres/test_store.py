@@ -17,6 +17,7 @@ from millpond.core.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreLocked,
+    StoreNotWritable,
     StoreUnreachable,
     TransactionAborted,
     UnknownPool,
@@ -215,6 +216,7 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
         await other.close()
 
 
+@pytest.mark.listens
 async def test_others_are_told_of_what_was_stored(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
@@ -445,6 +447,20 @@ def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Err
 
     assert "done" == transactor.run(job)
     assert [1, 1] == calls
+    transactor.close()
+
+
+def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
+    """Its server may be a standby by now: with a new connection the primary is looked for."""
+    transactor = transactor_of(schema)
+
+    def job(_: Unit) -> None:
+        transactor.connection.execute("SET TRANSACTION READ ONLY")
+        transactor.connection.execute("CREATE TABLE public.no ()")
+
+    with pytest.raises(StoreNotWritable, match="all hosts as host1,host2"):
+        transactor.once(job)
+    assert transactor.driver is None
     transactor.close()
 
 
