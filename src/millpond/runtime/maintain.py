@@ -147,6 +147,7 @@ class Maintenance:
                 moment = self._runtime.clock() + self._back_off(error)
             else:
                 self._pause = 0.0
+                self._runtime.outages.worked(self)
             delay = NEVER if moment is None else moment - self._runtime.clock()
             if delay >= NEVER / 2:
                 await self._nudge.wait()
@@ -160,7 +161,7 @@ class Maintenance:
 
     def _back_off(self, error: Exception) -> float:
         """Return how long to wait after a failure: longer each time, and told once."""
-        if not self._pause:
+        if not self._runtime.outages.failed(self, error) and not self._pause:
             log.error("maintenance failed (%s); it tries again", error, exc_info=error)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         return self._pause

@@ -287,6 +287,7 @@ class Worker:
             return_exceptions=True,
         )
         self.watchdog.stop()
+        self.runtime.outages.gone(self)
         await self.elsewhere.close()
         try:
             self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
@@ -437,6 +438,7 @@ class Worker:
                     break
                 self.turns += 1
                 self._pause = 0.0
+                self.runtime.outages.worked(self)
         except BaseException as error:
             # Nothing may be lost, whatever the store does and whoever is cancelled here.
             self._failed(ended, ask, error)
@@ -502,7 +504,7 @@ class Worker:
         self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: BaseException
     ) -> None:
         """Keep what could not be told; ask again after a pause that grows."""
-        if not self._pause:
+        if not self.runtime.outages.failed(self, error) and not self._pause:
             log.warning("worker %s failed (%s) and tries again", self.name, error, exc_info=error)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self.watchdog.watch()
@@ -525,6 +527,7 @@ class Worker:
         """
         answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
+        self.runtime.outages.worked(self)
         self.runtime.heed(answer)
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
