@@ -223,6 +223,25 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
 
 
 @pytest.mark.rows("CR-05")
+async def test_a_change_is_in_force_also_if_the_clock_was_set_back_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    await asyncio.sleep(10_000)
+    old, report = fleet.process(work=False)
+    old.cron("report", every=60, task=report)
+    async with old:
+        pass
+    new, report = fleet.process(work=False)
+    async with new:
+        behind = wall() - 3_600
+        monkeypatch.setattr(new.runtime, "clock", lambda: behind)
+        new.cron("report", every=80, task=report)
+        (told,) = await new.schedules()
+        assert 80 == told.every
+
+
+@pytest.mark.rows("CR-05")
 async def test_processes_that_differ_and_open_at_once_agree_on_one_of_them() -> None:
     fleet = Fleet()
     paces = (60, 61, 62, 63)

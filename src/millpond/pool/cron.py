@@ -118,7 +118,7 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
     standing = await standing_of(runtime, wanted)
     now = runtime.clock()
     fresh = [
-        first_firing(one, now, runtime.new_id())
+        first_firing(one, standing[one.id], now, runtime.new_id())
         for one in wanted.values()
         if one.digest not in _digests(standing[one.id])
     ]
@@ -130,9 +130,13 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
         await _end_older(runtime, wanted)
 
 
-def first_firing(schedule: Declaration, now: float, task: int) -> NewTask:
-    """Return the first firing of a schedule that begins now."""
-    return _task(Firing(schedule, schedule.timetable.after(now), now), task)
+def first_firing(schedule: Declaration, standing: list[Standing], now: float, task: int) -> NewTask:
+    """Return the first firing of a schedule that begins now, in place of what stands.
+
+    It is later than that, also by a clock that was set back meanwhile.
+    """
+    before = max((one.firing.armed_at for one in standing), default=0.0)
+    return _task(Firing(schedule, schedule.timetable.after(now), max(now, before + 0.001)), task)
 
 
 async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> None:

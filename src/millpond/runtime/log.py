@@ -14,6 +14,7 @@ from millpond.runtime.job import current_job
 OURS = (
     "millpond",
     "millpond.cli",
+    "millpond.cron",
     "millpond.hooks",
     "millpond.joins",
     "millpond.maintenance",
@@ -28,6 +29,7 @@ OURS = (
     "millpond.submit",
     "millpond.telemetry",
     "millpond.watchdog",
+    "millpond.webhooks",
     "millpond.worker",
 )
 """Every logger of this library; what a filter of one sees is not seen by that of its parent."""

@@ -12,6 +12,7 @@ from millpond.core.control import Bury
 from millpond.core.errors import MillpondError
 from millpond.core.invariants import Violated
 from millpond.pool.millpond import Millpond
+from millpond.testing.live.events import triggers
 from millpond.testing.live.handlers import Functions, register
 from millpond.testing.live.loop import Body, body_of
 from millpond.testing.live.producer import Producer
@@ -51,6 +52,8 @@ class Process(Body):
         self.budgets: list[Budget] = []
         self.mp = self._make(number)
         self.functions: Functions = register(self)
+        if world.eventful:
+            triggers(self)
         self.producers: list[Producer] = []
 
     def _make(self, number: int) -> Millpond:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.core.backoff import Retry
 from millpond.core.invariants import Violated
+from millpond.testing.live.events import Happenings
 from millpond.testing.live.handlers import DEEPEST, EXPECTED, closure
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Producer:
         self.name = f"{process.name}/producer-{number}"
         self.dice = random.Random(f"{self.world.seed}/{self.name}")
         self.errands: dict[asyncio.Task[None], str] = {}
+        self.happenings = Happenings(self)
 
     async def live(self) -> None:
         """Do things until told to stop, or until the trouble is over."""
@@ -38,6 +40,8 @@ class Producer:
         while not self.world.calm:
             await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.4, 1.5, 3.0)))
             what = self.dice.choice(ERRANDS)
+            if self.happenings.due():
+                what = Producer.tell
             errand = loop.create_task(self._guarded(what))
             self.errands[errand] = what.__name__
             if self.dice.random() < 0.12:
@@ -239,6 +243,10 @@ class Producer:
         found = await pool.map(double, items)
         if found != [item * 2 for item in items]:
             raise Violated("I2", f"map gave {found}")
+
+    async def tell(self) -> None:
+        """Tell of an event."""
+        await self.happenings.tell()
 
     async def look(self) -> None:
         """Look at everything there is to look at."""

@@ -16,6 +16,7 @@ from millpond.core import control as orders
 from millpond.core.invariants import Violated, nothing_lost
 from millpond.core.task import CALLBACKS
 from millpond.testing.live.crowd import Crowd
+from millpond.testing.live.events import pools_of_events
 from millpond.testing.live.operator import Chaos, Operator
 from millpond.testing.live.process import Process
 from millpond.testing.live.store import LiveStage
@@ -49,8 +50,9 @@ FAULTS = (
     "hold",
     "throttled",
     "day passes",
+    "event",
 )
-"""Every kind of trouble a live history can hold."""
+"""Every kind of trouble a live history can hold, and events."""
 
 TROUBLE = 30.0
 """Seconds of trouble, of virtual time."""
@@ -80,6 +82,9 @@ class LiveWorld:
         self.rare_is_known = self.dice.random() < 0.6
         self.keyed = self.dice.choice((0.1, 0.25, 0.6))
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
+        self.eventful = random.Random(f"{seed}/events").random() < 0.4
+        """Whether its processes know triggers, and tell of events."""
+        self.made_of_events: dict[tuple[str, str], int] = {}
         self.faults: set[str] = set()
         self.calm = self.over = False
         self.jumped_at = -1.0
@@ -208,7 +213,8 @@ class LiveWorld:
 
     async def anything_left(self) -> bool:
         """Return whether a pool has anything queued or running."""
-        for name in (*self.specs, *(name + CALLBACKS for name in self.specs)):
+        system = await pools_of_events(self)
+        for name in (*self.specs, *(name + CALLBACKS for name in self.specs), *system):
             pool = await self.stage.store.view.pool(name, now=self.now)
             if pool is not None and pool.queued + pool.running:
                 return True
