@@ -6,6 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -192,4 +193,7 @@ def on(server: Server) -> Iterator[Place]:
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
         direct = behind.url_of(database_of(url))
+        if behind is not server:
+            # As it is meant to be: only what must be told at once goes past the pooler.
+            url = f"{url}?listen={quote(direct, safe='')}"
         yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None, direct=direct)
