@@ -193,7 +193,8 @@ def on(server: Server) -> Iterator[Place]:
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
         direct = behind.url_of(database_of(url))
-        if behind is not server:
-            # As it is meant to be: only what must be told at once goes past the pooler.
-            url = f"{url}?listen={quote(direct, safe='')}"
-        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None, direct=direct)
+        # Where a pooler is between, only what must be told at once goes past it.
+        ear = f"?listen={quote(direct, safe='')}" if behind is not server else ""
+        yield ServerPlace(
+            f"{url}{ear}", behind if isinstance(behind, OwnServer) else None, direct=direct
+        )
