@@ -9,13 +9,16 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores test-pgbouncer test-listen-off torture-pgbouncer test-pg-all lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
 
 venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
+
+gateway: venv   ## a model asked for ten times what it allows, before and after; ARGS="--store postgres"
+	@$(PY) -m docs.examples.llm_gateway $(ARGS)
 
 demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
@@ -95,10 +98,19 @@ simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
 
+chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
+	@$(PY) -m millpond.testing.chaos $(ARGS)
+
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
+
+flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
+	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
+
+cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
+	@$(PY) -m millpond.testing.cron $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)

@@ -116,12 +116,13 @@ class Polling:
             try:
                 await self._round()
             except Exception as error:  # noqa: BLE001 - the store is away; the next look is soon
-                if not away:
+                if not self._runtime.outages.failed(self, error) and not away:
                     log.warning("the store cannot be looked at (%s); it is tried again", error)
                 away = True
                 await asyncio.sleep(POLL_FLOOR)
             else:
                 away = False
+                self._runtime.outages.worked(self)
                 self._look_less_often()
 
     async def _round(self) -> None:

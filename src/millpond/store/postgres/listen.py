@@ -71,6 +71,12 @@ class Listener:
         """Whether the server, as far as is known, tells us."""
         return self._connection is not None
 
+    def reopen(self) -> None:
+        """Listen over a new connection: the old one is there, and nothing comes over it."""
+        if self._connection is not None:
+            self._hang_up()
+            self._failed(psycopg.OperationalError("what was notified does not come back"))
+
     def close(self) -> None:
         """Listen no more; safe twice."""
         self._over = True
@@ -127,7 +133,7 @@ class Listener:
         self._connection = connection
         self._connected_at = self._loop.time()
         if self._missed:
-            log.warning("%s tells of other processes again", self._address)
+            log.info("%s tells of other processes again", self._address)
         self._missed = False
         self._back()
         # What came together with the answer to LISTEN makes nothing readable any more.
@@ -161,7 +167,8 @@ class Listener:
             return
         if not self._missed:
             told = " ".join(str(error).split())
-            log.warning(
+            # Whoever uses the store tells that it is away.
+            log.info(
                 "%s tells nothing of other processes (%s): it is tried again, and until then the "
                 "store is looked at once a second",
                 self._address,

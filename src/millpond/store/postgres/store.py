@@ -158,11 +158,11 @@ class PostgresStore(SteppingStore):
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
         driver = connect(self._address, durability=self._durability, patience=patience)
+        set_anew = None
+        if is_pooled(driver):
+            set_anew = settings(self._durability, patience, driver.info.server_version)
         return PostgresConnection(
-            driver,
-            self._schema.many,
-            settings=settings(self._durability, patience) if is_pooled(driver) else None,
-            silence=patience.statement + patience.network if patience.statement else None,
+            driver, self._schema.many, settings=set_anew, silence=patience.silence
         )
 
     def _notifying(self) -> DriverConnection | None:

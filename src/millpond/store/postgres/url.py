@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from typing import NoReturn
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
@@ -95,7 +95,7 @@ def address_of(url: str) -> Address:
         shown=shown(url),
         schema=_schema(url, ours),
         pooler=pooler,
-        several_hosts=hosts > 1,
+        several_hosts=hosts > 1 or _names_several(theirs),
         listens=listens,
         listens_at=listens_at,
     )
@@ -135,6 +135,12 @@ def _options(url: str, query: str) -> tuple[dict[str, str], list[str]]:
             _refuse(url, f"has the option {name} twice")
         ours[name] = _decoded(url, value)
     return ours, theirs
+
+
+def _names_several(theirs: list[str]) -> bool:
+    """Return whether an option names more than one host."""
+    named = (part.partition("=") for part in theirs)
+    return any(name in ("host", "hostaddr") and "," in unquote(value) for name, _, value in named)
 
 
 def _schema(url: str, ours: dict[str, str]) -> str:
