@@ -6,6 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -192,4 +193,8 @@ def on(server: Server) -> Iterator[Place]:
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
         direct = behind.url_of(database_of(url))
-        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None, direct=direct)
+        # Where a pooler is between, only what must be told at once goes past it.
+        ear = f"?listen={quote(direct, safe='')}" if behind is not server else ""
+        yield ServerPlace(
+            f"{url}{ear}", behind if isinstance(behind, OwnServer) else None, direct=direct
+        )
