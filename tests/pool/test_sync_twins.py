@@ -14,6 +14,7 @@ from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
 from millpond.pool.run import Run, Stream
+from millpond.pool.schedule import Schedule, SyncSchedule
 from millpond.pool.sync import (
     SyncHandle,
     SyncMapped,
@@ -30,6 +31,7 @@ from millpond.pool.trigger import Trigger
 mp = Millpond()
 pool = mp.pool("twins")
 budget = mp.budget("twins", 1)
+schedule = mp.cron("twins", every=60)
 trigger = mp.trigger("twins", on="twins", into=pool, make=lambda _: None)
 emission = Emission(mp, Event("twins", "1"), None)  # type: ignore[arg-type]
 
@@ -41,6 +43,7 @@ TWINS: list[tuple[type, type]] = [
     (Run, SyncRun),
     (Stream, SyncStream),
     (Budget, SyncBudget),
+    (Schedule, SyncSchedule),
     (Trigger, SyncTrigger),
     (Emission, SyncEmission),
 ]
@@ -54,6 +57,8 @@ INSTANCES: dict[type, Any] = {
     Stream: pool.stream([]),
     Budget: budget,
     SyncBudget: budget.sync,
+    Schedule: schedule,
+    SyncSchedule: schedule.sync,
     SyncStream: pool.sync.stream([]),
     Trigger: trigger,
     SyncTrigger: mp.sync.get_trigger("twins"),
@@ -70,16 +75,18 @@ NOT_PROMISED: dict[type, set[str]] = {
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
     | {"durable", "durability", "migrate"}
-    | {"pool_in_store", "emit_as", "emit_within"},
+    | {"pool_in_store", "emit_as", "emit_within", "forget_schedule", "armed"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope", "foreign"},
     Handle: {"admitted", "forgotten", "read", "value_of"},
-    SyncMillpond: {"twin", "pool_of", "budget_of"},
+    SyncMillpond: {"twin", "pool_of", "budget_of", "schedule_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},
     Budget: {"sync"},
     SyncBudget: {"twin"},
+    Schedule: {"sync", "declaration"},
+    SyncSchedule: {"twin"},
     Trigger: {"deliver"},
     SyncTrigger: {"twin"},
     SyncEmission: {"twin"},
@@ -99,6 +106,7 @@ WORDS = [
     (r"\bMapped\[", "SyncMapped["),
     (r"\bRun\b", "SyncRun"),
     (r"\bBudget\b", "SyncBudget"),
+    (r"\bSchedule\b", "SyncSchedule"),
     (r"\bStream\b", "SyncStream"),
     (r"\bTrigger\b", "SyncTrigger"),
     (r"\bEmission\b", "SyncEmission"),

@@ -35,6 +35,7 @@ COMMANDS = {
     "purge": "cancel everything that waits in a pool, a lane or of a key",
     "cancel": "cancel tasks, waiting or running",
     "redrive": "queue failed or cancelled tasks again",
+    "cron": "the schedules of a store, and when each fires next; pause, resume and remove them",
     "triggers": "the triggers of a store: what each is for, and what became of its events",
     "emit": "tell the triggers of a store what happened",
     "events": "what happened, and which triggers it was for",

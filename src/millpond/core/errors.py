@@ -43,7 +43,10 @@ MillpondError                code, docs
 │   ├── MissingRights        path, grants
 │   ├── TooManyConnections   path
 │   ├── PostgresTooOld       found, needed
-│   └── UnstorableText       path
+│   ├── UnstorableText       path
+│   ├── PoolerBetween        path
+│   └── WrongEncoding        path, found
+├── BadSchedule              field, value
 ├── BadStoreURL              url, reason
 ├── DriverMissing            extra
 ├── AlreadyOpen
@@ -72,6 +75,7 @@ __all__ = [
     "AlreadyOpen",
     "AlreadySettled",
     "BadPayload",
+    "BadSchedule",
     "BadStoreURL",
     "BatchTooLarge",
     "BulkheadRejected",
@@ -96,6 +100,7 @@ __all__ = [
     "PayloadTooLarge",
     "PoolClosed",
     "PoolFull",
+    "PoolerBetween",
     "PostgresTooOld",
     "RunFailed",
     "RunOverBudget",
@@ -131,6 +136,7 @@ __all__ = [
     "Unserved",
     "UnstorableText",
     "WouldDeadlock",
+    "WrongEncoding",
 ]
 
 
@@ -637,6 +643,32 @@ class UnstorableText(StoreError):
 
     code = "MILL-067"
     path: str
+
+
+class PoolerBetween(StoreError):
+    """A pooler lends another session for each transaction, or takes no settings: the URL must say.
+
+    Nothing was changed. See `pooler` and `listen` among the options of the URL.
+    """
+
+    code = "MILL-068"
+    path: str
+
+
+class WrongEncoding(StoreError):
+    """The database is of an encoding in which texts are not what they were."""
+
+    code = "MILL-069"
+    path: str
+    found: str
+
+
+class BadSchedule(MillpondError):
+    """A schedule cannot be: its crontab line, its time zone or its pace is none, or never fires."""
+
+    code = "MILL-080"
+    field: str
+    value: object
 
 
 class LeaseLost(MillpondError):

@@ -40,6 +40,7 @@ from millpond.pool.codec import ENCODER
 from millpond.pool.context import Context
 from millpond.pool.event import Emission, EventInfo, Receipt, sent_of
 from millpond.pool.pool import Pool
+from millpond.pool.submit import new_task
 from millpond.pool.task import TaskFunction
 from millpond.pool.trigger import DELIVERY, Trigger
 from millpond.runtime.batch import Failed
@@ -47,6 +48,7 @@ from millpond.runtime.batch import Failed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.trigger import Make
@@ -182,6 +184,13 @@ class Channels:
         call, options = self._dispatch.bind(sent), _identity(sent)
         (handle,) = self.events.submit_within([call], options, connection)
         return Emission(self._mp, sent.event, handle)
+
+    async def as_task(self, sent: Sent) -> NewTask:
+        """Return an event as a task, for whoever stores it with what else it stores."""
+        for pool in [self.events, *self.pools()]:
+            await pool.ready()
+        options = {"idempotency_key": sent.key, "key": sent.event.name}
+        return new_task(self.events, self._dispatch.bind(sent), options)
 
     async def replay(self, name: str, event_id: str) -> Emission:
         """Send an event to the triggers once more."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -46,11 +47,14 @@ from millpond.pool.address import place_of, shown
 from millpond.pool.budget import Budget
 from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
+from millpond.pool.cron import CRON, arm
+from millpond.pool.cron import handler as firing_handler
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.schedule import Schedule, ScheduleInfo, made_schedule, schedules
 from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
@@ -76,8 +80,11 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from millpond.core.audit import Record
+    from millpond.core.task import NewTask
     from millpond.pool.event import Emission, EventInfo
     from millpond.pool.sync import SyncMillpond
+    from millpond.pool.task import BoundCall
+    from millpond.pool.timetable import Missed
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
@@ -137,7 +144,10 @@ class Millpond:
         self._pools: dict[str, Pool] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
+        self._schedules: dict[str, Schedule] = {}
+        self._arming: set[asyncio.Task[Any]] = set()
+        """Schedules that were declared while it is open, on their way to the store."""
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
         self._counts = Counts()
@@ -178,6 +188,7 @@ class Millpond:
                 for pool in [*self.pools(), *self._channels.pools()]:
                     await runtime.declare(pool.spec)
                 runtime.begin()
+                await self._arm()
                 if self._works:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
@@ -279,7 +290,9 @@ class Millpond:
         runtime = self._runtime
         if runtime is None or runtime.shared:
             return 0
-        views = [await runtime.view.pool(name, measured=False) for name in list(runtime.declared)]
+        # A schedule waits for its next firing for ever: that is nothing to be lost.
+        names = [name for name in runtime.declared if name != CRON]
+        views = [await runtime.view.pool(name, measured=False) for name in names]
         return sum(view.running + view.queued for view in views if view is not None)
 
     async def _shut(self, grace: float) -> None:
@@ -716,6 +729,84 @@ class Millpond:
         """Every registered task by its name and aliases."""
         return MappingProxyType(self._tasks)
 
+    # Schedules
+
+    def cron(
+        self,
+        schedule_id: str,
+        expression: str | None = None,
+        /,
+        *,
+        every: Seconds | None = None,
+        tz: str = "UTC",
+        into: str | Pool | None = None,
+        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
+        emits: str | None = None,
+        payload: object = None,
+        missed: Missed = "once",
+        grace: Seconds = 300.0,
+        most_missed: int = 100,
+    ) -> Schedule:
+        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
+        else); it happens once for the whole fleet. A firing more than `grace` seconds late was
+        missed: `once` lets one stand for all that were, `all` makes up for each (the latest
+        `most_missed` of them), `skip` for none.
+        """
+        made = made_schedule(
+            self,
+            schedule_id,
+            expression,
+            every=every,
+            tz=tz,
+            into=into,
+            task=task,
+            emits=emits,
+            payload=payload,
+            missed=missed,
+            grace=grace,
+            most_missed=most_missed,
+        )
+        if made.id in self._schedules:
+            message = f"a schedule named {made.id!r} exists already; give this one another id"
+            raise DuplicateName(message, kind="schedule", name=made.id)
+        self._schedules[made.id] = made
+        runtime = self._runtime
+        if runtime is not None and runtime.thread == threading.get_ident():
+            arming = runtime.spawn(made.arm())
+            self._arming.add(arming)
+            arming.add_done_callback(self._arming.discard)
+        return made
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """Return the schedules of the store, whoever declared them; which fires next comes first.
+
+        Of those that were declared a moment ago too: this waits until they are armed.
+        """
+        await self.armed()
+        return await schedules(self.runtime)
+
+    async def armed(self) -> None:
+        """Wait until the store knows the schedules that were declared here."""
+        if self._arming:
+            await asyncio.wait(self._arming)
+
+    async def forget_schedule(self, schedule: str) -> None:
+        """Let go of a schedule that is to be removed."""
+        await self.armed()
+        self._schedules.pop(schedule, None)
+
+    async def _arm(self) -> None:
+        """See to it that every schedule waits for its next firing."""
+        if self._schedules:
+            declared = [await one.declaration() for one in self._schedules.values()]
+            await arm(self.runtime, declared)
+
+    async def _event_of_firing(self, name: str, payload: object, event_id: str) -> NewTask:
+        """Return the event that a firing is stored with."""
+        return await self._channels.as_task(self._channels.told(name, payload, event_id))
+
     # Many tasks
 
     async def wait(
@@ -791,7 +882,7 @@ class Millpond:
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""
         found: dict[int, TaskInfo] = {}
-        for pool in list(self.runtime.declared):
+        for pool in [name for name in self.runtime.declared if name != CRON]:
             for name in (pool, pool + CALLBACKS):
                 # What starts while the queue is read is in neither list: so who runs is read twice.
                 for status in (Status.RUNNING, Status.QUEUED, Status.RUNNING):

@@ -40,6 +40,7 @@ from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
 from millpond.pool.rejection import SubmitRejection
+from millpond.pool.schedule import ScheduleInfo, SyncSchedule
 from millpond.pool.sync_events import SyncEmission, SyncTrigger
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
+    from millpond.pool.schedule import Schedule
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.task import (
         BoundCall,
         Optioned,
         TaskFunction,
     )
+    from millpond.pool.timetable import Missed
     from millpond.pool.trigger import Make
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
@@ -864,6 +867,57 @@ class SyncMillpond:
     def budget_of(self, budget: Budget) -> SyncBudget:
         """Return a budget as threads use it."""
         return SyncBudget(self._bridge, budget)
+
+    # Schedules
+
+    def cron(
+        self,
+        schedule_id: str,
+        expression: str | None = None,
+        /,
+        *,
+        every: Seconds | None = None,
+        tz: str = "UTC",
+        into: str | Pool | SyncPool | None = None,
+        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
+        emits: str | None = None,
+        payload: object = None,
+        missed: Missed = "once",
+        grace: Seconds = 300.0,
+        most_missed: int = 100,
+    ) -> SyncSchedule:
+        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
+        else); it happens once for the whole fleet.
+        """
+        made = self._mp.cron(
+            schedule_id,
+            expression,
+            every=every,
+            tz=tz,
+            into=into.twin if isinstance(into, SyncPool) else into,
+            task=task,
+            emits=emits,
+            payload=payload,
+            missed=missed,
+            grace=grace,
+            most_missed=most_missed,
+        )
+        if self._mp.is_open:
+            self._bridge.call(made.arm)
+        return self.schedule_of(made)
+
+    def schedule_of(self, schedule: Schedule) -> SyncSchedule:
+        """Return a schedule as threads use it."""
+        return SyncSchedule(self._bridge, schedule)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """Return the schedules of the store, whoever declared them; which fires next comes first.
+
+        Of those that were declared a moment ago too: this waits until they are armed.
+        """
+        return self._bridge.call(self._mp.schedules)
 
     # Events
 

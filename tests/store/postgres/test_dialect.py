@@ -15,7 +15,7 @@ from millpond.store.sqlite.dialect import SQLITE
 from millpond.testing.servers import Schemas
 
 OWN = {
-    *("begun", "renew", "step", "take", "unfold", "version"),
+    *("anything_queued", "begun", "led", "renew", "step", "take", "unfold", "version"),
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
 }
 """What only PostgreSQL is asked."""

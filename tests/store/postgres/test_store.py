@@ -12,11 +12,12 @@ import msgspec
 import psycopg
 import pytest
 
-from millpond.core.control import Cancel, Declare, Join, Pause
+from millpond.core.control import Cancel, Declare, Join, Lead, Leave, Pause
 from millpond.core.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreLocked,
+    StoreNotWritable,
     StoreUnreachable,
     TransactionAborted,
     UnknownPool,
@@ -43,7 +44,14 @@ from millpond.store.rows.tables import SqlTables
 from millpond.testing.files import TakingTurns
 from millpond.testing.postgres import OwnServer
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
-from millpond.testing.simulation import memory_store, same_story, simulate_on
+from millpond.testing.simulation import (
+    FLOW_SEEDS,
+    FLOW_STEPS,
+    flow_specs,
+    memory_store,
+    same_story,
+    simulate_on,
+)
 
 pytestmark = pytest.mark.real_loop
 
@@ -152,6 +160,19 @@ async def test_two_stores_in_turns_tell_the_story_of_one(
         await both.close()
 
 
+@pytest.mark.parametrize("seed", FLOW_SEEDS[2:])
+async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
+    schema: Schema, seed: int
+) -> None:
+    """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
+    lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
+    both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
+    try:
+        await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
 async def test_what_is_known_is_kept_while_nobody_else_writes(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +216,7 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
         await other.close()
 
 
+@pytest.mark.listens
 async def test_others_are_told_of_what_was_stored(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
@@ -428,6 +450,20 @@ def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Err
     transactor.close()
 
 
+def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
+    """Its server may be a standby by now: with a new connection the primary is looked for."""
+    transactor = transactor_of(schema)
+
+    def job(_: Unit) -> None:
+        transactor.connection.execute("SET TRANSACTION READ ONLY")
+        transactor.connection.execute("CREATE TABLE public.no ()")
+
+    with pytest.raises(StoreNotWritable, match="all hosts as host1,host2"):
+        transactor.once(job)
+    assert transactor.driver is None
+    transactor.close()
+
+
 async def test_it_mends_what_does_not_fit_together(address: Address) -> None:
     """While it is open."""
     async with opened(address) as store:
@@ -504,3 +540,32 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
 
         await asyncio.gather(*(work(f"w{n}") for n in range(3)))
         assert list(range(1, 101)) == sorted(got)
+
+
+async def test_what_an_idle_fleet_asks_is_one_statement_each(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether another leads, whether anybody wrote, and whether anything waits."""
+    store = InlinePostgresStore(schema)
+    await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
+    for worker, owner in (("w", "leader"), ("v", "other")):
+        await store.control(Join(worker, 60.0, owner=owner))
+    led = await store.control(Lead("leader", 60.0))
+    sent: list[str] = []
+    send = PostgresConnection._send
+
+    def noted(connection: PostgresConnection, statement: str, arguments: Any) -> Any:
+        sent.append(statement)
+        return send(connection, statement, arguments)
+
+    monkeypatch.setattr(PostgresConnection, "_send", noted)
+    refused = await store.control(Lead("other", 60.0))
+    assert (0, led.revision) == (refused.count, refused.revision)
+    assert () == await store.view.due(now=time.time())
+    await store.changed()
+    assert len(sent) == 3
+    await store.submit([task(1)])
+    assert await store.view.due(now=time.time()) == ("p",)
+    await store.control(Leave("w"))
+    assert (await store.control(Lead("other", 60.0))).count == 1
+    await store.close()

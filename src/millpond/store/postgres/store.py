@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Declare
+from millpond.core.control import Declare, Lead
+from millpond.core.errors import MillpondError, MissingRights
 from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
-from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
+from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
@@ -26,7 +27,9 @@ from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.stepping import SteppingStore
 from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.view import PostgresView
 from millpond.store.postgres.wake import Wakes
+from millpond.store.protocol import ControlAnswer
 from millpond.store.rows.store import aside, hint_of
 from millpond.store.rows.writer import must_not_be_forked
 from millpond.store.verbs import steps
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Self
 
+    from millpond.core.control import Order
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
@@ -85,6 +89,8 @@ class PostgresStore(SteppingStore):
         clock = ServerClock() if clock is None else clock
         self._told = getattr(clock, "told", None)
         self._inbox = Inbox(clock, self._note_moved)
+        self._lacking: MissingRights | None = None
+        """Why the store can only be read; None if it may be written."""
         self._moved: list[SubmitAnswer] = []
         """What became of what was moved, as long as nobody has been told."""
         self._tell: Callable[[Hint], None] | None = None
@@ -101,6 +107,7 @@ class PostgresStore(SteppingStore):
             inline=inline,
             reading=reading_of(address.schema),
         )
+        self._view = PostgresView(self._read, clock, self._anything_queued)
 
     @classmethod
     async def open(
@@ -122,12 +129,7 @@ class PostgresStore(SteppingStore):
         """Return the first connection, over which the tables were looked at."""
         connection = self._open()
         try:
-            migrate(
-                connection.driver,
-                self._address,
-                allowed=may_migrate,
-                patience=self._patience.lock,
-            )
+            self._look_at_tables(connection.driver, may_migrate=may_migrate)
             if self._told is not None:
                 self._told(server_time(connection.driver))
             self._known_identity = self._identity_by(connection)
@@ -136,13 +138,31 @@ class PostgresStore(SteppingStore):
             raise
         return connection
 
+    def _look_at_tables(self, driver: DriverConnection, *, may_migrate: bool) -> None:
+        """Bring the tables up to date; whoever may only read them is refused when he writes."""
+        waited = self._patience.lock
+        try:
+            migrate(driver, self._address, allowed=may_migrate, patience=waited)
+        except MissingRights as lacking:
+            try:
+                migrate(driver, self._address, allowed=False, to_read=True)
+            except MillpondError:
+                raise lacking from None
+            self._lacking = lacking
+
+    def _open_to_write(self, patience: Patience) -> PostgresConnection:
+        if self._lacking is not None:
+            raise MissingRights(self._lacking.message, **vars(self._lacking))
+        return self._open(patience)
+
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
+        driver = connect(self._address, durability=self._durability, patience=patience)
+        set_anew = None
+        if is_pooled(driver):
+            set_anew = settings(self._durability, patience, driver.info.server_version)
         return PostgresConnection(
-            connect(self._address, durability=self._durability, patience=patience),
-            self._schema.many,
-            settings=settings(self._durability, patience) if self._address.pooler else None,
-            silence=patience.statement + patience.network if patience.statement else None,
+            driver, self._schema.many, settings=set_anew, silence=patience.silence
         )
 
     def _notifying(self) -> DriverConnection | None:
@@ -160,7 +180,7 @@ class PostgresStore(SteppingStore):
         return PostgresTransactor(
             self._address,
             self._schema,
-            partial(self._open, patience),
+            partial(self._open_to_write, patience),
             make_unit,
             told=self._told,
             # Those that do one thing only leave it to the writer.
@@ -278,6 +298,23 @@ class PostgresStore(SteppingStore):
             answers = [*answers, msgspec.structs.replace(hint, wakes=())]
         return super()._committed(answers)
 
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order; who wants to lead while another does is told so by a look."""
+        if isinstance(order, Lead):
+            asked = (order.owner, self._step_moment(now))
+            led = await self._on_reader(partial(self._led_by_another, asked))
+            if led is not None:
+                return ControlAnswer(revision=led)
+        return await super().control(order, now=now, entropy=entropy)
+
+    def _led_by_another(
+        self, asked: tuple[str, float | None], connection: PostgresConnection
+    ) -> int | None:
+        row = connection.execute(self._schema.sql["led"], asked).fetchone()
+        return None if row is None else row[0]
+
     async def changed(self) -> bool:
         """Return whether anybody wrote since it was last asked, or has submitted something."""
         version, inbox = await self._on_reader(self._looked)
@@ -288,11 +325,18 @@ class PostgresStore(SteppingStore):
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
 
+    async def _anything_queued(self) -> bool:
+        return await self._on_reader(self._looked_for_queued)
+
+    def _looked_for_queued(self, connection: PostgresConnection) -> bool:
+        row = connection.execute(self._schema.sql["anything_queued"]).fetchone()
+        return row is None or bool(row[0])
+
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
         """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
         answer, first, last = await self._on_reader(partial(self._answered, question))
         moving = last
-        while first is not None and first <= moving:
+        while first is not None and first <= moving and self._lacking is None:
             await self._do(_nothing)
             before = first
             answer, first, _ = await self._on_reader(partial(self._answered, question))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection as DriverConnection
-    from millpond.store.postgres.connection import Row
+    from millpond.store.postgres.connection import Call, Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
     from millpond.store.postgres.values import Sent
@@ -30,8 +30,9 @@ _REFUSALS = frozenset({"MP001", "23505"})
 
 _LOCKED = "55P03"
 
-_NOT_AS_PREPARED = frozenset({"0A000", "26000"})
-"""What a session says whose prepared statements are gone, or were made for other tables."""
+_SPOILT = frozenset({"0A000", "26000", "25006"})
+"""What a session says whose prepared statements are gone, or were made for other tables; and one
+of a server that may only be read, since by now: another host may be the primary."""
 
 
 class NoLine:
@@ -128,20 +129,45 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         That is so where it refuses, and also where it failed: whoever then does it in another way
         meets what is wrong, and tells.
         """
+        return self._ended(lambda: self._connected().call(statement, arguments()))
+
+    def start(self, statement: str, arguments: Callable[[], list[Sent]]) -> Call | None:
+        """Send one statement and wait for nothing; None if a connection is to be opened first."""
+        if self._connection is None or self._connection.is_over():
+            return None
+        return self._connection.start(statement, arguments())
+
+    def finish(self, call: Call) -> Row | None:
+        """Wait for the answer to what was sent."""
+        return self._ended(call.finish)
+
+    def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
         try:
-            status, row = self._connected().call(statement, arguments())
+            status, row = call()
         except self.errors as error:
-            if not self._did_not_commit(error):
-                self._disconnect()
-                self._not_known(error)
-            self.undo(error)
-            if code_of(error) == _LOCKED:
-                # Whoever did it in another way would wait as long once more.
-                raise self.translated(error) from error
-            if code_of(error) not in _REFUSALS and not self._may_pass(error):
-                log.warning("%s did not do a step by itself: %s", self.where, error)
+            self.call_failed(error)
             return None
         return row if status == "COMMIT" else None
+
+    def begin_anew(self) -> None:
+        """Use another connection from now on: nobody knows what stands in line on this one."""
+        self._disconnect()
+
+    def hurry(self, seconds: float) -> None:
+        """Do not wait for longer than this for the server to say something."""
+        self._connected().hurry(seconds)
+
+    def call_failed(self, error: Exception) -> None:
+        """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
+        if not self._did_not_commit(error):
+            self._disconnect()
+            self._not_known(error)
+        self.undo(error)
+        if code_of(error) == _LOCKED:
+            # Whoever did it in another way would wait as long once more.
+            raise self.translated(error) from error
+        if code_of(error) not in _REFUSALS and not self._may_pass(error):
+            log.warning("%s did not do a step by itself: %s", self.where, error)
 
     def _connected(self) -> PostgresConnection:
         """Return the connection; a new one where the server has ended the old one.
@@ -174,7 +200,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
 
     def is_poisonous(self, error: BaseException | None) -> bool:
         """Return whether the connection that raised this should not be used any more."""
-        return is_gone(error) or code_of(error) in _NOT_AS_PREPARED
+        return is_gone(error) or code_of(error) in _SPOILT
 
     def _may_pass(self, error: BaseException | None) -> bool:
         return self.is_poisonous(error) or is_retryable(error)

@@ -43,6 +43,15 @@ SELECT coalesce(m.times, (
 -- name: version
 SELECT version, EXISTS (SELECT FROM millpond_inbox) FROM millpond_meta;
 
+-- name: anything_queued
+SELECT EXISTS (SELECT FROM millpond_pool WHERE live > running) OR EXISTS (SELECT FROM millpond_inbox);
+
+-- Under which generation somebody else leads at a moment: he lives, as far as is known.
+-- name: led
+SELECT m.generation FROM millpond_meta AS m
+ WHERE m.leader <> ? AND m.leader_until > coalesce(?, extract(epoch FROM clock_timestamp())::double precision)
+   AND EXISTS (SELECT FROM millpond_worker AS w WHERE w.owner = m.leader);
+
 -- Whoever changes anything writes this row, too: the others see by it that they know too little.
 -- name: save_meta
 UPDATE millpond_meta
