@@ -29,7 +29,7 @@ test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(QUICKEST:%=tests/pool/test_%.py))
 
 # Tests in which days pass ask a server a hundred thousand times.
-QUICKEST := control lanes limits submit cancel idempotency
+QUICKEST := triggers control lanes limits submit cancel idempotency
 QUICK    := $(QUICKEST) dead_letters retry runs
 
 test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them

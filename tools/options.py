@@ -104,6 +104,8 @@ def page(root: Path) -> str:
         ("Millpond(...)", parameters(Millpond), meanings["millpond"]),
         ("mp.worker(...)", parameters(Millpond.worker), meanings["worker"]),
         ("mp.pool(...)", parameters(Millpond.pool), meanings["pool"]),
+        ("mp.trigger(...)", parameters(Millpond.trigger), meanings["trigger"]),
+        ("mp.emit(...)", parameters(Millpond.emit), meanings["emit"]),
         ("mp.cron(...)", parameters(Millpond.cron), meanings["cron"]),
         ("Webhooks(...)", parameters(Webhooks), meanings["webhooks"]),
         ("webhooks.add(...)", parameters(Webhooks.add), meanings["endpoint"]),

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Iterator
 
 from millpond.core.quantiles import Quantiles
+from millpond.pool.event import Emission, EventInfo, Receipt
 from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection
@@ -33,6 +34,9 @@ VALUES: dict[type, str] = {
     Quantiles: "`Snapshot.waits`, `Snapshot.run_times`",
     LaneStatus: "`pool.lanes()`",
     TaskInfo: "`pool.tasks()`, `mp.unsettled()`",
+    Emission: "`mp.emit(...)`, `mp.replay(...)`",
+    Receipt: "`Emission.receipts()`, `trigger.dead_letters()`",
+    EventInfo: "`mp.events()`",
     ScheduleInfo: "`mp.schedules()`, `schedule.status()`",
     ErrorInfo: "`error` of the others",
     DeadLetter: "`on_dead_letter`",

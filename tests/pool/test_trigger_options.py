@@ -193,6 +193,7 @@ async def test_a_worker_of_some_pools_does_what_triggers_need_all_the_same() -> 
         ({"idempotency_key": "k"}, "follows from"),
         ({"into": None, "task": None, "make": print}, "which pool"),
         ({"weight": 0}, "at least 1"),
+        ({"into": Millpond().pool("work")}, "another Millpond"),
     ],
 )
 def test_what_cannot_be_a_trigger_is_refused_where_it_is_declared(

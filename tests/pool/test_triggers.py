@@ -20,7 +20,7 @@ from millpond.errors import (
 )
 
 
-@pytest.mark.rows("HN-22", "HN-23")
+@pytest.mark.rows("HN-22", "HN-23", "HN-27")
 async def test_an_event_is_one_task_and_its_receipt_leads_to_it() -> None:
     """The trigger submits the task once; its handle can be waited for like any other."""
     house = House()

@@ -510,6 +510,8 @@ class Millpond:
         target = into if into is not None or task is None else task.own_pool
         if target is None:
             raise ConfigError("into", into, "must say which pool the trigger submits to")
+        if isinstance(target, Pool) and target.millpond is not self:
+            raise ConfigError("into", target.name, "is a pool of another Millpond")
         given = checked(options)
         for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
             raise ConfigError(option, given[option], "follows from the trigger and the event")

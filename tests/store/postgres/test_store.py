@@ -42,6 +42,8 @@ from millpond.store.protocol import Batch, Hint
 from millpond.store.rows.recount import check_rows
 from millpond.store.rows.tables import SqlTables
 from millpond.testing.files import TakingTurns
+from millpond.testing.history import Verb
+from millpond.testing.live import simulate_live
 from millpond.testing.postgres import OwnServer
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 from millpond.testing.simulation import (
@@ -169,6 +171,24 @@ async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
     both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
     try:
         await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
+@pytest.fixture(scope="module")
+def story_of_events() -> list[Verb]:
+    """What processes lived through that tell of events: the first of it."""
+    return simulate_live(4).history[:250]
+
+
+async def test_two_stores_in_turns_tell_one_story_of_events_and_triggers(
+    schema: Schema, story_of_events: list[Verb]
+) -> None:
+    """I12 for what emit, dispatch and delivery are made of."""
+    assert 20 < sum("~trigger/" in repr(verb.asked) for verb in story_of_events)
+    both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
+    try:
+        await same_story(story_of_events, memory_store(), both)
     finally:
         await both.close()
 

@@ -31,6 +31,7 @@ _PARTS = (
     "settle",
     "story",
     "submit",
+    "triggers",
     "view",
     "wakes",
     "why",

@@ -25,6 +25,7 @@ from millpond.testing.conformance.runs import RunsConformance
 from millpond.testing.conformance.settle import SettleConformance
 from millpond.testing.conformance.story import StoryConformance
 from millpond.testing.conformance.submit import SubmitConformance
+from millpond.testing.conformance.triggers import TriggersConformance
 from millpond.testing.conformance.view import ViewConformance
 from millpond.testing.conformance.wakes import WakesConformance
 from millpond.testing.conformance.why import WhyConformance
@@ -50,6 +51,7 @@ class StoreConformance(
     DeclareConformance,
     ControlConformance,
     RunsConformance,
+    TriggersConformance,
     WakesConformance,
     AuditConformance,
     ViewConformance,
