@@ -309,3 +309,17 @@ async def test_behind_a_pooler_it_is_a_transaction_in_one_go(
         assert [2, 2] == [one.batches[0].admissions[0].sequence for one in (answer, again)]
         assert done["land"] == 1
         assert [1, 2] == [one.new.id for one in (await store.view.tasks("p", limit=5)).tasks]
+
+
+async def test_what_does_not_fit_into_the_socket_is_sent_by_the_thread(
+    address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop only hears: what is left to send must not wait until a moment is over."""
+    monkeypatch.setattr(module, "_A_MOMENT", 3600.0)
+    async with opened(address) as store:
+        await submitted(store, 1)
+        done.clear()
+        large = NewTask(id=2, pool="p", call=Call("f", b"x" * 20_000_000))
+        answer = await store.submit([Batch(tasks=(large,))])
+        assert answer.batches[0].admissions[0].sequence == 2
+        assert {"finish": 1} == done
