@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from millpond.core.control import Declare, Join
@@ -293,3 +294,32 @@ def test_another_loop_goes_on_where_the_first_one_ended(address: Address) -> Non
         asyncio.run(left_under_way(store))
         let_go()
     asyncio.run(last(store))
+
+
+async def test_behind_a_pooler_it_is_a_transaction_in_one_go(
+    address: Address, done: Counter[str]
+) -> None:
+    """With settings of its own before and a commit behind, and heard by the loop all the same."""
+    behind = msgspec.structs.replace(address, pooler=True)
+    async with opened(behind) as store:
+        await submitted(store, 1)
+        done.clear()
+        answer = await submitted(store, 2)
+        again = await submitted(store, 2)
+        assert [2, 2] == [one.batches[0].admissions[0].sequence for one in (answer, again)]
+        assert done["land"] == 1
+        assert [1, 2] == [one.new.id for one in (await store.view.tasks("p", limit=5)).tasks]
+
+
+async def test_what_does_not_fit_into_the_socket_is_sent_by_the_thread(
+    address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop only hears: what is left to send must not wait until a moment is over."""
+    monkeypatch.setattr(module, "_A_MOMENT", 3600.0)
+    async with opened(address) as store:
+        await submitted(store, 1)
+        done.clear()
+        large = NewTask(id=2, pool="p", call=Call("f", b"x" * 20_000_000))
+        answer = await store.submit([Batch(tasks=(large,))])
+        assert answer.batches[0].admissions[0].sequence == 2
+        assert {"finish": 1} == done

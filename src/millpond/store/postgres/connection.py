@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import select
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
+from millpond.store.postgres.call import Call
 from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.values import BINARY, columns, sent
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
+    from millpond.store.postgres.call import Steps
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.values import Sent
 
 Row = tuple[Any, ...]
 _Question = tuple[str, tuple[Any, ...]]
-Steps: TypeAlias = "Generator[None, None, str]"
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
@@ -150,36 +151,6 @@ class _InLine(NamedTuple):
     """None: it is only prepared."""
 
 
-class Call:
-    """A statement on its way, alone in its transaction; for one thread at a time."""
-
-    __slots__ = ("_connection", "_cursor", "_steps")
-
-    def __init__(self, connection: PostgresConnection, cursor: Cursor) -> None:
-        self._connection = connection
-        self._cursor = cursor
-        self._steps = connection.send_off()
-
-    def proceed(self) -> tuple[str, Row | None] | None:
-        """Take in what has arrived, without waiting; return the end and the row if that is all."""
-        try:
-            self._connection.take_in()
-        except BaseException as error:  # noqa: BLE001 - raised there, and so here
-            # What is left of the answer would be taken for that of another.
-            self._connection.close()
-            self._steps.throw(error)
-        try:
-            next(self._steps)
-        except StopIteration as over:
-            return over.value or "COMMIT", self._cursor.fetchone()
-        return None
-
-    def finish(self) -> tuple[str, Row | None]:
-        """Wait for the rest; return the end and its row."""
-        status = self._connection.waited_for(self._steps)
-        return status or "COMMIT", self._cursor.fetchone()
-
-
 class PostgresConnection:
     """What rows ask of a connection; for one thread at a time."""
 
@@ -220,6 +191,8 @@ class PostgresConnection:
         self._certainly_changed = False
         self.begun: Begun | None = None
         """What was known at the beginning of the transaction, while it lasts."""
+        self.is_sent = True
+        """Whether nothing is left of what was last sent off."""
         self.in_doubt = False
         """Whether the last commit failed in a way that it may yet have happened."""
 
@@ -432,7 +405,7 @@ class PostgresConnection:
         line, self._line = self._line, []
         try:
             self._library.pipeline_sync()
-            self._library.flush()
+            self.is_sent = not self._library.flush()
         except BaseException:
             self.close()
             raise

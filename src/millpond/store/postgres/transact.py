@@ -17,8 +17,9 @@ from millpond.store.rows.transact import Transactor, Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.store.postgres.call import Call
     from millpond.store.postgres.connect import Connection as DriverConnection
-    from millpond.store.postgres.connection import Call, Row
+    from millpond.store.postgres.connection import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
     from millpond.store.postgres.values import Sent

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from millpond.store.postgres.connection import Call, PostgresConnection, Row
+    from millpond.store.postgres.call import Call
+    from millpond.store.postgres.connection import PostgresConnection, Row
     from millpond.store.postgres.errand import Calling
     from millpond.store.postgres.transact import PostgresTransactor
 
@@ -58,6 +59,11 @@ class _Flight:
         """It is left to the thread."""
         self.wanted = False
         """Somebody waits for its end who does not live on this loop."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether there is only the answer to wait for."""
+        return self.call is not None and self.call.is_sent
 
     @property
     def keeps_waiting(self) -> bool:
@@ -176,7 +182,7 @@ class PostgresWriter(Writer[SqlTables]):
     def _take_off(self, flight: _Flight) -> None:
         """Send a call; leave it to the thread if that cannot be done at once."""
         self._send(flight)
-        flying = flight.call is not None and self._hears(flight.loop)
+        flying = flight.is_sent and self._hears(flight.loop)
         self._sent(flight, flying=flying)
         if flying and self._timed is not flight.loop:
             self._look_later(flight.loop)
@@ -352,8 +358,8 @@ class PostgresWriter(Writer[SqlTables]):
     def _hand_over(self, flight: _Flight) -> None:
         """Send a call for the loop to hear, which will do the next ones by itself."""
         self._send(flight)
-        self._sent(flight, flying=flight.call is not None)
-        if flight.call is not None:
+        self._sent(flight, flying=flight.is_sent)
+        if flight.is_sent:
             try:
                 flight.loop.call_soon_threadsafe(self._lend_ear, flight)
             except RuntimeError:  # it is closed
