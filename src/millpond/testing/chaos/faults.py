@@ -46,19 +46,18 @@ class Scene(NamedTuple):
 
 def worker_kill(scene: Scene) -> None:
     """One worker is killed, and started again: what it held is held until its lease is over."""
-    scene.fleet.kill(0)
-    scene.fleet.start(0)
+    victim = scene.fleet.busiest()
+    scene.fleet.kill(victim)
+    scene.fleet.start(victim)
 
 
 def repeated_kills(scene: Scene) -> None:
-    """Two of the workers are killed in turns, and started again at once."""
+    """Whoever has most to do is killed, again and again, and started again at once."""
     until = time.monotonic() + scene.seconds
-    number = 0
     while time.monotonic() < until:
-        victim = number % 2
+        victim = scene.fleet.busiest()
         scene.fleet.kill(victim)
         scene.fleet.start(victim)
-        number += 1
         time.sleep(KILL_EVERY)
 
 

@@ -8,13 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.testing.chaos.member import LEDGER, LOAD
-from millpond.testing.torture.ledger import Born, Gone, Ledger, Started, Struck, Tail
+from millpond.testing.torture.ledger import (
+    Began,
+    Born,
+    Ended,
+    Gone,
+    Ledger,
+    Started,
+    Struck,
+    Tail,
+    read,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -99,6 +110,19 @@ class Fleet:
         process.kill()
         self._reaped(process, asked=True)
         self.workers[number] = None
+
+    def busiest(self) -> int:
+        """Return which worker has most at work, as soon as one has anything."""
+        until = time.monotonic() + TO_COME
+        while time.monotonic() < until:
+            at_work: Counter[int] = Counter()
+            for line in read(self._home / LEDGER)[0]:
+                at_work[line.pid] += isinstance(line, Began) - isinstance(line, Ended)
+            up = [at_work[one.pid] if one is not None else 0 for one in self.workers]
+            if any(up):
+                return up.index(max(up))
+            time.sleep(LOOK_EVERY)
+        raise Unfinished(f"no worker had anything to do for {TO_COME:g} s")
 
     def exits(self) -> int:
         """Return how many processes have ended by themselves."""

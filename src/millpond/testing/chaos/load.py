@@ -25,7 +25,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     slots: int = 16
     """What the pool runs at once, in the whole fleet."""
-    per_key: int = 3
+    per_key: int = 2
     keys: int = 16
     seconds: float = 0.2
     """How long a task takes; so the most that can be done is known, whatever the machine."""
@@ -44,6 +44,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def rate(self) -> float:
         """Tasks in a second that are submitted."""
         return self.offered * self.capacity
+
+    def key_of(self, item: int) -> str:
+        """Return the key of an item: they come in no order, and meet each other."""
+        return str((item * 2_654_435_761 >> 7) % self.keys)
 
     def declare(self, mp: Millpond) -> Pool:
         """Declare the pool, as every process does."""

@@ -103,7 +103,7 @@ class Producer:
         numbers = range(self._next, self._next + count)
         self._next += count
         calls = [
-            self._work.bind(n).options(key=str(n % self._load.keys), idempotency_key=str(n))
+            self._work.bind(n).options(key=self._load.key_of(n), idempotency_key=str(n))
             for n in numbers
         ]
         handles: list[object] = []
