@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo test test-stores lint format bench soak soak-sqlite spike simulate torture faults mutants docs lock clean
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -58,7 +58,10 @@ $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requi
 	@if tools/peers.sh $(BENCH); then touch $@; fi
 
 soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may grow; ARGS="--minutes 1"
-	@$(PY) bench/soak_sqlite.py $(ARGS)
+	@$(PY) bench/soak.py --store sqlite $(ARGS)
+
+soak: venv      ## an hour of load on a PostgreSQL server, where nothing may grow; ARGS="--minutes 5"
+	@$(PY) bench/soak.py --store postgres $(ARGS)
 
 spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
 	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done

@@ -124,6 +124,7 @@ def settings(durability: Durability, patience: Patience = PATIENCE) -> dict[str,
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
         # A table that was empty when it was last looked at is read whole for a moment too long.
         "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
         # Before PostgreSQL 18 a plan that may not do so looks dear, and is compiled for 60 ms.
         "jit": "off",
         # Planning a statement costs as much as running it, and what it is given changes no plan.

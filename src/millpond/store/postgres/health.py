@@ -123,7 +123,10 @@ def _counted(driver: Connection, address: Address) -> list[str]:
     """Count every row, of one moment."""
     dialect = dialect_of(address.schema)
     # What reads a whole table is quicker without an index.
-    driver.execute(f"{dialect.begin_reading}; SET LOCAL enable_seqscan = on".encode())
+    driver.execute(
+        f"{dialect.begin_reading}; SET LOCAL enable_seqscan = on; "
+        "SET LOCAL enable_bitmapscan = on".encode()
+    )
     try:
         return check_rows(PostgresConnection(driver, dialect.many), dialect)
     finally:

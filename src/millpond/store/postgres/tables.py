@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.store.rows.rows import body_of
+from millpond.store.rows.rows import SEQ_BITS, body_of, place_of
 from millpond.store.rows.tables import SqlTables
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import NewTask
     from millpond.store.rows.database import Cursor
-    from millpond.store.rows.rows import Row
+    from millpond.store.rows.rows import Row, TaskRow
 
 _OF_SOME = frozenset({"live_tasks"})
 """What asks for tasks by their ids, given as its one argument."""
@@ -29,6 +29,17 @@ _OF_ALL = frozenset(
     {"held_by", "held_ahead_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"}
 )
 """What finds tasks that run by something else."""
+
+_PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
+"""What may put tasks into a queue: where in a row of it the group is told, and the place."""
+
+_FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
+
+_NOW_AND_THEN = 16
+"""Of so many transactions one notes what it found first: what has left since is soon passed."""
+
+FIRST_GROUP = 1 << 20
+"""Groups with lower numbers are the one line of a pool without groups, or 0: what is not due."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,6 +50,13 @@ class PostgresTables(SqlTables):
     folds = False
     """Whether there may be folded tasks."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
+        super().__init__(*arguments, **named)
+        self._put_in: dict[int, list[int]] = {}
+        """Places of tasks that were put into the queue of a pool, and of those that wait."""
+        self._found: dict[int, Row] = {}
+        """What was read as the first of a queue, by its pool: rank and place, or when it is due."""
+
     def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
         """Execute a statement; one that may find running tasks finds each in a row of its own."""
         if self.folds:
@@ -48,6 +66,45 @@ class PostgresTables(SqlTables):
             elif name in _OF_SOME:
                 super().ask("unfold", (asked[0],))
         return super().ask(name, asked)
+
+    # Where others look for what is ready: past what has left, and not past what was put in since
+
+    def send(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute a statement for each row; what it puts into a queue must be found there."""
+        super().send(name, rows)
+        if name in _PUT_IN:
+            grp, place = _PUT_IN[name]
+            for row in rows:
+                if row[grp] is not None and row[grp] < FIRST_GROUP:
+                    self._put_in.setdefault(row[place] >> SEQ_BITS, []).append(row[place])
+
+    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds, to be looked at and not changed."""
+        found = super().look_at_live(name, asked)
+        if (
+            found
+            and name in _FROM_THE_FIRST
+            and asked[0] < FIRST_GROUP
+            and self.version % _NOW_AND_THEN == 0
+            and not self._readonly
+        ):
+            first, pool = found[0], asked[0]
+            self._found[pool] = (
+                (first.rank, place_of(pool, first.seq), None)
+                if name == "next_of_group"
+                else (None, None, first.due)
+            )
+        return found
+
+    def write_rows(self) -> None:
+        """Send every row that changed to the file, and where to look for it."""
+        super().write_rows()
+        found, self._found = self._found, {}
+        put_in, self._put_in = self._put_in, {}
+        for pool, first in found.items():
+            super().ask("raise", (pool, *first))
+        for pool, places in put_in.items():
+            super().ask("lower", (pool, self.listed(places)))
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""

@@ -61,7 +61,11 @@ $body$;
 -- "spoken", "body"}]}, bodies in base64. Answered: {"tasks": [[id, is a duplicate, status], ...],
 -- "depth"}, or {"refused": reason, ...}, and then nothing was done.
 CREATE FUNCTION millpond_put(given jsonb) RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $body$
 DECLARE
     called  text := given ->> 'pool';
     asked   text;                           -- an idempotency key
@@ -84,7 +88,7 @@ BEGIN
            CASE WHEN o.spec::jsonb ->> 'backpressure' IS NOT NULL
                 THEN (SELECT count(*) FROM millpond_inbox AS i WHERE i.pool = o.name) END AS coming
       INTO here
-      FROM millpond_pool AS o WHERE o.name = called;
+      FROM millpond_pool AS o WHERE o.name = called ORDER BY o.turn DESC LIMIT 1;
     IF here.id IS NULL THEN
         RETURN jsonb_build_object('refused', 'unknown_pool');
     END IF;
