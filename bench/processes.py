@@ -35,7 +35,7 @@ def use_of(process: int) -> Use:
 
 
 def cpu_of(process: int) -> float:
-    """Return the seconds of CPU time of a process and all it ever started, also of what has ended."""
+    """Return the seconds of CPU time of a process and all it ever started, ended or not."""
     total = 0
     for pid in tree(process):
         try:
