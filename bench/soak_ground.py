@@ -74,9 +74,6 @@ SELECT (SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemaname = 'mill
        (SELECT sum(j.value::bigint) FROM millpond.millpond_pool, json_each_text(totals::json) AS j
          WHERE j.key IN ('completed', 'failed', 'cancelled'))"""
 
-_WINDOW = 60
-"""Of how many samples together the log is told: in a second there is too little of it."""
-
 
 class PostgresGround(Ground):
     """A database of its own on a server as it comes; in a short run vacuum comes sooner, too."""
@@ -94,10 +91,12 @@ class PostgresGround(Ground):
 
     def __init__(self, _folder: Path | None, minutes: float) -> None:
         part = min(minutes / self.minutes, 1.0)
+        self._window = max(round(300 * part), 30)
+        """Seconds from one checkpoint to the next: the log is told of as many samples together."""
         self._server: Server = serve(
             {
                 "autovacuum_naptime": f"{max(round(60 * part), 1)}s",
-                "checkpoint_timeout": f"{max(round(300 * part), 30)}s",
+                "checkpoint_timeout": f"{self._window}s",
             }
         )
         self._database = self._server.database()
@@ -115,8 +114,8 @@ class PostgresGround(Ground):
         """Return how much is dead, how large all is, and what a task writes to the log."""
         (row,) = self._watching.execute(_READ).fetchall()
         dead, tables, indexes, log, ended = (float(value or 0) for value in row)
-        self._written = [*self._written[-_WINDOW:], (log, ended)]
-        (log_before, ended_before), tasks = self._written[0], 0.0
+        self._written = [*self._written[-self._window :], (log, ended)]
+        log_before, ended_before = self._written[0]
         found = {
             "dead rows": dead,
             "tables, MB": tables / MEGABYTE,

@@ -130,11 +130,19 @@ class PostgresStore(SteppingStore):
             )
             if self._told is not None:
                 self._told(server_time(connection.driver))
+            self._look_at_the_inbox_anew(connection)
             self._known_identity = self._identity_by(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
+        """See that nothing in the inbox is passed over, if the tables came from another server."""
+        row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
+        if row is not None and row[0]:
+            connection.execute(self._schema.sql["inbox_unseen"])
+            connection.sync()
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience

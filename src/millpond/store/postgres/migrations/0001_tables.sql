@@ -28,6 +28,9 @@ CREATE TABLE millpond_meta (
     generation  bigint NOT NULL,
     version     bigint NOT NULL,            -- grows whenever anything is written
     leases      bigint NOT NULL DEFAULT 0,  -- how often leases were stored, ever
+    -- Of the inbox all is moved that was committed before the first, but for these: they were open then.
+    seen_upto   xid8 NOT NULL DEFAULT '0',
+    seen_open   xid8[] NOT NULL DEFAULT '{}',
     turn        bigint PRIMARY KEY DEFAULT 0
 );
 

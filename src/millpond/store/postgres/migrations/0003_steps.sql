@@ -168,6 +168,8 @@ DECLARE
     count constant integer := cardinality(ids);
     told bigint;
     meta tid;
+    inbox_upto xid8;
+    inbox_open xid8[];
     p record;
     spec jsonb;
     kind text;
@@ -175,8 +177,8 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
-           records, ctid
-      INTO moment, told, meta
+           records, ctid, seen_upto, seen_open
+      INTO moment, told, meta, inbox_upto, inbox_open
       FROM millpond_meta ORDER BY turn DESC LIMIT 1;
     SELECT o.ctid AS spot, o.* INTO p
       FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
@@ -184,7 +186,8 @@ BEGIN
     kind := spec -> 'order' ->> 'kind';
     refused := CASE
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
-        WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
+        WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+          OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
         WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
         THEN 'special'
         WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
@@ -542,6 +545,8 @@ DECLARE
     starts boolean[];
     whole boolean := false;
     meta tid;
+    inbox_upto xid8;
+    inbox_open xid8[];
     lease_number bigint;
     last_rank bigint;
     last_place bigint;
@@ -567,8 +572,8 @@ BEGIN
     -- In a statement of its own: what comes after it sees what the holder before has committed.
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
-           records, next_claim, leases + 1, ctid
-      INTO moment, told, claim_number, lease_number, meta
+           records, next_claim, leases + 1, ctid, seen_upto, seen_open
+      INTO moment, told, claim_number, lease_number, meta, inbox_upto, inbox_open
       FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
     -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
@@ -665,7 +670,8 @@ BEGIN
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
-            WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
+            WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+              OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
             WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'

@@ -5,7 +5,8 @@
 -- name: begun
 SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
        EXISTS (SELECT 1 FROM millpond_lease WHERE n >= m.leases - 1023),
-       EXISTS (SELECT 1 FROM millpond_inbox), m.latest, m.joined,
+       EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)), m.latest, m.joined,
        m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
@@ -53,7 +54,9 @@ SELECT coalesce(m.times, (
 DELETE FROM millpond_measured WHERE pool = $1 AND upto <= $2 AND upto > $2 - 10000;
 
 -- name: version
-SELECT version, EXISTS (SELECT FROM millpond_inbox) FROM millpond_meta ORDER BY turn DESC LIMIT 1;
+SELECT m.version, EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
+  FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
 
 -- name: meta
 SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
