@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OF_THE_USER = (
-    *("search_path", "enable_seqscan", "enable_bitmapscan", "jit", "plan_cache_mode", "TimeZone"),
+    *("search_path", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin"),
+    *("enable_mergejoin", "jit", "plan_cache_mode", "TimeZone"),
 )
 """What is as the server, the database and the role have it while a handler's statements run."""
 

@@ -35,8 +35,8 @@ _PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
 
 _FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
 
-_NOW_AND_THEN = 16
-"""Of so many transactions one notes what it found first: what has left since is soon passed."""
+_BEHIND_ALL = (1 << 63) - 1
+"""A rank behind every other."""
 
 FIRST_GROUP = 1 << 20
 """Groups with lower numbers are the one line of a pool without groups, or 0: what is not due."""
@@ -81,20 +81,17 @@ class PostgresTables(SqlTables):
     def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds, to be looked at and not changed."""
         found = super().look_at_live(name, asked)
-        if (
-            found
-            and name in _FROM_THE_FIRST
-            and asked[0] < FIRST_GROUP
-            and self.version % _NOW_AND_THEN == 0
-            and not self._readonly
-        ):
-            first, pool = found[0], asked[0]
-            self._found[pool] = (
-                (first.rank, place_of(pool, first.seq), None)
-                if name == "next_of_group"
-                else (None, None, first.due)
-            )
+        if name in _FROM_THE_FIRST and asked[0] < FIRST_GROUP and not self._readonly:
+            self._found[asked[0]] = self._first_of(name, asked[0], found)
         return found
+
+    def _first_of(self, name: str, pool: int, found: list[TaskRow]) -> Row:
+        """Return where the first that was found stands; if none was, there is nothing at all."""
+        if name == "next_due":
+            return None, None, found[0].due if found else self.latest
+        if not found:
+            return _BEHIND_ALL, 0, None
+        return found[0].rank, place_of(pool, found[0].seq), None
 
     def write_rows(self) -> None:
         """Send every row that changed to the file, and where to look for it."""

@@ -33,11 +33,17 @@ DECLARE
     p record;
     b record;
     first_due double precision;
+    ready_now bigint;
 BEGIN
-    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since, o.grouped INTO p
+    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since, o.ready INTO p
       FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
-    SELECT coalesce(min(l.due), 'infinity') INTO first_due
-      FROM millpond_live AS l WHERE l.place = ANY(put_in) AND l.grp = 0;
+    SELECT coalesce(min(l.due) FILTER (WHERE l.grp = 0), 'infinity'),
+           count(*) FILTER (WHERE l.grp = the_pool) INTO first_due, ready_now
+      FROM millpond_live AS l WHERE l.place = ANY(put_in) AND l.grp IS NOT NULL;
+    IF ready_now > 0 AND ready_now = p.ready AND p.bands IS NOT NULL THEN
+        -- There is nothing else: whatever was there has left.
+        p.lows := array_fill(9223372036854775807, ARRAY[cardinality(p.bands)]);
+    END IF;
     SELECT array_agg(x.rank) AS ranks, array_agg(x.low) AS lows,
            bool_or(x.low < x.known) AS below INTO b
       FROM (SELECT y.rank, min(y.low) AS low, coalesce(min(y.known), 9223372036854775807) AS known
@@ -82,8 +88,10 @@ BEGIN
        SET bands = p.bands, lows = p.lows, undue_since = greatest(o.undue_since, first_due),
            writes = o.writes + 1, turn = (o.writes + 1) >> 5
      WHERE o.ctid = p.spot
-       AND (o.bands, o.lows, o.undue_since)
-           IS DISTINCT FROM (p.bands, p.lows, greatest(o.undue_since, first_due));
+       -- A little is sooner walked past than written down.
+       AND (o.bands IS DISTINCT FROM p.bands OR first_due > o.undue_since + 1
+            OR EXISTS (SELECT FROM unnest(o.lows, p.lows) AS u (known, found)
+                        WHERE u.found > u.known + 64));
 END $$;
 
 -- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
@@ -824,6 +832,9 @@ BEGIN
         IF refused IS NOT NULL THEN
             IF ending > 0 THEN
                 RAISE EXCEPTION '%', refused USING ERRCODE = 'MP001';
+            END IF;
+            IF taken > 0 AND NOT fair THEN
+                PERFORM millpond_raise(p.id, n.ranks[1], n.places[1], NULL);
             END IF;
             RETURN;
         END IF;
