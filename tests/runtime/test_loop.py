@@ -734,11 +734,11 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         (worker,) = mp.runtime.workers
         plan = worker._next_ask
 
-        def breaks() -> Any:
+        def breaks(**_asked: bool) -> Any:
             asked.append(loop.time())
             if broken:
                 raise RuntimeError("a bug")
-            return plan()
+            return plan(**_asked)
 
         monkeypatch.setattr(worker, "_next_ask", breaks)
         handles = [await job.submit(n) for n in range(5)]

@@ -58,7 +58,7 @@ class Unfit(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
-_RETRY = Event.RETRY
+_RETRY, _COMPLETE = Event.RETRY, Event.COMPLETE
 
 ENDINGS = frozenset(
     {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
@@ -86,7 +86,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold_for: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.event not in ENDINGS:
+        # A member of an enum is slow to look up.
+        if self.event is not _COMPLETE and self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
         if self.weight is not None:
             check.whole("weight", self.weight)
@@ -115,17 +116,35 @@ def settle(
     jitter: float,
     now: float | None = None,
     started_at: float | None = None,
+    successor: Fence | None = None,
 ) -> Settlement:
     """Decide how an attempt ends; `jitter` is in [0, 1).
 
-    `now`, and when this attempt began, are for `give_up_after`.
+    `now`, and when this attempt began, are for `give_up_after`. `successor` was started in
+    its slot.
     """
+    if isinstance(outcome, Succeeded):
+        return Settlement(
+            fence=lease.fence,
+            event=_COMPLETE,
+            result=outcome.result,
+            follow_ups=outcome.follow_ups,
+            successor=successor,
+        )
+    decided = _not_a_success(lease, outcome, policy, jitter, now, started_at)
+    return decided if successor is None else msgspec.structs.replace(decided, successor=successor)
+
+
+def _not_a_success(
+    lease: Leased,
+    outcome: Raised | Interrupted | Stopped | Unfit,
+    policy: Retry,
+    jitter: float,
+    now: float | None,
+    started_at: float | None,
+) -> Settlement:
     fence = lease.fence
     match outcome:
-        case Succeeded(result, follow_ups):
-            return Settlement(
-                fence=fence, event=Event.COMPLETE, result=result, follow_ups=follow_ups
-            )
         case Raised():
             return _after_error(lease, outcome, policy, jitter, now, started_at)
         case Interrupted():

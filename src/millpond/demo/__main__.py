@@ -6,6 +6,7 @@ Exit codes: 0 every promise was kept, 1 one was broken, 2 the arguments are wron
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import math
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.demo.pace import call_off
 from millpond.demo.report import Show, give
 from millpond.demo.screen import screen_for
 from millpond.demo.story import CannotGoOn, Scene
@@ -143,13 +145,20 @@ def file_at(store: Path | None) -> Iterator[Path]:
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Leave in good order when told to end: the workers and the folder must not stay behind."""
+    told: list[int] = []
 
     def ended(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        told.append(number)
+        if not call_off():
+            raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except asyncio.CancelledError:
+        if told:
+            raise SystemExit(128 + told[0]) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

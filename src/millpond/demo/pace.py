@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FRAMES_PER_SECOND = 20
+PLAYING: list[asyncio.Task[Any]] = []
+"""The act that is on, if one is."""
 AGO = 60.0
 """How long before now virtual time begins, so that it is over before real time goes on."""
 
@@ -59,7 +61,7 @@ def in_virtual_time(main: Coroutine[Any, Any, T], audience: Audience | None = No
     """
     start = float(int(time.time() - AGO))
     clock = VirtualClock(start) if audience is None else PacedClock(audience, start)
-    return run_virtual(main, clock=clock)
+    return run_virtual(on_stage(main), clock=clock)
 
 
 def in_real_time(main: Coroutine[Any, Any, T], audience: Audience | None = None) -> T:
@@ -72,7 +74,33 @@ def in_real_time(main: Coroutine[Any, Any, T], audience: Audience | None = None)
         finally:
             painting.cancel()
 
-    return asyncio.run(main if audience is None else watched(audience))
+    return asyncio.run(on_stage(main if audience is None else watched(audience)))
+
+
+async def on_stage(main: Coroutine[Any, Any, T]) -> T:
+    """Play it as the act that is on."""
+    act = cast("asyncio.Task[Any]", asyncio.current_task())
+    PLAYING.append(act)
+    try:
+        return await main
+    finally:
+        PLAYING.remove(act)
+        if act.cancelling():
+            # Who called it off must be heard, even if something within has swallowed that.
+            raise asyncio.CancelledError
+
+
+def call_off() -> bool:
+    """Cancel the act that is on, from a signal handler; answer whether there is one.
+
+    Nothing may be raised in its place: it would come up within whatever task runs just now, and
+    again where that task is waited for, and the loop would be left before the act had tidied up.
+    """
+    for act in PLAYING:
+        act.cancel()
+        # As asyncio does it for Ctrl-C: a loop that waits must be told that there is work.
+        act.get_loop().call_soon_threadsafe(lambda: None)
+    return bool(PLAYING)
 
 
 async def paint_on(audience: Audience) -> None:

@@ -40,12 +40,17 @@ class Ahead:
             return 0
         return spec.prefetch - len(self.held.get(pool, ()))
 
-    def runs_low(self, pool: str) -> bool:
-        """Return whether less than half of what may be held of a pool is held."""
+    def runs_low(self, pool: str, *, settling: bool) -> bool:
+        """Return whether so little is held of a pool that more should be asked for.
+
+        With ends that have to be told it costs little to ask, and if half of it were waited for,
+        all could be gone before the answer is here.
+        """
         spec = self._worker.runtime.declared.get(pool)
         if spec is None or not spec.prefetch or pool in self.none_left:
             return False
-        return 2 * len(self.held.get(pool, ())) < spec.prefetch
+        held = len(self.held.get(pool, ()))
+        return held < (spec.prefetch * 7 // 8 if settling else spec.prefetch // 2)
 
     def tasks(self) -> list[int]:
         """Return the tasks of all claims."""

@@ -122,6 +122,8 @@ class Job:
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     settled = False
+    left_slot = False
+    """Whether it has ended and something else may be started in its place with its settlement."""
     committed = False
     """Whether its handler has stored its completion itself; what it does after that is its own."""
     unsure = False

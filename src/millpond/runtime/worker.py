@@ -45,6 +45,7 @@ from millpond.runtime.watchdog import Watchdog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from millpond.core.task import Fence
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import LeaseAnswer, SettleAnswer
 
@@ -55,6 +56,9 @@ MOST_AT_ONCE = 1000
 
 ENOUGH = 200
 """How many ended jobs are settled although others could be run first."""
+
+ENOUGH_AHEAD = 100
+"""The same where what comes next is here already, so that the store and the slots both work."""
 
 WOKEN_AT_ONCE = 4
 """How many slots are woken for a batch of jobs, and by each job that has to wait."""
@@ -340,7 +344,9 @@ class Worker:
     @property
     def is_backed_up(self) -> bool:
         """Whether so much has ended that a turn should begin, though more could be run."""
-        return len(self._ended) >= ENOUGH and not self._turning and self.runtime.shared
+        if self._turning or not self.runtime.shared:
+            return False
+        return len(self._ended) >= (ENOUGH_AHEAD if self.ahead.held else ENOUGH)
 
     def kick(self) -> None:
         """See to it that a turn comes soon."""
@@ -415,7 +421,7 @@ class Worker:
                     ended, self._ended = ended[:count], ended[count:]
                 ask = None
                 if self._due and self.may_lease and not self._doubtful:
-                    ask = self._next_ask()
+                    ask = self._next_ask(settling=bool(ended))
                 if ended:
                     answer = await store.settle([one[0] for one in ended], then=ask)
                     self._settled(ended, ask, answer)
@@ -440,7 +446,7 @@ class Worker:
         if self.stopping and not self.jobs:
             self._tell_quiet()
 
-    def _next_ask(self) -> LeaseAsk | None:
+    def _next_ask(self, *, settling: bool) -> LeaseAsk | None:
         """Return what to ask for next: of a pool that is due and has room here, as the plan says.
 
         A pool that has no free slot here waits for one; the others need not wait for it.
@@ -450,7 +456,7 @@ class Worker:
         for pool in list(self._due):
             free = 0 if full and not pool.endswith(CALLBACKS) else self._free(pool)
             if free < 1:
-                if self.ahead.runs_low(pool):
+                if self.ahead.runs_low(pool, settling=settling):
                     # It stays due: this asks for nothing to start.
                     return LeaseAsk(
                         pool=pool, worker=self.name, want=0, ahead=self.ahead.room(pool)
@@ -497,6 +503,7 @@ class Worker:
         self.watchdog.watch()
         for _, job, _ in ended:
             job.unsure = True
+            job.left_slot = False
         self._ended[:0] = ended
         if ask is not None:
             self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
@@ -541,6 +548,8 @@ class Worker:
                 self._give_back(leased)
         if answer.give_back or not self.may_lease:
             self.give_back_ahead(pool)
+        elif answer.claimed and self._ended:
+            self._start_late(pool)
         got = len(answer.leased)
         if answer.drained:
             self._dry.add(pool)
@@ -663,15 +672,30 @@ class Worker:
         if claims:
             self.kick()
 
-    def _start_ahead(self, decided: Settlement, job: Job) -> Settlement:
-        """Start the first claim of a pool in the slot that a job left, and say so with its end."""
+    def _start_ahead(self, job: Job) -> Fence | None:
+        """Start the first claim of a pool in the slot that a job left; its end is to say so."""
         claim = self.ahead.next(job.leased.pool)
         if claim is None:
-            return decided
+            return None
         self._start(claim)
         self.ahead.gone.add(claim.fence)
+        if job.slot is None:
+            # Else the slot that the job left looks for another at once.
+            self.wake_slots()
+        return claim.fence
+
+    def _start_late(self, pool: str) -> None:
+        """Start claims in the slots of jobs that ended while none was held.
+
+        Their ends are not told yet. So the slots are at work while they are.
+        """
+        for at, (decided, job, value) in enumerate(self._ended):
+            if pool not in self.ahead.held:
+                break
+            if decided.successor is None and job.left_slot and job.leased.pool == pool:
+                late = msgspec.structs.replace(decided, successor=self._start_ahead(job))
+                self._ended[at] = (late, job, value)
         self.wake_slots()
-        return msgspec.structs.replace(decided, successor=claim.fence)
 
     def _give_back(self, leased: Leased) -> None:
         """Give back a task that must not be started here any more: not charged."""
@@ -701,6 +725,11 @@ class Worker:
     ) -> None:
         """Decide what an outcome means; `vacated` tells whether the job has left its slot."""
         runtime = self.runtime
+        successor = None
+        if vacated and self.may_lease and job.body is not NOBODY:
+            if self.ahead.held:
+                successor = self._start_ahead(job)
+            job.left_slot = True
         # Only a failure asks for the policy, and so for chance and for the time.
         if type(outcome) is Raised:
             decided = settle(
@@ -710,17 +739,16 @@ class Worker:
                 jitter=runtime.chance(),
                 now=runtime.clock(),
                 started_at=job.started_at,
+                successor=successor,
             )
         else:
-            decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
+            decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0, successor=successor)
         if job.weight is not None:
             decided = msgspec.structs.replace(decided, weight=job.weight)
         job.settled = True
         if self.jobs.get(job.leased.fence.task) is job:
             # After a lost lease the same task may be at work here again.
             del self.jobs[job.leased.fence.task]
-        if self.ahead.held and vacated and self.may_lease and job.body is not NOBODY:
-            decided = self._start_ahead(decided, job)
         self._ended.append((decided, job, value))
         if runtime.shared and (type(job.body) is Closure or isinstance(value, BaseException)):
             # A look at the store may find the end before the answer to its settlement is here.

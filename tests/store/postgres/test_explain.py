@@ -174,7 +174,6 @@ async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> No
     assert {} == too_much(many[1], many[0])
 
 
-@pytest.mark.xfail(strict=True, reason="who asks what is due counts all that is not")
 async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url, later=3600.0)
@@ -185,6 +184,20 @@ async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer)
                 await store.view.due(now=time.time())
                 await store.close()
     assert 100 > seen.rows["millpond_live"]
+
+
+async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer) -> None:
+    with own.database() as url:
+        await filled(url)
+        with connected(url) as connection:
+            multiply(connection, 40)
+            with watched(own, connection) as seen:
+                store = PostgresStore(address_of(url))
+                for pool in POOLS:
+                    await store.control(Join("w", 60.0))
+                    assert await store.view.ready(pool.name, "w", now=time.time())
+                await store.close()
+    assert 100 * len(POOLS) > seen.rows["millpond_live"]
 
 
 async def test_what_is_filled_in_is_what_the_store_would_have_stored(own_url: str) -> None:

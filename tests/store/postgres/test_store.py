@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 import pytest
 
-from millpond.core.control import Cancel, Declare, Join, Pause
+from millpond.core.control import Cancel, Declare, Join, Lead, Leave, Pause
 from millpond.core.errors import (
     OutcomeUnknown,
     StoreClosed,
@@ -504,3 +504,32 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
 
         await asyncio.gather(*(work(f"w{n}") for n in range(3)))
         assert list(range(1, 101)) == sorted(got)
+
+
+async def test_what_an_idle_fleet_asks_is_one_statement_each(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether another leads, whether anybody wrote, and whether anything waits."""
+    store = InlinePostgresStore(schema)
+    await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
+    for worker, owner in (("w", "leader"), ("v", "other")):
+        await store.control(Join(worker, 60.0, owner=owner))
+    led = await store.control(Lead("leader", 60.0))
+    sent: list[str] = []
+    send = PostgresConnection._send
+
+    def noted(connection: PostgresConnection, statement: str, arguments: Any) -> Any:
+        sent.append(statement)
+        return send(connection, statement, arguments)
+
+    monkeypatch.setattr(PostgresConnection, "_send", noted)
+    refused = await store.control(Lead("other", 60.0))
+    assert (0, led.revision) == (refused.count, refused.revision)
+    assert () == await store.view.due(now=time.time())
+    await store.changed()
+    assert len(sent) == 3
+    await store.submit([task(1)])
+    assert await store.view.due(now=time.time()) == ("p",)
+    await store.control(Leave("w"))
+    assert (await store.control(Lead("other", 60.0))).count == 1
+    await store.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from millpond.store.postgres.values import BINARY, columns, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 _Question = tuple[str, tuple[Any, ...]]
+Steps: TypeAlias = "Generator[None, None, str]"
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
@@ -148,6 +149,34 @@ class _InLine(NamedTuple):
     """None: it is only prepared."""
 
 
+class Call:
+    """A statement on its way, alone in its transaction; for one thread at a time."""
+
+    __slots__ = ("_connection", "_cursor", "_steps")
+
+    def __init__(self, connection: PostgresConnection, cursor: Cursor) -> None:
+        self._connection = connection
+        self._cursor = cursor
+        self._steps = connection.send_off()
+
+    def proceed(self) -> tuple[str, Row | None] | None:
+        """Take in what has arrived, without waiting; return the end and the row if that is all."""
+        try:
+            self._connection.take_in()
+        except psycopg.Error as error:
+            self._steps.throw(error)
+        try:
+            next(self._steps)
+        except StopIteration as over:
+            return over.value or "COMMIT", self._cursor.fetchone()
+        return None
+
+    def finish(self) -> tuple[str, Row | None]:
+        """Wait for the rest; return the end and its row."""
+        status = self._connection.waited_for(self._steps)
+        return status or "COMMIT", self._cursor.fetchone()
+
+
 class PostgresConnection:
     """What rows ask of a connection; for one thread at a time."""
 
@@ -215,12 +244,12 @@ class PostgresConnection:
             self._reads_only = statement.endswith(" READ ONLY")
             self._set()
         else:
-            self._foresee_nothing()
+            self.foresee_nothing()
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
         """Put a statement in line for each row, or one for all rows where there is such a one."""
-        self._foresee_nothing()
+        self.foresee_nothing()
         for_all = self._many.get(statement)
         if for_all is not None:
             if arguments := columns(rows):
@@ -261,27 +290,33 @@ class PostgresConnection:
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
         """Do one statement in a transaction of its own, in one go; return the end and its row."""
+        return self.start(statement, arguments).finish()
+
+    def start(self, statement: str, arguments: list[Sent]) -> Call:
+        """Send one statement, a transaction of its own, and do not wait for its answer.
+
+        Whoever does it sees to the answer before anything else is asked.
+        """
         if self._settings is not None:
-            self.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-            cursor = self._send(statement, arguments)
-            return self.commit(), cursor.fetchone()
-        # It ends with what is sent together, and that is this statement.
+            self.execute(BEGIN)
         self.in_doubt, self.begun = True, None
-        self._foresee_nothing()
+        self.foresee_nothing()
+        # By itself it ends with what is sent together, and that is this statement.
         cursor = self._send(statement, arguments)
-        self.sync()
-        return "COMMIT", cursor.fetchone()
+        if self._settings is not None:
+            self._send("COMMIT", [])
+        return Call(self, cursor)
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""
         self.in_doubt, self.begun = True, None
-        self._foresee_nothing()
+        self.foresee_nothing()
         self._send("COMMIT", [])
         return self.sync()
 
     def _roll_back(self) -> Cursor:
         self.begun = None
-        self._foresee_nothing()
+        self.foresee_nothing()
         with contextlib.suppress(psycopg.Error):
             # What stands in line was sent already; if it fails, so much the better.
             self.sync()
@@ -324,7 +359,7 @@ class PostgresConnection:
             self._read[question] = cursor
         return cursor
 
-    def _foresee_nothing(self) -> None:
+    def foresee_nothing(self) -> None:
         """Forget what was read ahead: from now on it may be otherwise."""
         if self._foreseen:
             self._foreseen = {}
@@ -381,10 +416,19 @@ class PostgresConnection:
             self._collect_owed()
         if not self._line:
             return ""
+        return self.waited_for(self.send_off())
+
+    def send_off(self) -> Steps:
+        """Send what stands in line; return what takes in the answers, see `_collecting`."""
         self._certainly_changed = False
-        self._dispatch()
         line, self._line = self._line, []
-        return self._collect(line)
+        try:
+            self._library.pipeline_sync()
+            self._library.flush()
+        except BaseException:
+            self.close()
+            raise
+        return self._collecting(line)
 
     def _dispatch(self) -> None:
         """Send what stands in line."""
@@ -397,20 +441,36 @@ class PostgresConnection:
 
     def _collect_owed(self) -> None:
         owed, self._owed = self._owed, []
-        self._collect(owed)
+        self.waited_for(self._collecting(owed))
 
-    def _collect(self, line: list[_InLine]) -> str:
-        """Take in the answers to what was sent; return the status of the last."""
+    def waited_for(self, steps: Steps) -> str:
+        """Wait until all answers are taken in; return the status of the last."""
+        try:
+            while True:
+                next(steps)
+                try:
+                    self._await_more()
+                except BaseException as error:  # noqa: BLE001 - raised there, and so here
+                    steps.throw(error)
+        except StopIteration as over:
+            status: str = over.value
+            return status
+
+    def _collecting(self, line: list[_InLine]) -> Steps:
+        """Take in the answers to what was sent; return the status of the last.
+
+        Step by step: each ends where more must have been taken in before the next one.
+        """
         failed: psycopg.Error | None = None
         status = ""
         try:
             for one in line:
-                result = self._answer()
+                result = yield from self._answer()
                 if failed is None and result.status not in _SUCCEEDED:
                     failed = _error(result)
                     self._know_doubt(failed, last=one is line[-1])
                 status = self._take_in(one, result)
-            self._result()  # the end of the line
+            yield from self._result()  # the end of the line
             self._library.exit_pipeline_mode()
         except BaseException as broken:
             # The answers that are left would be taken for those of others.
@@ -444,18 +504,29 @@ class PostgresConnection:
         if error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
             self.in_doubt = False
 
-    def _answer(self) -> PGresult:
+    def _answer(self) -> Generator[None, None, PGresult]:
         """Return the answer to one statement: each is followed by nothing."""
-        result = self._result()
-        if result is None or self._result() is not None:
+        result = yield from self._result()
+        if result is None or (yield from self._result()) is not None:
             raise psycopg.OperationalError("the server's answers do not match what it was sent")
         return result
 
-    def _result(self) -> PGresult | None:
+    def _result(self) -> Generator[None, None, PGresult | None]:
         while self._library.is_busy():
-            self._wait()
-            self._library.consume_input()
+            yield
         return self._library.get_result()
+
+    def _await_more(self) -> None:
+        if self._library.flush():
+            # What is still to be sent goes first, and is answered meanwhile.
+            self._flush()
+        else:
+            self._wait()
+            self.take_in()
+
+    def take_in(self) -> None:
+        """Take in what has arrived."""
+        self._library.consume_input()
 
     def _flush(self) -> None:
         while self._library.flush():
@@ -476,6 +547,11 @@ class PostgresConnection:
         """The driver's connection, with nothing left in line."""
         self.sync()
         return self._driver
+
+    @property
+    def socket(self) -> int:
+        """The number by which the system knows it; -1 if it is closed."""
+        return -1 if self.closed else self._library.socket
 
     @property
     def closed(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -11,11 +10,13 @@ import msgspec
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
 from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.errand import Calling, Errand
 from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.step import Step, Taken, Taking, may_step, pool_to_take, told_by
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.postgres.values import sent
 from millpond.store.postgres.wake import Wakes
+from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
 from millpond.store.rows.store import Renewer, RowsStore, hint_of
 
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from millpond.core.lease import LeaseAsk
+    from millpond.store.postgres.connection import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.step import Stepped
     from millpond.store.postgres.values import Sent
-    from millpond.store.protocol import Batch, LeaseAnswer, SettleAnswer, SubmitAnswer
+    from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.rows.tables import SqlTables
 
 T = TypeVar("T")
-P = TypeVar("P")
+
+_MANY = 200
+"""Tasks of a submit that are put into words in a thread: the event loop has other things to do."""
 
 _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
@@ -95,8 +99,10 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         """Take in batches, each whole or not at all where its pool's policy says so."""
         pool = pool_to_take(batches)
         if pool is not None:
-            told = _Submit(pool, batches, self._step_moment(now))
-            answer = await self._apart(f"to {pool}", self._take_submits, told)
+            moment = self._step_moment(now)
+            errand = Errand(self._taking, (pool, moment), self._calling.call)
+            told = _Submit(pool, batches, moment)
+            answer: SubmitAnswer | None = await self._apart(f"to {pool}", errand, told)
             if answer is not None:
                 return answer
         return await super().submit(batches, now=now, entropy=entropy)
@@ -107,7 +113,9 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
 
     async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
         """Let the server take a step; None if it is one for the verbs."""
-        given: T | None = await self._apart(pool, self._take_steps, (pool, step, answer))
+        # Each goes by itself: it is an errand like no other.
+        errand = Errand(self._stepping, step, self._calling.call)
+        given: T | None = await self._apart(pool, errand, (pool, step, answer))
         if step.unreadable:
             ends = [
                 Settlement(fence=fence, event=Event.CORRUPT, spend=False)
@@ -116,17 +124,15 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(
-        self, which: str, work: Callable[[list[P]], list[T | None]], told: P
-    ) -> T | None:
+    async def _apart(self, which: str, errand: Errand, told: object) -> Any:  # noqa: ANN401
         """Have the server do something by itself, unless it has kept refusing it of late."""
         self._must_be_open()
         if self._detours.get(which, 0) > 0:
             self._detours[which] -= 1
             return None
         if self._writer is None:
-            return work([told])[0]
-        return await self._writer.do_alone(work, told)
+            return errand([told])[0]
+        return await self._writer.do_alone(errand, told)
 
     def renewer(self) -> PostgresRenewer:
         """Return what renews from a thread of its own."""
@@ -138,45 +144,70 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         """Return the arguments of a renewal."""
         return [sent(self._lock), sent(self._step_moment(None)), sent(worker), sent(lease)]
 
-    # What happens in the writer's thread
+    # What the writer does
 
-    def _committed(self, answers: Sequence[Any]) -> float | None:
-        """Tell the others what was just stored, unless they were told with it."""
-        told, self._told_along = self._told_along, set()
-        if not told or self._wakes is None:
-            return super()._committed(answers)
-        hint = hint_of(answers)
-        wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
-        return self._wakes.send(msgspec.structs.replace(hint, wakes=wakes))
+    def _new_writer(self) -> PostgresWriter:
+        return PostgresWriter(self._calling, committed=self._committed, announce=self._announce)
 
-    def _take_steps(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> list[Any]:
-        return [self._take_step(*one) for one in told]
-
-    def _take_step(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
-        """Let the server take a step."""
-        row = self._call("step", pool, step.arguments)
-        return None if row is None else answer(told_by(row))
-
-    def _take_submits(self, told: list[_Submit]) -> list[SubmitAnswer | None]:
-        """Let the server take in the tasks of several submits."""
-        answers: list[SubmitAnswer | None] = []
-        for (pool, now), some in groupby(told, key=lambda one: (one.pool, one.now)):
-            submits = [one.batches for one in some]
-            message = self._wakes.along(pool) if isinstance(self._wakes, Wakes) else None
-            taking = Taking(pool, submits, now, message)
-            row = self._call("take", f"to {pool}", taking.arguments)
-            if row is not None and message is not None:
-                self._told_along.add(pool)
-            answers += [None] * len(submits) if row is None else taking.answers(Taken(*row))
-        return answers
-
-    def _call(
-        self, name: str, which: str, arguments: Callable[[int], list[Sent]]
-    ) -> tuple[Any, ...] | None:
-        """Call a function of the server; None if it refuses."""
+    @property
+    def _calling(self) -> PostgresTransactor[SqlTables]:
         transactor = self._writing
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        row = transactor.call(self._schema.sql[name], partial(arguments, self._lock))
+        return transactor
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        return None if self._wakes is None else self._wakes.send(self._hint(answers))
+
+    def _announce(self, answers: Sequence[Any]) -> Calling | float | None:
+        """Tell the others, where nobody may wait."""
+        return self._wakes.post(self._hint(answers)) if isinstance(self._wakes, Wakes) else None
+
+    def _hint(self, answers: Sequence[Any]) -> Hint | None:
+        """Return what others should hear of what was just stored, unless they were told with it."""
+        told, self._told_along = self._told_along, set()
+        if not answers:
+            return None
+        hint = hint_of(answers)
+        if not told:
+            return hint
+        wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
+        return msgspec.structs.replace(hint, wakes=wakes)
+
+    def _stepping(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> Calling:
+        """Let the server take a step."""
+        ((pool, step, answer),) = told
+
+        def answers(row: Row | None) -> list[Any]:
+            row = self._heard(pool, row)
+            return [None if row is None else answer(told_by(row))]
+
+        return Calling(self._schema.sql["step"], partial(step.arguments, self._lock), answers)
+
+    def _taking(self, told: list[_Submit]) -> Calling:
+        """Let the server take in the tasks of several submits, all for one pool."""
+        pool, _, now = told[0]
+        submits = [one.batches for one in told]
+        message = self._wakes.along(pool) if isinstance(self._wakes, Wakes) else None
+        taking = Taking(pool, submits, now, message)
+
+        def answers(row: Row | None) -> list[Any]:
+            row = self._heard(f"to {pool}", row)
+            if row is None:
+                return [None] * len(submits)
+            if message is not None:
+                self._told_along.add(pool)
+            return taking.answers(Taken(*row))
+
+        count = sum(len(batch.tasks) for batches in submits for batch in batches)
+        return Calling(
+            self._schema.sql["take"],
+            partial(taking.arguments, self._lock),
+            answers,
+            is_large=count > _MANY,
+        )
+
+    def _heard(self, which: str, row: Row | None) -> Row | None:
+        """Take in what a function of the server answered; None if it refuses."""
         if row is None or row[0] is not None:
             refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
             self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
@@ -198,13 +229,13 @@ class PostgresRenewer(Renewer):
         arguments: Callable[[str, float], list[Sent]],
     ) -> None:
         super().__init__(transactor, clock)
-        self._calling = transactor
+        self._caller = transactor
         self._statement = statement
         self._arguments = arguments
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
-        row = self._calling.call(self._statement, partial(self._arguments, worker, lease))
+        row = self._caller.call(self._statement, partial(self._arguments, worker, lease))
         if row is None or row[0] is not None:
             return super().renew(worker, lease)
         _, _, alive, cancelled, interrupted = row

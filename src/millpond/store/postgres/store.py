@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Declare
+from millpond.core.control import Declare, Lead
 from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
@@ -26,7 +26,9 @@ from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.stepping import SteppingStore
 from millpond.store.postgres.tables import PostgresTables
 from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.view import PostgresView
 from millpond.store.postgres.wake import Wakes
+from millpond.store.protocol import ControlAnswer
 from millpond.store.rows.store import aside, hint_of
 from millpond.store.rows.writer import must_not_be_forked
 from millpond.store.verbs import steps
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Self
 
+    from millpond.core.control import Order
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
@@ -101,6 +104,7 @@ class PostgresStore(SteppingStore):
             inline=inline,
             reading=reading_of(address.schema),
         )
+        self._view = PostgresView(self._read, clock, self._anything_queued)
 
     @classmethod
     async def open(
@@ -286,6 +290,23 @@ class PostgresStore(SteppingStore):
             answers = [*answers, msgspec.structs.replace(hint, wakes=())]
         return super()._committed(answers)
 
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order; who wants to lead while another does is told so by a look."""
+        if isinstance(order, Lead):
+            asked = (order.owner, self._step_moment(now))
+            led = await self._on_reader(partial(self._led_by_another, asked))
+            if led is not None:
+                return ControlAnswer(revision=led)
+        return await super().control(order, now=now, entropy=entropy)
+
+    def _led_by_another(
+        self, asked: tuple[str, float | None], connection: PostgresConnection
+    ) -> int | None:
+        row = connection.execute(self._schema.sql["led"], asked).fetchone()
+        return None if row is None else row[0]
+
     async def changed(self) -> bool:
         """Return whether anybody wrote since it was last asked, or has submitted something."""
         version, inbox = await self._on_reader(self._looked)
@@ -295,6 +316,13 @@ class PostgresStore(SteppingStore):
     def _looked(self, connection: PostgresConnection) -> tuple[int, bool]:
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
+
+    async def _anything_queued(self) -> bool:
+        return await self._on_reader(self._looked_for_queued)
+
+    def _looked_for_queued(self, connection: PostgresConnection) -> bool:
+        row = connection.execute(self._schema.sql["anything_queued"]).fetchone()
+        return row is None or bool(row[0])
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
         """Answer a question; what is in the inbox is moved first, as it waits in the queue."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.rows.rows import SEQ_BITS, body_of, place_of
 from millpond.store.rows.tables import SqlTables
 
@@ -59,13 +60,18 @@ class PostgresTables(SqlTables):
 
     def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
         """Execute a statement; one that may find running tasks finds each in a row of its own."""
-        if self.folds:
-            if name in _OF_ALL:
-                self.folds = False
-                super().ask("unfold", (None,))
-            elif name in _OF_SOME:
-                super().ask("unfold", (asked[0],))
+        if self.folds and name in _OF_ALL:
+            self.folds = False
+            self._unfold(None)
+        elif self.folds and name in _OF_SOME:
+            self._unfold(asked[0])
         return super().ask(name, asked)
+
+    def _unfold(self, these: Any) -> None:  # noqa: ANN401 - a list of ids, as the database takes it
+        super().ask("unfold", (these,))
+        # A question that writes: what was asked ahead of it is answered otherwise now.
+        if isinstance(self.connection, PostgresConnection):
+            self.connection.foresee_nothing()
 
     # Where others look for what is ready: past what has left, and not past what was put in since
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection as DriverConnection
-    from millpond.store.postgres.connection import Row
+    from millpond.store.postgres.connection import Call, Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.url import Address
     from millpond.store.postgres.values import Sent
@@ -128,20 +128,37 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         That is so where it refuses, and also where it failed: whoever then does it in another way
         meets what is wrong, and tells.
         """
+        return self._ended(lambda: self._connected().call(statement, arguments()))
+
+    def start(self, statement: str, arguments: Callable[[], list[Sent]]) -> Call | None:
+        """Send one statement and wait for nothing; None if a connection is to be opened first."""
+        if self._connection is None or self._connection.is_over():
+            return None
+        return self._connection.start(statement, arguments())
+
+    def finish(self, call: Call) -> Row | None:
+        """Wait for the answer to what was sent."""
+        return self._ended(call.finish)
+
+    def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
         try:
-            status, row = self._connected().call(statement, arguments())
+            status, row = call()
         except self.errors as error:
-            if not self._did_not_commit(error):
-                self._disconnect()
-                self._not_known(error)
-            self.undo(error)
-            if code_of(error) == _LOCKED:
-                # Whoever did it in another way would wait as long once more.
-                raise self.translated(error) from error
-            if code_of(error) not in _REFUSALS and not self._may_pass(error):
-                log.warning("%s did not do a step by itself: %s", self.where, error)
+            self.call_failed(error)
             return None
         return row if status == "COMMIT" else None
+
+    def call_failed(self, error: Exception) -> None:
+        """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
+        if not self._did_not_commit(error):
+            self._disconnect()
+            self._not_known(error)
+        self.undo(error)
+        if code_of(error) == _LOCKED:
+            # Whoever did it in another way would wait as long once more.
+            raise self.translated(error) from error
+        if code_of(error) not in _REFUSALS and not self._may_pass(error):
+            log.warning("%s did not do a step by itself: %s", self.where, error)
 
     def _connected(self) -> PostgresConnection:
         """Return the connection; a new one where the server has ended the old one.

@@ -27,8 +27,10 @@ import psycopg
 from millpond.core.errors import MillpondError
 from millpond.core.plan import Wake
 from millpond.store.hints import Pending, sound
+from millpond.store.postgres.errand import Calling
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.names import LONGEST
+from millpond.store.postgres.values import array, sent
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.connection import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")
@@ -57,6 +60,9 @@ ECHO_WITHIN = 5.0
 
 NOTIFY = b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part"
 """Send messages to a channel; inside of somebody's transaction they are a part of it."""
+
+POST = "SELECT count(pg_catalog.pg_notify($1, part)) FROM unnest($2::text[]) part"
+"""The same, as a call."""
 
 _LARGEST = 7999
 """Bytes: what PostgreSQL takes as one message."""
@@ -105,7 +111,7 @@ def _halves(hint: Hint) -> tuple[Hint, Hint]:
 
 
 class Wakes:
-    """The messages of one open store. `send` is for the writer's thread, the rest for the loop's.
+    """The messages of one open store. Sending is for the writer, the rest for the loop.
 
     `connection` gives the writer's connection, outside of any transaction; it is asked in the
     writer's thread only.
@@ -149,19 +155,47 @@ class Wakes:
 
     def send(self, hint: Hint | None = None) -> float | None:
         """Tell the others, now or soon; return after how many seconds to call again, if at all."""
+        begun = time.monotonic()
+        due = self._due(hint, begun)
+        if due is None or due > 0:
+            return due
+        if not self._flushed(begun):
+            return TRY_AGAIN
+        self._pause_since(begun)
+        return None
+
+    def post(self, hint: Hint | None = None) -> Calling | float | None:
+        """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
+        begun = time.monotonic()
+        due = self._due(hint, begun)
+        if due is None or due > 0:
+            return due
+        pending, self._pending = self._pending, Pending()
+        told = messages(pending.hint(), self._name)
+        self._await_echo(begun)
+
+        def over(row: Row | None) -> list[object]:
+            if row is None:
+                self._pending.add(pending.hint())
+                self._send_after = time.monotonic() + TRY_AGAIN
+            else:
+                self._pause_since(begun)
+            return []
+
+        return Calling(POST, lambda: [sent(self._channel), array(told)], over)
+
+    def _due(self, hint: Hint | None, now: float) -> float | None:
+        """Take in what is to be told; return in how many seconds it is time, if there is any."""
         if hint is not None:
             self._pending.add(hint)
         if self._closed or not (self._pending or self._wants_proof):
             return None
-        begun = time.monotonic()
         after = self._send_after + (BULK_PAUSE if self._pending.in_bulk else 0.0)
-        if begun < after:
-            return after - begun
-        if not self._flushed():
-            return TRY_AGAIN
+        return max(after - now, 0.0)
+
+    def _pause_since(self, begun: float) -> None:
         ended = time.monotonic()
         self._send_after = ended + min(max(PAUSE, (ended - begun) / SHARE), LONGEST_PAUSE)
-        return None
 
     def along(self, pool: str) -> tuple[str, str] | None:
         """Return channel and message that the commit of a submit may carry, or None.
@@ -188,13 +222,10 @@ class Wakes:
         listener = self._listener
         return listener is not None and listener.connected and not self._proven
 
-    def _flushed(self) -> bool:
+    def _flushed(self, now: float) -> bool:
         """Send what is to be said; False if that must be tried again."""
         told = messages(self._pending.hint(), self._name)
-        listener = self._listener
-        if self._awaited_since is None and listener is not None and listener.connected:
-            # Before it is sent: by then it may be heard.
-            self._awaited_since = time.monotonic()
+        self._await_echo(now)
         try:
             connection = self._connection()
             if connection is None:
@@ -205,6 +236,12 @@ class Wakes:
             return False
         self._pending = Pending()
         return True
+
+    def _await_echo(self, now: float) -> None:
+        listener = self._listener
+        if self._awaited_since is None and listener is not None and listener.connected:
+            # Before it is sent: by then it may be heard.
+            self._awaited_since = now
 
     # --- hearing ----------------------------------------------------------------------------------
 

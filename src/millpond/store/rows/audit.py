@@ -154,7 +154,10 @@ class _Plain(msgspec.Struct):
     at: float
     event: str
     starts: list[bool] | None
-    """Which of these arrows are starts instead: of what took over the slots of those before."""
+    """Which of these arrows are starts instead: of what took over the slots of those before.
+
+    One value: the second half is, and each of it comes right after its counterpart in the first.
+    """
     pool: str
     worker: str | None
     tokens: list[int]
@@ -182,19 +185,27 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
     count = len(told.ids)
     said = [_unpack_said(text) for text in told.plain]
     keys: list[str | None] = told.keys or [None]
-    events = [_EVENTS[told.event]]
-    if told.starts is not None:
-        events = [Event.LEASE if starts else events[0] for starts in told.starts]
-    for event, task, seq, token, due, key, of_it in zip(
-        of_each(events, count),
-        told.ids,
-        told.seqs,
-        of_each(told.tokens, count),
-        of_each(told.due, count),
-        of_each(keys, count),
-        of_each(said, count),
-        strict=True,
-    ):
+    events, starts, half = [_EVENTS[told.event]], told.starts, count // 2
+    in_two = starts is not None and len(starts) == 1
+    if starts is not None:
+        flags = [at >= half for at in range(count)] if in_two else starts
+        events = [Event.LEASE if start else events[0] for start in flags]
+    arrows = list(
+        zip(
+            of_each(events, count),
+            told.ids,
+            told.seqs,
+            of_each(told.tokens, count),
+            of_each(told.due, count),
+            of_each(keys, count),
+            of_each(said, count),
+            strict=True,
+        )
+    )
+    if in_two:
+        ends_and_starts = zip(arrows[:half], arrows[half:], strict=True)
+        arrows = [arrow for pair in ends_and_starts for arrow in pair]
+    for event, task, seq, token, due, key, of_it in arrows:
         before = _BEFORE[event]
         runs = 1 if event in (Event.LEASE, Event.COMPLETE) else 0
         yield Record(

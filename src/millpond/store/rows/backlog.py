@@ -40,6 +40,9 @@ _FIRST = (-(1 << 63), -1)
 _ALL = (1 << 63) - 1
 """A limit that leaves nothing out."""
 
+_FIRST_PAGE, _LARGEST_PAGE = 20, 1000
+"""How many tasks are read at once by who goes through all of them; more each time."""
+
 _by_place = attrgetter("rank", "seq")
 _NO_TASKS: list[Task] = []
 _NOTHING: set[int] = set()
@@ -931,9 +934,24 @@ class SqlBacklog(Backlog):
 
     def __iter__(self) -> Iterator[Task]:
         self.tables.write_rows()
-        low, high = self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
-        found = self.tables.read_live("queued_of_pool", (low, high))
+        found = self.tables.read_live("queued_of_pool", self._places)
         return iter([task for task in found if task.grp is not None])
+
+    @property
+    def _places(self) -> tuple[int, int]:
+        """Between which places the tasks of this pool are, the first left out."""
+        return self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
+
+    def gone_through(self) -> Iterator[Task]:
+        """Yield every task, by its place; who looks at the first few reads no more of them."""
+        self.tables.write_rows()
+        (after, last), size = self._places, _FIRST_PAGE
+        while True:
+            page = self.tables.look_at_live("queued_page", (after, last, size))
+            yield from (task for task in page if task.grp is not None)
+            if len(page) < size:
+                return
+            after, size = place_of(self.pool, page[-1].seq), min(2 * size, _LARGEST_PAGE)
 
     def next_moment(self) -> float | None:
         """Return when time alone will make something ready, or None."""
@@ -953,6 +971,24 @@ class SqlBacklog(Backlog):
             return later
         in_lanes: int = ask("count_undue_in_lanes", (self.pool, now)).fetchone()[0]
         return later + in_lanes
+
+    def has_due(self, queued: int, now: float) -> bool:
+        """Return whether any of the `queued` tasks of the pool is due at `now`; reads one or two.
+
+        Of those in lanes that are not due it may read more.
+        """
+        others = queued - len(self._delayed)
+        if others and not self.lanes:
+            return True
+        self.tables.write_rows()
+        ask = self.tables.ask
+        first = ask("first_due", (self.pool,)).fetchone() if self._delayed else None
+        if first is not None and first[0] <= now:
+            return True
+        # In lanes what is not due stands among the others; what is parked or held ahead is due.
+        if not others or others > self._ready:
+            return others > 0
+        return ask("due_in_lanes", (*self._places, now)).fetchone() is not None
 
     def running_in(self, unit: str) -> int:
         """Return how many tasks of a lane or key run now."""

@@ -129,7 +129,7 @@ class RowsStore(ABC, Generic[C, L]):
         self._writing = self._transactor(self._unit)
         self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
-        self._writer = None if inline else Writer(self._writing, committed=self._committed)
+        self._writer = None if inline else self._new_writer()
         self._view = RowsView(self._read, clock)
 
     # What each database does its own way
@@ -137,6 +137,10 @@ class RowsStore(ABC, Generic[C, L]):
     @abstractmethod
     def _transactor(self, make_unit: Callable[[C], SqlTables]) -> Transactor[SqlTables, C]:
         """Return what writes, over a connection of its own."""
+
+    def _new_writer(self) -> Writer[SqlTables]:
+        """Return what does the jobs of this process, one after another."""
+        return Writer(self._writing, committed=self._committed)
 
     @abstractmethod
     def _connected(self) -> AbstractContextManager[C]:

@@ -237,7 +237,7 @@ class RowsView:
                 and not pool.paused
                 and pool.spec.max_concurrent
                 and pool.not_before <= moment
-                and pool.queued > pool.backlog.scheduled(moment)
+                and pool.sql_backlog.has_due(pool.queued, moment)
             )
 
         return await self._read(asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
@@ -152,8 +153,8 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
         if knows(worker, function)
         for identifier in waiting
     )
-    reachable = [task for task in parked if pool.backlog.would_open(task.unit, now)]
-    reachable += (
+    apart = (task for task in parked if pool.backlog.would_open(task.unit, now))
+    in_line = (
         task
         for task in pool.backlog.startable(worker.owner, now)
         if task.new.owner is not None
@@ -161,9 +162,11 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     )
     due = (
         task
-        for task in reachable
+        for task in chain(apart, in_line)
         if (task.expires_at is None or task.expires_at > now) and task.due <= now
     )
+    if not pool.spec.rates and not pool.spec.budgets:
+        return any(True for _ in due)
     allowed = [rate_moment(tables, pool, task, now) <= now for task in due]
     return bool(allowed) and all(allowed)
 

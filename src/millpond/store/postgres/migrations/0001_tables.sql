@@ -355,7 +355,9 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     told     bytea,
     -- Or, for the same arrow of many plain tasks: what all have in common, and what each has.
     event    text COLLATE "C",
-    starts   boolean[],                     -- for the arrows of a relay: whether it is a start or an end
+    -- For the arrows of a relay: whether it is a start or an end. One value = as many starts as ends, which
+    -- come first here; each start is told right after the end that stands as far from the front.
+    starts   boolean[],
     pool     bigint,
     worker   text COLLATE "C",
     tokens   bigint[],

@@ -42,7 +42,8 @@ BEGIN
       FROM millpond_live AS l WHERE l.place = ANY(put_in) AND l.grp IS NOT NULL;
     IF ready_now > 0 AND ready_now = p.ready AND p.bands IS NOT NULL THEN
         -- There is nothing else: whatever was there has left.
-        p.lows := array_fill(9223372036854775807, ARRAY[cardinality(p.bands)]);
+        p.bands := '{}';
+        p.lows := '{}';
     END IF;
     SELECT array_agg(x.rank) AS ranks, array_agg(x.low) AS lows,
            bool_or(x.low < x.known) AS below INTO b
@@ -91,7 +92,7 @@ BEGIN
        -- A little is sooner walked past than written down.
        AND (o.bands IS DISTINCT FROM p.bands OR first_due > o.undue_since + 1
             OR EXISTS (SELECT FROM unnest(o.lows, p.lows) AS u (known, found)
-                        WHERE u.found > u.known + 64));
+                        WHERE u.found - 64 > u.known));
 END $$;
 
 -- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
@@ -439,6 +440,206 @@ BEGIN
       FROM arrows;
 END $$;
 
+-- Some of a list, in which one value may stand for all.
+CREATE FUNCTION millpond_part(list anyarray, low integer, high integer) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(list) > 1 THEN list[low:high] ELSE list END
+$$;
+
+-- The same where every end is followed by a start, and all end in the order in which they began, as
+-- they do where tasks are alike: then lists are cut and joined, and nothing has to be sorted out.
+-- `done` says whether that was so.
+CREATE FUNCTION millpond_relay(
+    moment double precision,
+    settled bigint[],
+    settled_tokens bigint[],
+    one_result bytea,
+    results bytea[],
+    successors bigint[],
+    successor_tokens bigint[],
+    lease_number bigint,
+    OUT done boolean,
+    OUT pool bigint,
+    OUT worker text,
+    OUT ids bigint[],
+    OUT places bigint[],
+    OUT due double precision[],
+    OUT tokens bigint[],
+    OUT keys text[],
+    OUT plain text[],
+    OUT measured bigint
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    count constant integer := cardinality(settled);
+    held millpond_lease[];
+    takes integer[] := '{}';
+    l millpond_lease;
+    size integer;
+    take integer;
+    over integer := 0;  -- how many of them had been running
+    begun integer := 0;
+    rest integer;       -- how many of those begin and end here
+    ends integer;
+    first integer;
+    was_held boolean;
+    begun_ids bigint[] := '{}';
+    begun_places bigint[] := '{}';
+    begun_due double precision[] := '{}';
+    begun_tokens bigint[] := '{}';
+    begun_keys text[] := '{}';
+    begun_plain text[] := '{}';
+BEGIN
+    done := false;
+    SELECT array_agg(o ORDER BY o.started_at, o.claims[1], array_position(settled, o.ids[1]))
+      INTO held
+      FROM millpond_lease AS o
+     WHERE o.token = ANY(settled_tokens || successor_tokens);
+    IF held IS NULL THEN
+        RETURN;
+    END IF;
+    FOREACH l IN ARRAY held LOOP
+        take := 0;
+        size := cardinality(l.ids);
+        IF l.pool <> held[1].pool OR l.worker <> held[1].worker THEN
+            RETURN;
+        ELSIF l.claims IS NOT NULL THEN
+            take := least(size, count - begun);
+            IF l.ids[:take] <> successors[begun + 1:begun + take]
+               OR l.token <> ANY(CASE WHEN cardinality(successor_tokens) = 1 THEN successor_tokens
+                                 ELSE successor_tokens[begun + 1:begun + take] END) THEN
+                RETURN;
+            END IF;
+            begun := begun + take;
+        ELSIF over < count AND l.ids[1] = settled[over + 1] THEN
+            take := least(size, count - over);
+            IF l.ids[:take] <> settled[over + 1:over + take]
+               OR l.token <> ANY(CASE WHEN cardinality(settled_tokens) = 1 THEN settled_tokens
+                                 ELSE settled_tokens[over + 1:over + take] END) THEN
+                RETURN;
+            END IF;
+            over := over + take;
+        END IF;
+        takes := takes || take;
+    END LOOP;
+    rest := count - over;
+    IF over = 0 OR begun < count OR settled[over + 1:] <> successors[:rest]
+       OR (rest > 0
+           AND CASE WHEN cardinality(settled_tokens) > 1 THEN settled_tokens[over + 1:]
+               ELSE array_fill(settled_tokens[1], ARRAY[rest]) END
+            <> CASE WHEN cardinality(successor_tokens) > 1 THEN successor_tokens[:rest]
+               ELSE array_fill(successor_tokens[1], ARRAY[rest]) END) THEN
+        RETURN;
+    END IF;
+
+    done := true;
+    pool := held[1].pool;
+    worker := held[1].worker;
+    ids := '{}';
+    places := '{}';
+    due := '{}';
+    tokens := '{}';
+    keys := '{}';
+    plain := '{}';
+    SELECT p.measured INTO measured
+      FROM millpond_pool AS p WHERE p.id = held[1].pool ORDER BY p.turn DESC LIMIT 1;
+    over := 0;
+    begun := 0;
+    FOR at IN 1..cardinality(held) LOOP
+        l := held[at];
+        take := takes[at];
+        CONTINUE WHEN take = 0;
+        size := cardinality(l.ids);
+        was_held := l.claims IS NOT NULL;
+        IF take = size THEN
+            DELETE FROM millpond_lease AS o WHERE o.token = l.token AND o.started_at = l.started_at;
+        ELSE
+            UPDATE millpond_lease AS o
+               SET claims = l.claims[take + 1:], ids = l.ids[take + 1:], places = l.places[take + 1:],
+                   ranks = millpond_part(l.ranks, take + 1, size),
+                   submitted_at = millpond_part(l.submitted_at, take + 1, size),
+                   due = millpond_part(l.due, take + 1, size),
+                   keys = l.keys[take + 1:], plain = millpond_part(l.plain, take + 1, size)
+             WHERE o.token = l.token AND o.started_at = l.started_at;
+            l.ids := l.ids[:take];
+            l.places := l.places[:take];
+            l.ranks := millpond_part(l.ranks, 1, take);
+            l.submitted_at := millpond_part(l.submitted_at, 1, take);
+            l.due := millpond_part(l.due, 1, take);
+            l.keys := l.keys[:take];
+            l.plain := millpond_part(l.plain, 1, take);
+        END IF;
+        IF was_held THEN
+            l.started_at := moment;
+            ends := greatest(least(take, rest - begun), 0);
+            first := count - rest + begun;
+            begun := begun + take;
+            begun_ids := begun_ids || l.ids;
+            begun_places := begun_places || l.places;
+            begun_due := begun_due || CASE WHEN cardinality(l.due) = take THEN l.due
+                ELSE array_fill(l.due[1], ARRAY[take]) END;
+            begun_tokens := begun_tokens || array_fill(l.token, ARRAY[take]);
+            begun_keys := begun_keys || CASE WHEN cardinality(l.keys) = take THEN l.keys
+                ELSE array_fill(NULL::text, ARRAY[take]) END;
+            begun_plain := begun_plain || CASE WHEN cardinality(l.plain) = take THEN l.plain
+                ELSE array_fill(l.plain[1], ARRAY[take]) END;
+        ELSE
+            ends := take;
+            first := over;
+            over := over + take;
+            measured := measured + take;
+            INSERT INTO millpond_measured
+            VALUES (l.pool, measured, NULL, l.due, l.started_at, moment, take);
+            ids := ids || l.ids;
+            places := places || l.places;
+            due := due || CASE WHEN cardinality(l.due) = take THEN l.due
+                ELSE array_fill(l.due[1], ARRAY[take]) END;
+            tokens := tokens || array_fill(l.token, ARRAY[take]);
+            keys := keys || CASE WHEN cardinality(l.keys) = take THEN l.keys
+                ELSE array_fill(NULL::text, ARRAY[take]) END;
+            plain := plain || CASE WHEN cardinality(l.plain) = take THEN l.plain
+                ELSE array_fill(l.plain[1], ARRAY[take]) END;
+        END IF;
+        IF ends > 0 THEN
+            INSERT INTO millpond_ended
+            SELECT u.place, l.pool, 'completed', 1, moment, NULL, 1, 1,
+                   CASE WHEN results IS NULL THEN one_result ELSE u.result END, NULL,
+                   coalesce(u.rank, l.ranks[1]), NULL, u.place & ((1::bigint << 40) - 1),
+                   coalesce(u.submitted_at, l.submitted_at[1]), coalesce(u.due, l.due[1]), l.token,
+                   l.started_at, l.started_at, NULL, 0, 0, NULL, NULL
+              FROM unnest(l.places[:ends], millpond_part(l.ranks, 1, ends),
+                          millpond_part(l.submitted_at, 1, ends), millpond_part(l.due, 1, ends),
+                          results[first + 1:first + ends])
+                   AS u (place, rank, submitted_at, due, result);
+        END IF;
+        IF ends < take THEN
+            INSERT INTO millpond_lease
+            VALUES (l.token, moment, l.pool, l.worker, NULL, NULL, l.ids[ends + 1:],
+                    l.places[ends + 1:], millpond_part(l.ranks, ends + 1, take),
+                    millpond_part(l.submitted_at, ends + 1, take),
+                    millpond_part(l.due, ends + 1, take), l.keys[ends + 1:],
+                    millpond_part(l.plain, ends + 1, take), lease_number);
+        END IF;
+    END LOOP;
+    -- All ends, then all starts: each is to be told right after the end that stands as far from the front.
+    ids := ids || begun_ids[:rest] || begun_ids;
+    places := places || begun_places[:rest] || begun_places;
+    due := due || begun_due[:rest] || begun_due;
+    tokens := tokens || begun_tokens[:rest] || begun_tokens;
+    keys := keys || begun_keys[:rest] || begun_keys;
+    plain := plain || begun_plain[:rest] || begun_plain;
+    IF due[1] = ALL(due) THEN due := due[:1]; END IF;
+    IF tokens[1] = ALL(tokens) THEN tokens := tokens[:1]; END IF;
+    IF array_remove(keys, NULL) = '{}' THEN keys := '{}'; END IF;
+    IF plain[1] = ALL(plain) THEN plain := plain[:1]; END IF;
+END $$;
+
 -- Start the first tasks that a worker holds ahead of a pool, in the order in which it claimed them.
 CREATE FUNCTION millpond_begin_claims(
     the_pool bigint,
@@ -558,6 +759,7 @@ DECLARE
     lease_number bigint;
     last_rank bigint;
     last_place bigint;
+    in_order boolean := false;
     p record;  -- the pool
     w record;  -- the worker
     e record;  -- what ends
@@ -602,6 +804,18 @@ BEGIN
               FROM unnest(e.places, e.ranks, e.submitted_at, e.due, results)
                    AS u (place, rank, submitted_at, due, result);
         ELSE
+            IF cardinality(array_remove(successors, NULL)) = ending THEN
+                SELECT * INTO e
+                  FROM millpond_relay(moment, settled, settled_tokens, one_result, results, successors,
+                                      successor_tokens, lease_number);
+                in_order := e.done;
+            END IF;
+        END IF;
+        IF in_order THEN
+            settled_tokens := e.tokens;
+            relayed := ending;
+            starts := '{t}';
+        ELSIF NOT whole THEN
             SELECT * INTO e
               FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
                                      successor_tokens, lease_number);
@@ -851,6 +1065,8 @@ BEGIN
             INSERT INTO millpond_measured
             VALUES (p.id, p.measured + ending, NULL, e.due, e.started_at, moment, ending);
             p.measured := p.measured + ending;
+        ELSIF in_order THEN
+            p.measured := e.measured;
         ELSIF e.timed > 0 THEN
             INSERT INTO millpond_measured VALUES (p.id, p.measured + e.timed, e.times);
             p.measured := p.measured + e.timed;

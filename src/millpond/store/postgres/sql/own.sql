@@ -62,6 +62,21 @@ SELECT m.version, EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
 SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
   FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
+-- name: anything_queued
+SELECT EXISTS (SELECT FROM generate_series(1, (SELECT max(id) FROM millpond_pool)) AS n (id)
+                CROSS JOIN LATERAL (SELECT o.live, o.running FROM millpond_pool AS o
+                                     WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
+                WHERE p.live > p.running)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
+  FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
+
+-- Under which generation somebody else leads at a moment: he lives, as far as is known.
+-- name: led
+SELECT m.generation FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
+ WHERE m.leader <> ? AND m.leader_until > coalesce(?, extract(epoch FROM clock_timestamp())::double precision)
+   AND EXISTS (SELECT FROM millpond_worker AS w WHERE w.owner = m.leader);
+
 -- Whoever changes anything writes this row, too: the others see by it that they know too little.
 -- name: save_meta
 UPDATE millpond_meta
@@ -111,25 +126,26 @@ SELECT p.id, p.name, p.spec, p.declared, p.revision, p.created_at, p.operator_li
        (SELECT * FROM millpond_pool AS o WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
  ORDER BY p.id;
 
+-- What counts as a change is what the statement says in the end: that of a row which is known.
 -- name: save_pool
-WITH known AS (
-    UPDATE millpond_pool
-       SET name = $2, spec = $3, declared = $4, revision = $5, created_at = $6, operator_limit = $7,
-           writes = writes + 1, turn = (writes + 1) >> 5
-     WHERE ctid = (SELECT ctid FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1)
-    RETURNING id
+WITH new AS (
+    INSERT INTO millpond_pool
+           (id, name, spec, declared, revision, created_at, operator_limit, paused, closed, not_before,
+            next_seq, next_lane, live, running, claimed, fresh, ready, later, parked, parked_apart,
+            kept, stale_settles, measured, totals, grouped, joins, passed_turn, passed_join, resting,
+            unit_timers, fading, tats, holding, starved, hungry, limiter, special)
+    SELECT $1::bigint, $2::text, $3::text, $4::text, $5::bigint, $6::double precision, $7::bigint,
+           $8::smallint, $9::smallint, $10::double precision, $11::bigint, $12::bigint, $13::bigint,
+           $14::bigint, $15::bigint, $16::bigint, $17::bigint, $18::bigint, $19::bigint, $20::bigint,
+           $21::bigint, $22::bigint, $23::bigint, $24::text, $25::smallint, $26::bigint, $27::bigint,
+           $28::bigint, $29::bigint, $30::bigint, $31::bigint, $32::text, $33::text, $34::text,
+           $35::text, $36::text, $37::smallint
+     WHERE NOT EXISTS (SELECT FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1)
 )
-INSERT INTO millpond_pool
-       (id, name, spec, declared, revision, created_at, operator_limit, paused, closed, not_before,
-        next_seq, next_lane, live, running, claimed, fresh, ready, later, parked, parked_apart, kept,
-        stale_settles, measured, totals, grouped, joins, passed_turn, passed_join, resting,
-        unit_timers, fading, tats, holding, starved, hungry, limiter, special)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8::smallint, $9::smallint, $10::double precision,
-       $11::bigint, $12::bigint, $13::bigint, $14::bigint, $15::bigint, $16::bigint, $17::bigint,
-       $18::bigint, $19::bigint, $20::bigint, $21::bigint, $22::bigint, $23::bigint, $24::text,
-       $25::smallint, $26::bigint, $27::bigint, $28::bigint, $29::bigint, $30::bigint, $31::bigint,
-       $32::text, $33::text, $34::text, $35::text, $36::text, $37::smallint
- WHERE NOT EXISTS (SELECT FROM known);
+UPDATE millpond_pool
+   SET name = $2, spec = $3, declared = $4, revision = $5, created_at = $6, operator_limit = $7,
+       writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1);
 
 -- name: change_pool
 UPDATE millpond_pool
@@ -146,15 +162,16 @@ SELECT id, owner, expires_at, lease, number, functions, unknown, ahead FROM mill
  WHERE id = ? ORDER BY turn DESC LIMIT 1;
 
 -- name: save_worker
-WITH known AS (
-    UPDATE millpond_worker
-       SET owner = $2, expires_at = $3, lease = $4, number = $5, functions = $6, unknown = $7,
-           ahead = $8, writes = writes + 1, turn = (writes + 1) >> 5
-     WHERE ctid = (SELECT ctid FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1)
-    RETURNING id
+WITH new AS (
+    INSERT INTO millpond_worker (id, owner, expires_at, lease, number, functions, unknown, ahead)
+    SELECT $1::text, $2::text, $3::double precision, $4::double precision, $5::bigint, $6::text,
+           $7::text, $8::bigint
+     WHERE NOT EXISTS (SELECT FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1)
 )
-INSERT INTO millpond_worker (id, owner, expires_at, lease, number, functions, unknown, ahead)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE NOT EXISTS (SELECT FROM known);
+UPDATE millpond_worker
+   SET owner = $2, expires_at = $3, lease = $4, number = $5, functions = $6, unknown = $7,
+       ahead = $8, writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1);
 
 -- Where to look for what is ready (millpond_pool.bands): what was put into a queue, and what was found
 -- to be its first. These must not be taken for questions, which may be asked ahead.
@@ -229,6 +246,14 @@ VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?::text, '')::dou
 INSERT INTO millpond_task
 SELECT place, id, ''::bytea FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
     ON CONFLICT DO NOTHING;
+
+-- Where to look for what is ready may be told wrong, too: then it may be anywhere.
+-- name: mend_9_marks
+UPDATE millpond_pool
+   SET bands = NULL, lows = '{}', undue_since = 0, writes = writes + 1, turn = (writes + 1) >> 5;
+
+-- name: mend_9_inbox
+UPDATE millpond_meta SET seen_upto = '0', seen_open = '{}';
 
 -- The counts of a pool's row are JSON, by worker.
 -- name: check_holding

@@ -31,6 +31,14 @@ SELECT count(*) FROM millpond_live
 -- name: count_undue_in_lanes
 SELECT count(*) FROM millpond_live WHERE pool = ? AND grp > 0 AND due > ?;
 
+-- name: due_in_lanes
+SELECT 1 FROM millpond_live
+ WHERE place > ? AND place <= ? AND grp > 0 AND due <= ? ORDER BY place LIMIT 1;
+
+-- name: queued_page
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.place > ? AND l.place <= ? AND l.grp IS NOT NULL ORDER BY l.place LIMIT ?;
+
 -- name: queued_of_pool
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
  WHERE l.place > ? AND l.place <= ? AND l.grp IS NOT NULL;
