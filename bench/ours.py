@@ -11,7 +11,16 @@ from typing import Any
 
 from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
 
-from millpond import BoundCall, Millpond, Pool, TaskFunction, fair_round_robin, fifo, priority
+from millpond import (
+    BoundCall,
+    Millpond,
+    Pool,
+    Rate,
+    TaskFunction,
+    fair_round_robin,
+    fifo,
+    priority,
+)
 from millpond.cli.collector import let_it_rest
 from millpond.cli.threads import take_turns_quickly
 from millpond.core.spec import Order
@@ -29,6 +38,7 @@ class Bench:
 
     The shape: `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`, over which the
     tasks are spread evenly and at random; none = tasks without a key. `ranked` = ten priorities.
+    `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to `heaviest`.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -36,13 +46,16 @@ class Bench:
         self.order: str = shape.get("order", "priority")
         self.keys: int = shape.get("keys", 0)
         self.ranked: bool = shape.get("ranked", False)
+        self.heaviest: int = shape.get("heaviest", 1)
         self.mp = millpond(stage)
+        flows = flow_control(self.mp) if shape.get("flows") else {}
         self.pool: Pool = self.mp.pool(
             "bench",
             max_concurrent=shape.get("max_concurrent", 100),
             queue=ORDERS[self.order](),
             prefetch=shape.get("prefetch", 0),
             max_per_key=shape.get("max_per_key"),
+            **flows,
         )
         self.full = asyncio.Event()
         self.meter = Meter(stage.count, self.full.set)
@@ -67,7 +80,9 @@ class Bench:
         """Return a call as the shape wants it."""
         sent = time.monotonic_ns()
         if self.keys:
-            return self.keyed.bind(sent, f"tenant-{self._dice.randrange(self.keys)}")
+            call = self.keyed.bind(sent, f"tenant-{self._dice.randrange(self.keys)}")
+            weight = self._dice.randint(1, self.heaviest)
+            return call if weight == 1 else call.options(weight=weight)
         if self.ranked:
             return self.plain.bind(sent).options(priority=self._dice.randrange(PRIORITIES))
         return self.plain.bind(sent)
@@ -76,6 +91,13 @@ class Bench:
         """Store tasks in chunks."""
         for at in range(0, count, CHUNK):
             await self.pool.submit_many([self.call() for _ in range(min(CHUNK, count - at))])
+
+
+def flow_control(mp: Millpond) -> dict[str, Any]:
+    """Return options of a pool whose starts are counted in every way, and never wait for it."""
+    wide = Rate(1_000_000, per=1.0, of="weight")
+    budget = mp.budget("wide", 10_000, rate=wide)
+    return {"rate": wide, "rate_per_key": Rate(100_000, per=1.0), "budgets": [budget]}
 
 
 def millpond(stage: Stage) -> Millpond:

@@ -15,3 +15,7 @@ SHAPES: dict[str, Shape] = {
     "fair": {"order": "fair", "max_concurrent": SLOTS, "max_per_key": 2, "keys": KEYS},
 }
 """Plain fifo; ten priorities; round robin over 10,000 keys, each limited to 2 at once."""
+
+FLOW: Shape = {**SHAPES["fair"], "flows": True, "heaviest": 3}
+"""The fair one with a budget, a rate by weight and a rate for each key besides. Each start asks and
+charges all of them; they are so wide that none is ever a reason to wait."""

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import settings
 from tests import stores
 
+from millpond.store.postgres.url import Address
 from millpond.testing.clock import run_virtual
-from millpond.testing.postgres import NoServer, Server, serve
+from millpond.testing.pgbouncer import Pooler, find_pgbouncer
+from millpond.testing.postgres import NoServer, OwnServer, Server, serve
 from millpond.testing.servers import Schemas
 
 settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
@@ -22,6 +24,12 @@ settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 AsyncTest = Callable[..., Coroutine[Any, Any, object]]
+
+
+def pytest_report_header() -> str:
+    """Say what the machine lacks: nothing is left out in silence."""
+    found = find_pgbouncer()
+    return f"pgbouncer: {found or 'ABSENT, its tests are left out; see make test-pgbouncer'}"
 
 
 def _on_a_loop(test: AsyncTest, *, real: bool) -> Callable[..., None]:
@@ -47,12 +55,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, where every store is durable, what is about the store in memory."""
-    if not stores.DURABLE:
-        return
-    apart = [item for item in items if item.get_closest_marker("memory") is not None]
-    items[:] = [item for item in items if item not in apart]
-    config.hook.pytest_deselected(items=apart)
+    """Leave out what is about another store than the one that is tested, or another way to it."""
+    unfit = {
+        "memory": stores.DURABLE,
+        "listens": stores.POOLED or stores.DEAF,
+        "session": stores.POOLED,
+    }
+    marks = [name for name, is_unfit in unfit.items() if is_unfit]
+    apart = [item for item in items if any(map(item.get_closest_marker, marks))]
+    if apart:
+        items[:] = [item for item in items if item not in apart]
+        config.hook.pytest_deselected(items=apart)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,7 +117,20 @@ def postgres() -> Iterator[Server]:
     except NoServer as absent:
         pytest.skip(str(absent))
     with server:
-        yield server
+        if not stores.POOLED:
+            yield server
+            return
+        program = find_pgbouncer()
+        assert program is not None, "there is no pgbouncer here"
+        assert isinstance(server, OwnServer), "what a pooler stands before is started here"
+        with Pooler(server, program) as pooler:
+            yield pooler
+
+
+@pytest.fixture(autouse=stores.DEAF)
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MILLPOND_TEST_LISTEN=0 every store on a server does without LISTEN."""
+    monkeypatch.setattr(Address, "listener", None)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """The store that tests of pools run on: in memory, or with MILLPOND_STORE=sqlite on a file each.
 
-With MILLPOND_STORE=postgres each has tables of its own on a server.
+With MILLPOND_STORE=postgres each has tables of its own on a server. All tests on a server reach it
+through PgBouncer with MILLPOND_TEST_POOLER=1, and hear nothing of each other with
+MILLPOND_TEST_LISTEN=0.
 """
 
 import asyncio
@@ -19,6 +21,8 @@ from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 KIND = os.environ.get("MILLPOND_STORE", "memory")
 ON_FILES, ON_SERVER = KIND == "sqlite", KIND == "postgres"
 DURABLE = ON_FILES or ON_SERVER
+POOLED = os.environ.get("MILLPOND_TEST_POOLER") == "1"
+DEAF = os.environ.get("MILLPOND_TEST_LISTEN") == "0"
 
 
 class Places(Protocol):

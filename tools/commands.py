@@ -78,6 +78,10 @@ ARGUMENTS = {
     "task": "the id of the task",
     "tasks": "ids of tasks",
     "limit": "how many may run at a time",
+    "ids": "the triggers that are meant (default: all)",
+    "name": "the name of the event",
+    "payload": "what is told of it, as JSON; - reads it from the standard input",
+    "event_id": "the id of the event",
     "shell": "bash, zsh or fish (default: that of $SHELL)",
 }
 

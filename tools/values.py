@@ -9,6 +9,7 @@ from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection
 from millpond.pool.run import RunReport
+from millpond.pool.schedule import ScheduleInfo
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
 from millpond.runtime.error import ErrorInfo
 from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
@@ -32,6 +33,7 @@ VALUES: dict[type, str] = {
     Quantiles: "`Snapshot.waits`, `Snapshot.run_times`",
     LaneStatus: "`pool.lanes()`",
     TaskInfo: "`pool.tasks()`, `mp.unsettled()`",
+    ScheduleInfo: "`mp.schedules()`, `schedule.status()`",
     ErrorInfo: "`error` of the others",
     DeadLetter: "`on_dead_letter`",
     Empty: "`on_empty`",

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         TaskRejected,
         WouldDeadlock,
     )
+    from millpond.core.event import Event
     from millpond.core.gate import RejectReason
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     )
     from millpond.core.wish import GiveUp, RetryLater, Throttled
     from millpond.pool.context import Context, SyncContext
+    from millpond.pool.event import Emission, EventInfo, Receipt
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
     from millpond.pool.task import BoundCall, TaskFunction
+    from millpond.pool.trigger import Trigger
     from millpond.runtime.batch import Failed
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
@@ -85,8 +88,11 @@ __all__ = [
     "ConfigError",
     "Context",
     "DeadLetter",
+    "Emission",
     "Empty",
     "ErrorInfo",
+    "Event",
+    "EventInfo",
     "Failed",
     "GiveUp",
     "Handle",
@@ -110,6 +116,7 @@ __all__ = [
     "PoolFull",
     "Rate",
     "Reason",
+    "Receipt",
     "RejectReason",
     "Rejection",
     "Retry",
@@ -134,6 +141,7 @@ __all__ = [
     "TaskInfo",
     "TaskRejected",
     "Throttled",
+    "Trigger",
     "WouldDeadlock",
     "adaptive",
     "bounded",
@@ -185,6 +193,7 @@ _HOME = {
             "TaskRejected",
             "WouldDeadlock",
         ),
+        "millpond.core.event": ("Event",),
         "millpond.core.gate": ("RejectReason",),
         "millpond.core.lifecycle": ("Status",),
         "millpond.core.rate": ("Rate",),
@@ -200,6 +209,7 @@ _HOME = {
         ),
         "millpond.core.wish": ("GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
+        "millpond.pool.event": ("Emission", "EventInfo", "Receipt"),
         "millpond.pool.handle": ("Handle",),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
@@ -210,6 +220,7 @@ _HOME = {
         "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
         "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
+        "millpond.pool.trigger": ("Trigger",),
         "millpond.runtime.batch": ("Failed",),
         "millpond.runtime.error": ("ErrorInfo",),
         "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),

@@ -83,7 +83,7 @@ def test_the_place_of_a_server_is_measured_and_left_as_it_was(millpond: Call, st
 # The doctor
 
 DOCTOR_KEYS = {
-    *("store", "well", "wrong", "risky", "kind", "server", "schema", "version", "user"),
+    *("store", "well", "wrong", "risky", "kind", "server", "schema", "version", "user", "role"),
     *("sees_others", "frozen_age", "settings", "pins", "tables"),
 }
 
@@ -93,7 +93,7 @@ def test_a_server_that_is_well(millpond: Call, store: str) -> None:
     answer = millpond("doctor", store)
     assert Exit.CLEAN == answer.code
     assert "every row fits together" in answer.out
-    for words in ("PostgreSQL ", "schema millpond of version", "has all rights", "dead ones"):
+    for words in ("PostgreSQL ", "schema millpond of version", "owns the store", "dead ones"):
         assert words in answer.out
     told = millpond("doctor", "--json").json
     assert DOCTOR_KEYS == set(told)
@@ -101,6 +101,7 @@ def test_a_server_that_is_well(millpond: Call, store: str) -> None:
     assert "millpond_live" in {table["name"] for table in told["tables"]}
 
 
+@pytest.mark.session
 def test_who_pins_the_horizon_is_named(
     millpond: Call, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_schema_that_somebody_changed(
     assert words in answer.out
 
 
+@pytest.mark.session
 def test_missing_rights_are_wrong(millpond: Call, store: str) -> None:
     """With the statement that gives them."""
     role = f"poor_{os.getpid()}"

@@ -101,7 +101,7 @@ def test_a_shell_that_is_none(millpond: Call, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("millpond re", {"resume", "resize", "redrive"}),
+        ("millpond re", {"resume", "resize", "redrive", "replay"}),
         ("millpond tasks --st", {"--status", "--store"}),
         ("millpond tasks --status fa", {"failed"}),
         ("millpond worker --on", {"--once"}),

@@ -13,9 +13,13 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from tests import stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+FOR_ASYNCPG: dict[str, Any] = {"statement_cache_size": 0} if stores.POOLED else {}
+"""What its users have to say where a pooler stands between."""
 
 
 class Buyer:
@@ -132,7 +136,7 @@ async def awaited(url: str) -> AsyncIterator[Buyer]:
 @asynccontextmanager
 async def by_asyncpg(url: str) -> AsyncIterator[Buyer]:
     """asyncpg."""
-    own = await asyncpg.connect(url)
+    own = await asyncpg.connect(url, **FOR_ASYNCPG)
     try:
         block = own.transaction()
         await block.start()
@@ -145,7 +149,7 @@ async def by_asyncpg(url: str) -> AsyncIterator[Buyer]:
 async def from_a_pool(url: str) -> AsyncIterator[Buyer]:
     """What a pool of asyncpg lends."""
     async with (
-        asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
+        asyncpg.create_pool(url, min_size=1, max_size=1, **FOR_ASYNCPG) as pool,
         pool.acquire() as own,
     ):
         block = own.transaction()

@@ -34,8 +34,8 @@ def application(url: str) -> Millpond:
         ctx.settle_weight(dice.randint(0, ctx.weight))
         if dice.random() < 0.05 and not ctx.is_retry:
             raise ValueError(tenant)
-        if number % 20 == 7 and dice.random() < 0.5:
-            raise Throttled(0.02, scope="key")
+        if number % 20 in (7, 13) and dice.random() < 0.5:
+            raise Throttled(0.02, scope="key" if number % 20 == 7 else "pool")
         return tenant
 
     return mp

@@ -7,11 +7,14 @@ from typing import Any, get_overloads
 import pytest
 
 from millpond import Millpond, TaskFunction
+from millpond.core.event import Event
 from millpond.pool.budget import Budget, SyncBudget
+from millpond.pool.event import Emission
 from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
 from millpond.pool.run import Run, Stream
+from millpond.pool.schedule import Schedule, SyncSchedule
 from millpond.pool.sync import (
     SyncHandle,
     SyncMapped,
@@ -21,11 +24,16 @@ from millpond.pool.sync import (
     SyncStream,
     SyncTaskFunction,
 )
+from millpond.pool.sync_events import SyncEmission, SyncTrigger
 from millpond.pool.task import Optioned
+from millpond.pool.trigger import Trigger
 
 mp = Millpond()
 pool = mp.pool("twins")
 budget = mp.budget("twins", 1)
+schedule = mp.cron("twins", every=60)
+trigger = mp.trigger("twins", on="twins", into=pool, make=lambda _: None)
+emission = Emission(mp, Event("twins", "1"), None)  # type: ignore[arg-type]
 
 TWINS: list[tuple[type, type]] = [
     (Millpond, SyncMillpond),
@@ -35,6 +43,9 @@ TWINS: list[tuple[type, type]] = [
     (Run, SyncRun),
     (Stream, SyncStream),
     (Budget, SyncBudget),
+    (Schedule, SyncSchedule),
+    (Trigger, SyncTrigger),
+    (Emission, SyncEmission),
 ]
 INSTANCES: dict[type, Any] = {
     Millpond: mp,
@@ -46,7 +57,12 @@ INSTANCES: dict[type, Any] = {
     Stream: pool.stream([]),
     Budget: budget,
     SyncBudget: budget.sync,
+    Schedule: schedule,
+    SyncSchedule: schedule.sync,
     SyncStream: pool.sync.stream([]),
+    Trigger: trigger,
+    SyncTrigger: mp.sync.get_trigger("twins"),
+    Emission: emission,
 }
 DUNDERS = {
     "__aenter__": "__enter__",
@@ -58,16 +74,22 @@ NOT_PROMISED: dict[type, set[str]] = {
     # What our own modules ask of each other, the way over, and settings that ask no store.
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
-    | {"durable", "durability", "migrate"},
+    | {"durable", "durability", "migrate"}
+    | {"pool_in_store", "emit_as", "emit_within", "forget_schedule", "armed"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
-    | {"check_scope"},
+    | {"check_scope", "foreign"},
     Handle: {"admitted", "forgotten", "read", "value_of"},
-    SyncMillpond: {"twin", "pool_of", "budget_of"},
+    SyncMillpond: {"twin", "pool_of", "budget_of", "schedule_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},
     Budget: {"sync"},
     SyncBudget: {"twin"},
+    Schedule: {"sync", "declaration"},
+    SyncSchedule: {"twin"},
+    Trigger: {"deliver"},
+    SyncTrigger: {"twin"},
+    SyncEmission: {"twin"},
 }
 OTHERWISE = {
     # `await` takes no arguments; a thread that waits for a handle can say for how long.
@@ -84,7 +106,10 @@ WORDS = [
     (r"\bMapped\[", "SyncMapped["),
     (r"\bRun\b", "SyncRun"),
     (r"\bBudget\b", "SyncBudget"),
+    (r"\bSchedule\b", "SyncSchedule"),
     (r"\bStream\b", "SyncStream"),
+    (r"\bTrigger\b", "SyncTrigger"),
+    (r"\bEmission\b", "SyncEmission"),
     (r"\bAsyncIterator\[", "Iterator["),
     (r"\bAwaitable\[(.*)\]$", r"\1"),
 ]

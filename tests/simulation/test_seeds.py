@@ -9,9 +9,12 @@ from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE
 from millpond.testing.history import load, replay, save, trace
 from millpond.testing.simulation import (
+    FLOW_SEEDS,
+    FLOW_STEPS,
     Broken,
     Lived,
     breaks,
+    flow_specs,
     memory_store,
     same_story,
     shrink,
@@ -52,6 +55,22 @@ async def test_the_same_history_gives_the_same_trace() -> None:
     """I12: two stores of one kind tell the same story of one history."""
     lived = await simulate_on(11, memory_store())
     await same_story(lived.history, memory_store(), memory_store())
+
+
+async def test_histories_of_flow_control_try_all_of_it() -> None:
+    """Those that stores are compared by refund, charge more, hold keys and pools, and run dry."""
+    tried: set[str] = set()
+    for seed in FLOW_SEEDS:
+        lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
+        tried |= lived.faults
+        for step in await replay(memory_store(), lived.history):
+            tried |= {record.detail or "" for record in step.records}
+            if step.verb == "settle":
+                tried |= {f"held a {one.hold}" for one in step.asked[0]}
+            if step.verb == "lease" and not step.answer.leased and step.answer.next_at:
+                tried.add("ran dry")
+    wanted = {"held a key", "held a pool", "weight", "ran dry", "budget resized", "crash"}
+    assert set() == wanted - tried
 
 
 async def test_two_stories_that_differ_are_told_apart() -> None:

@@ -38,6 +38,7 @@ from millpond.core.audit import Record
 from millpond.core.quantiles import Quantiles
 from millpond.pool.map import Mapped
 from millpond.pool.run import Run, Stream
+from millpond.pool.schedule import Schedule, SyncSchedule
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
 from millpond.runtime.error import ErrorInfo
 from millpond.runtime.hooks import DeadLetter, Empty, Observed
@@ -456,6 +457,15 @@ async def looking() -> None:
         assert_type(same, Millpond)
         async with mp.worker([reviews, "webhooks"], concurrency=3, grace=1.0) as worker:
             assert_type(worker, Worker)
+
+
+def scheduling() -> None:
+    schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=review.bind(1, "acme"))
+    assert_type(schedule, Schedule)
+    assert_type(schedule.sync, SyncSchedule)
+    mp.cron("often", every=timedelta(minutes=5), emits="tick", missed="all")
+    mp.cron("daily", "@daily", task=review)  # type: ignore[arg-type]
+    mp.cron("daily", "@daily", missed="never")  # type: ignore[arg-type]
 
 
 def takes_any_task(task: TaskFunction[..., object, Any]) -> str:

@@ -34,6 +34,11 @@ WAL_MENDED = (3, 51, 3)
 
 LARGE_WAL = 64 << 20
 
+_OF_A_SUBMITTER = (
+    "the user may submit by the function submit, ask by the function status what became of it, and "
+    "sees no table: have the owner, a worker or a reader look at the rest"
+)
+
 
 class Findings(msgspec.Struct, kw_only=True):
     """What was found out about a store."""
@@ -113,7 +118,7 @@ def _tell(found: Findings) -> None:
         _say(f"wrong: {line}")
     for line in found.risky:
         _say(f"risky: {line}")
-    if not found.wrong:
+    if not found.wrong and found.facts.get("role") != "submitter":
         _say(f"{found.store}: every row fits together")
 
 
@@ -196,6 +201,9 @@ def of_server(url: str, address: Address) -> Findings:
         raise _no_tables(str(address)) from error
     except (MissingRights, StoreCorrupt) as error:
         facts = {"kind": "postgresql"}
+        if isinstance(error, MissingRights) and health.submits_only(address):
+            facts["role"] = "submitter"
+            return Findings(store=place, wrong=[], risky=[], facts=facts, notes=[_OF_A_SUBMITTER])
         return Findings(store=place, wrong=[str(error)], risky=[], facts=facts, notes=[])
     return Findings(
         store=place,
@@ -208,7 +216,8 @@ def of_server(url: str, address: Address) -> Findings:
 
 def _notes(seen: Health) -> Iterator[str]:
     yield f"PostgreSQL {seen.server}, schema {seen.schema} of version {seen.version}"
-    yield f"user {seen.user} has all rights that workers need"
+    may = {"owner": "owns the store", "reader": "may read the store, and change nothing in it"}
+    yield f"user {seen.user} {may.get(str(seen.role), 'has all rights that workers need')}"
     if not seen.sees_others:
         yield (
             "what sessions of other users do cannot be seen: "

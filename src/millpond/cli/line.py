@@ -188,6 +188,9 @@ def told(error: Exception) -> Refusal:
     kinds: Iterable[tuple[type[Exception], Exit]] = (
         (errors.UnknownPool, Exit.NOTHING),
         (errors.UnknownTask, Exit.NOTHING),
+        (errors.UnknownTrigger, Exit.NOTHING),
+        (errors.UnknownEvent, Exit.NOTHING),
+        (errors.IdempotencyConflict, Exit.NOTHING),
         (errors.ConfigError, Exit.USAGE),
         (errors.StaleRevision, Exit.NOTHING),
         (errors.StoreError, Exit.STORE),

@@ -35,6 +35,11 @@ COMMANDS = {
     "purge": "cancel everything that waits in a pool, a lane or of a key",
     "cancel": "cancel tasks, waiting or running",
     "redrive": "queue failed or cancelled tasks again",
+    "cron": "the schedules of a store, and when each fires next; pause, resume and remove them",
+    "triggers": "the triggers of a store: what each is for, and what became of its events",
+    "emit": "tell the triggers of a store what happened",
+    "events": "what happened, and which triggers it was for",
+    "replay": "send an event to its triggers again; they find the tasks they made of it",
     "audit": "what happened, as JSON Lines; --follow goes on",
     "doctor": "look at a store, and say what is wrong or risky",
     "migrate": "bring the tables of a store up to this release",
@@ -46,6 +51,7 @@ COMMANDS = {
 
 ELSEWHERE = {
     "dead": "tasks",
+    **dict.fromkeys(("triggers", "emit", "replay"), "events"),
     **dict.fromkeys(("pause", "resume", "resize", "purge", "cancel", "redrive"), "control"),
 }
 """Modules of several commands; there each has its own name instead of `main`."""

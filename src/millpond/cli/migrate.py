@@ -16,7 +16,24 @@ if TYPE_CHECKING:
 
 @command("migrate", json="Print one JSON document: the versions before and now.")
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 says that it is needed.")
-def main(*, check: bool, as_json: bool, store: str | None, app: str | None) -> int:
+@click.option(
+    "--grants",
+    "wanted",
+    metavar="ROLE=USER",
+    multiple=True,
+    help="Print the statements that make a user of the server an owner, worker, submitter or "
+    "reader of the store, and do nothing else; may be given several times.",
+)
+@click.option("--apply", is_flag=True, help="Run what --grants says, after the tables are there.")
+def main(
+    *,
+    check: bool,
+    wanted: tuple[str, ...],
+    apply: bool,
+    as_json: bool,
+    store: str | None,
+    app: str | None,
+) -> int:
     """Bring the tables of a store up to this release, and make them where there are none.
 
     A Millpond does so by itself when it is opened, unless it was made with migrate=False: then this
@@ -31,6 +48,12 @@ def main(*, check: bool, as_json: bool, store: str | None, app: str | None) -> i
     try:
         place = place_of(url)
         assert place is not None  # noqa: S101 - a URL is never memory
+        statements = _statements(wanted, place)
+        if statements and not apply:
+            return _print(statements, as_json=as_json)
+        if apply:
+            _apply(statements, place)
+            check = True
         before, needed = versions(place)
         if not check and before != needed:
             bring_up(place)
@@ -39,6 +62,57 @@ def main(*, check: bool, as_json: bool, store: str | None, app: str | None) -> i
     now = before if check else needed
     _tell(shown(url), before, now, needed, as_json=as_json)
     return Exit.CLEAN if now == needed else Exit.BROKE
+
+
+def _statements(wanted: tuple[str, ...], place: Place) -> list[str]:
+    """Return what gives users the roles that were asked for; an owner comes first."""
+    if not wanted:
+        return []
+    if isinstance(place, Path):
+        raise click.BadParameter("only a server has users; a file has its permissions")
+    from millpond.store.postgres.roles import Role, grants
+
+    asked = []
+    for pair in wanted:
+        name, _, user = pair.partition("=")
+        if name not in {*Role} or not user:
+            raise click.BadParameter(f"{pair!r} is not ROLE=USER; roles are {', '.join(Role)}")
+        asked.append((Role(name), user))
+    asked.sort(key=lambda one: list(Role).index(one[0]))
+    return [text for role, user in asked for text in grants(role, user, place.schema)]
+
+
+def _print(statements: list[str], *, as_json: bool) -> int:
+    from millpond.cli.render import emit
+
+    if as_json:
+        emit({"grants": statements})
+    else:
+        click.echo("".join(f"{statement};\n" for statement in statements), nl=False)
+    return Exit.CLEAN
+
+
+def _apply(statements: list[str], place: Place) -> None:
+    """Make the tables, and run the statements, all or none of them."""
+    if not statements or isinstance(place, Path):
+        raise click.UsageError("--apply goes with --grants")
+    import psycopg
+
+    from millpond.store.postgres.connect import connect
+    from millpond.store.postgres.errors import translated
+
+    made = [one for one in statements if one.startswith("CREATE SCHEMA")]
+    if made and len(made) < len(statements):
+        raise click.UsageError("first the owner, by an administrator; the rest is his to give")
+    if not made:
+        bring_up(place)
+    connection = connect(place)
+    try:
+        connection.execute("; ".join(["BEGIN", *statements, "COMMIT"]).encode())
+    except psycopg.Error as error:
+        raise translated(error, place) from error
+    finally:
+        connection.close()
 
 
 def versions(place: Place) -> tuple[int, int]:

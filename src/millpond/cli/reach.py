@@ -15,6 +15,7 @@ from millpond.cli import logs
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.which import url_of
 from millpond.core.errors import MigrationNeeded, UnknownPool
+from millpond.core.event import SYSTEM
 from millpond.pool.address import place_of
 from millpond.pool.millpond import Millpond
 from millpond.store.shown import shown
@@ -53,10 +54,20 @@ class Reached:
         """Return in words why a task is not running."""
         return await self._mp.why(task)
 
-    async def pools(self, asked: Sequence[str] = ()) -> list[str]:
-        """Return the pools that were named, or all, as the store calls them."""
+    @property
+    def millpond(self) -> Millpond:
+        """The Millpond that it was opened with."""
+        return self._mp
+
+    async def pools(self, asked: Sequence[str] = (), *, system: bool = False) -> list[str]:
+        """Return the pools that were named, or all, as the store calls them.
+
+        Those of the system, for events and triggers, are named or asked for.
+        """
         known = await self.view.names()
-        return [_stored(name, known) for name in asked] if asked else list(known)
+        if asked:
+            return [_stored(name, known) for name in asked]
+        return [name for name in known if system or not name.startswith(SYSTEM)]
 
     async def pool(self, asked: str) -> PoolView:
         """Return a pool that was named."""
@@ -72,10 +83,13 @@ def _stored(asked: str, known: Iterable[str]) -> str:
     plain = asked.removeprefix("app::")
     if plain in known:
         return plain
+    if (own := SYSTEM + plain) in known:
+        return own
     meant = [name for name in known if name.endswith(f":{asked}")]
     if len(meant) == 1:
         return meant[0]
-    raise unknown(asked, meant or known)
+    shown = [name for name in known if not name.startswith(SYSTEM)]
+    raise unknown(asked, meant or shown)
 
 
 def unknown(asked: str, known: Iterable[str]) -> UnknownPool:
@@ -135,6 +149,8 @@ def names_for_a_shell(store: str | None, app: str | None, begins: str) -> list[s
 
     async def asked() -> list[str]:
         async with reached(store, app) as here:
-            return list(await here.view.names(begins))
+            plain = await here.view.names(begins)
+            own = [name.removeprefix(SYSTEM) for name in await here.view.names(SYSTEM + begins)]
+            return [name for name in plain if not name.startswith(SYSTEM)] + own
 
     return asyncio.run(asked())

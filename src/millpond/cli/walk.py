@@ -100,7 +100,9 @@ async def walk(here: Reached, chosen: Chosen) -> AsyncIterator[tuple[Task, str]]
     now = here.now()
     behind, passed = _place(chosen.after)
     suffix = CALLBACKS if chosen.callbacks else ""
-    for pool in sorted(name + suffix for name in await here.pools(chosen.pools)):
+    # What failed is shown wherever it did: nobody would look for it in a pool he did not make.
+    names = await here.pools(chosen.pools, system=state == "failed")
+    for pool in sorted(name + suffix for name in names):
         if behind is not None and pool < behind:
             continue
         after: int | None = passed if pool == behind else 0

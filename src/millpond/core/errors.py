@@ -9,7 +9,10 @@ MillpondError                code, docs
 ├── PoolClosed               pool
 ├── IdempotencyConflict      pool, key, task_id
 ├── UnknownPool              pool
+│   └── NoPoolForEvent       trigger, event
 ├── UnknownTask              task_id
+├── UnknownTrigger           trigger
+├── UnknownEvent             name, event_id
 ├── ConfigConflict           pool, field, stored, declared
 ├── StaleRevision            name, given, current
 ├── IllegalTransition        status, event
@@ -40,7 +43,10 @@ MillpondError                code, docs
 │   ├── MissingRights        path, grants
 │   ├── TooManyConnections   path
 │   ├── PostgresTooOld       found, needed
-│   └── UnstorableText       path
+│   ├── UnstorableText       path
+│   ├── PoolerBetween        path
+│   └── WrongEncoding        path, found
+├── BadSchedule              field, value
 ├── BadStoreURL              url, reason
 ├── DriverMissing            extra
 ├── AlreadyOpen
@@ -69,6 +75,7 @@ __all__ = [
     "AlreadyOpen",
     "AlreadySettled",
     "BadPayload",
+    "BadSchedule",
     "BadStoreURL",
     "BatchTooLarge",
     "BulkheadRejected",
@@ -84,6 +91,7 @@ __all__ = [
     "MillpondError",
     "MissingRights",
     "NoCapacity",
+    "NoPoolForEvent",
     "NotADatabase",
     "NotInTransaction",
     "NotOpen",
@@ -92,6 +100,7 @@ __all__ = [
     "PayloadTooLarge",
     "PoolClosed",
     "PoolFull",
+    "PoolerBetween",
     "PostgresTooOld",
     "RunFailed",
     "RunOverBudget",
@@ -120,11 +129,14 @@ __all__ = [
     "TransactionAborted",
     "TransactionControl",
     "TransactionTooLong",
+    "UnknownEvent",
     "UnknownPool",
     "UnknownTask",
+    "UnknownTrigger",
     "Unserved",
     "UnstorableText",
     "WouldDeadlock",
+    "WrongEncoding",
 ]
 
 
@@ -221,11 +233,34 @@ class UnknownPool(MillpondError):
     pool: str
 
 
+class NoPoolForEvent(UnknownPool):
+    """A trigger is to submit to a pool that nobody has declared: its event is a dead letter."""
+
+    code = "MILL-070"
+    trigger: str
+    event: str
+
+
 class UnknownTask(MillpondError):
     """No task has that id."""
 
     code = "MILL-009"
     task_id: int
+
+
+class UnknownTrigger(MillpondError):
+    """No trigger has that id."""
+
+    code = "MILL-071"
+    trigger: str
+
+
+class UnknownEvent(MillpondError):
+    """No event of that name and id is kept: there was none, or it is too old to be replayed."""
+
+    code = "MILL-072"
+    name: str
+    event_id: str
 
 
 class ConfigConflict(MillpondError):
@@ -608,6 +643,32 @@ class UnstorableText(StoreError):
 
     code = "MILL-067"
     path: str
+
+
+class PoolerBetween(StoreError):
+    """A pooler lends another session for each transaction, or takes no settings: the URL must say.
+
+    Nothing was changed. See `pooler` and `listen` among the options of the URL.
+    """
+
+    code = "MILL-068"
+    path: str
+
+
+class WrongEncoding(StoreError):
+    """The database is of an encoding in which texts are not what they were."""
+
+    code = "MILL-069"
+    path: str
+    found: str
+
+
+class BadSchedule(MillpondError):
+    """A schedule cannot be: its crontab line, its time zone or its pace is none, or never fires."""
+
+    code = "MILL-080"
+    field: str
+    value: object
 
 
 class LeaseLost(MillpondError):

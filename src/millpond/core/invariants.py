@@ -10,6 +10,7 @@ with the simulation, as `never_asleep` and `same_story` there.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Progress, Remember
@@ -303,10 +304,10 @@ def bound(facts: PoolFacts) -> None:
         raise Violated("I6", f"{len(facts.fresh)} wait in {facts.spec.name}, of {policy.depth}")
     if policy.per_key is None:
         return
-    for fact in (fact for fact in facts.fresh.values() if fact.key is not None):
-        same = sum(1 for other in facts.fresh.values() if other.key == fact.key)
+    waiting = Counter(fact.key for fact in facts.fresh.values() if fact.key is not None)
+    for key, same in waiting.items():
         if same > policy.per_key:
-            raise Violated("I6", f"{same} of key {fact.key!r} wait in {facts.spec.name}")
+            raise Violated("I6", f"{same} of key {key!r} wait in {facts.spec.name}")
 
 
 def refusals(step: Step) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from millpond.core import check
 from millpond.core.adaptive import Adaptive
 from millpond.core.errors import ConfigError
+from millpond.core.event import SYSTEM, TriggerSpec
 from millpond.core.rate import Rate
 from millpond.core.task import CALLBACKS
 
@@ -172,10 +173,14 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The budgets it shares with other pools: each of them has to agree to a start."""
     adaptive: Adaptive | None = None
     """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
+    trigger: TriggerSpec | None = None
+    """Whose deliveries it holds, if it is the pool of a trigger."""
 
     def __post_init__(self) -> None:
-        # The queue of a pool's callbacks is the one name that may end in what no other can have.
-        check.name("name", str.removesuffix(check.text("name", self.name), CALLBACKS))
+        # The queue of a pool's callbacks may end in what no other can, and a pool of the system
+        # begin so.
+        plain = check.text("name", self.name).removesuffix(CALLBACKS).removeprefix(SYSTEM)
+        check.name("name", plain)
         check.instance("queue", self.order, Order, _ORDERS)
         if self.backpressure is not None:
             check.instance("backpressure", self.backpressure, Backpressure, _POLICIES)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -35,6 +36,7 @@ from millpond.core.errors import (
     UnknownPool,
     UnknownTask,
 )
+from millpond.core.event import TriggerSpec
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
@@ -43,12 +45,16 @@ from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.address import place_of, shown
 from millpond.pool.budget import Budget
+from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
+from millpond.pool.cron import CRON, arm
+from millpond.pool.cron import handler as firing_handler
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.options import policy
+from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
+from millpond.pool.schedule import Schedule, ScheduleInfo, made_schedule, schedules
 from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
@@ -59,6 +65,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.trigger import Make, Trigger, caller_of
 from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
@@ -70,10 +77,14 @@ from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from millpond.core.audit import Record
+    from millpond.core.task import NewTask
+    from millpond.pool.event import Emission, EventInfo
     from millpond.pool.sync import SyncMillpond
+    from millpond.pool.task import BoundCall
+    from millpond.pool.timetable import Missed
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
@@ -133,7 +144,10 @@ class Millpond:
         self._pools: dict[str, Pool] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
+        self._schedules: dict[str, Schedule] = {}
+        self._arming: set[asyncio.Task[Any]] = set()
+        """Schedules that were declared while it is open, on their way to the store."""
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
         self._counts = Counts()
@@ -141,6 +155,8 @@ class Millpond:
         self._opening = False
         self._stack: contextlib.AsyncExitStack | None = None
         self._sync: SyncMillpond | None = None
+        self._channels = Channels(self)
+        self._handlers.update(self._channels.handlers())
         self.make_store: Callable[[], Store] | None = None
         """How to make the store, for tests that bring their own; None = as the URL says."""
         self.shared: bool | None = None
@@ -169,9 +185,10 @@ class Millpond:
                 runtime.budgets = self._budgets
                 for name in self._budgets:
                     await runtime.declare_budget(name)
-                for pool in self.pools():
+                for pool in [*self.pools(), *self._channels.pools()]:
                     await runtime.declare(pool.spec)
                 runtime.begin()
+                await self._arm()
                 if self._works:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
@@ -273,7 +290,9 @@ class Millpond:
         runtime = self._runtime
         if runtime is None or runtime.shared:
             return 0
-        views = [await runtime.view.pool(name, measured=False) for name in list(runtime.declared)]
+        # A schedule waits for its next firing for ever: that is nothing to be lost.
+        names = [name for name in runtime.declared if name != CRON]
+        views = [await runtime.view.pool(name, measured=False) for name in names]
         return sum(view.running + view.queued for view in views if view is not None)
 
     async def _shut(self, grace: float) -> None:
@@ -311,8 +330,19 @@ class Millpond:
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime
-        if pool.spec.name not in runtime.declared:
+        if pool.spec.name not in runtime.declared and not pool.foreign:
             await runtime.declare(pool.spec)
+
+    async def pool_in_store(self, pool: str | Pool) -> Pool:
+        """Return a pool of this process, or as another has declared it; else UnknownPool."""
+        try:
+            return self.get_pool(pool) if isinstance(pool, str) else pool
+        except UnknownPool:
+            assert isinstance(pool, str)  # noqa: S101 - what is a pool is not unknown
+            found = await self.runtime.view.pool(pool, measured=False)
+            if found is None:
+                raise
+            return self._channels.own_pool(found.declared, None, foreign=True)
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -443,6 +473,115 @@ class Millpond:
         if on_empty is not None:
             self._hooks.on_empty[stored] = on_empty
         return pool
+
+    # Events
+
+    def trigger(
+        self,
+        trigger_id: str,
+        /,
+        *,
+        on: str | Sequence[str],
+        into: str | Pool | None = None,
+        task: TaskFunction[..., Any, Any] | None = None,
+        make: Make | None = None,
+        priority_from: str | None = None,
+        key_from: str | None = None,
+        weight_from: str | None = None,
+        max_concurrent: int = 16,
+        delivery_retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Trigger:
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool.
+
+        `task` is called with the event, if it takes an `Event`, else with its payload; `make` is a
+        function of the event that returns the call, or None for nothing. `priority_from` and its
+        like are paths into the event, such as `payload.urgency`; where one leads nowhere, the
+        option of that name counts.
+
+        The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
+        again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
+        """
+        maker = _maker(task, make)
+        names = (on,) if isinstance(on, str) else tuple(on)
+        if not names:
+            raise ConfigError("on", on, "must name an event")
+        target = into if into is not None or task is None else task.own_pool
+        if target is None:
+            raise ConfigError("into", into, "must say which pool the trigger submits to")
+        given = checked(options)
+        for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
+            raise ConfigError(option, given[option], "follows from the trigger and the event")
+        made = self._channels.add(
+            trigger_id,
+            TriggerSpec(
+                on=names,
+                into=target.spec.name if isinstance(target, Pool) else target,
+                task=None if task is None else task.name,
+                priority_from=priority_from,
+                key_from=key_from,
+                weight_from=weight_from,
+            ),
+            target,
+            make=maker,
+            options=given,
+            max_concurrent=max_concurrent,
+            retry=policy("delivery_retry", delivery_retry),
+        )
+        name = made.deliveries.spec.name
+        assert made.deliveries.retry is not None  # noqa: S101 - the usual one if no other
+        self._retries[name] = made.deliveries.retry
+        if on_dead_letter is not None:
+            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+        return made
+
+    def get_trigger(self, trigger_id: str, /) -> Trigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        return self._channels.get(trigger_id)
+
+    def triggers(self) -> list[Trigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return list(self._channels.triggers.values())
+
+    async def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> Emission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        return await self._channels.send(self._channels.told(name, payload, event_id), connection)
+
+    async def emit_as(
+        self, submitted_by: str, name: str, payload: object, event_id: str | None
+    ) -> Emission:
+        """Emit in the name of somebody else."""
+        sent = self._channels.told(name, payload, event_id)
+        return await self._channels.send(sent, submitted_by=submitted_by)
+
+    def emit_within(
+        self, name: str, payload: object, event_id: str | None, connection: object
+    ) -> Emission:
+        """Emit inside a transaction of the caller's, in its thread and at once."""
+        sent = self._channels.told(name, payload, event_id)
+        return self._channels.send_within(sent, connection)
+
+    async def replay(self, name: str, event_id: str) -> Emission:
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
+        return await self._channels.replay(name, event_id)
+
+    async def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
+        return await self._channels.kept(name, after, limit)
 
     def get_pool(self, name: str) -> Pool:
         """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
@@ -590,6 +729,84 @@ class Millpond:
         """Every registered task by its name and aliases."""
         return MappingProxyType(self._tasks)
 
+    # Schedules
+
+    def cron(
+        self,
+        schedule_id: str,
+        expression: str | None = None,
+        /,
+        *,
+        every: Seconds | None = None,
+        tz: str = "UTC",
+        into: str | Pool | None = None,
+        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
+        emits: str | None = None,
+        payload: object = None,
+        missed: Missed = "once",
+        grace: Seconds = 300.0,
+        most_missed: int = 100,
+    ) -> Schedule:
+        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
+        else); it happens once for the whole fleet. A firing more than `grace` seconds late was
+        missed: `once` lets one stand for all that were, `all` makes up for each (the latest
+        `most_missed` of them), `skip` for none.
+        """
+        made = made_schedule(
+            self,
+            schedule_id,
+            expression,
+            every=every,
+            tz=tz,
+            into=into,
+            task=task,
+            emits=emits,
+            payload=payload,
+            missed=missed,
+            grace=grace,
+            most_missed=most_missed,
+        )
+        if made.id in self._schedules:
+            message = f"a schedule named {made.id!r} exists already; give this one another id"
+            raise DuplicateName(message, kind="schedule", name=made.id)
+        self._schedules[made.id] = made
+        runtime = self._runtime
+        if runtime is not None and runtime.thread == threading.get_ident():
+            arming = runtime.spawn(made.arm())
+            self._arming.add(arming)
+            arming.add_done_callback(self._arming.discard)
+        return made
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """Return the schedules of the store, whoever declared them; which fires next comes first.
+
+        Of those that were declared a moment ago too: this waits until they are armed.
+        """
+        await self.armed()
+        return await schedules(self.runtime)
+
+    async def armed(self) -> None:
+        """Wait until the store knows the schedules that were declared here."""
+        if self._arming:
+            await asyncio.wait(self._arming)
+
+    async def forget_schedule(self, schedule: str) -> None:
+        """Let go of a schedule that is to be removed."""
+        await self.armed()
+        self._schedules.pop(schedule, None)
+
+    async def _arm(self) -> None:
+        """See to it that every schedule waits for its next firing."""
+        if self._schedules:
+            declared = [await one.declaration() for one in self._schedules.values()]
+            await arm(self.runtime, declared)
+
+    async def _event_of_firing(self, name: str, payload: object, event_id: str) -> NewTask:
+        """Return the event that a firing is stored with."""
+        return await self._channels.as_task(self._channels.told(name, payload, event_id))
+
     # Many tasks
 
     async def wait(
@@ -634,7 +851,7 @@ class Millpond:
             raise runtime.gone(task)
         function = of or self._tasks.get(record.new.call.function)
         decode = None if function is None else function.signature.decode_result
-        pool = self.get_pool(record.new.pool.removesuffix(CALLBACKS))
+        pool = await self.pool_in_store(record.new.pool.removesuffix(CALLBACKS))
         found: Handle[Any] = Handle(pool, record.new, decode)
         found.read(record)
         return found
@@ -665,7 +882,7 @@ class Millpond:
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""
         found: dict[int, TaskInfo] = {}
-        for pool in list(self.runtime.declared):
+        for pool in [name for name in self.runtime.declared if name != CRON]:
             for name in (pool, pool + CALLBACKS):
                 # What starts while the queue is read is in neither list: so who runs is read twice.
                 for status in (Status.RUNNING, Status.QUEUED, Status.RUNNING):
@@ -752,6 +969,16 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
+
+
+def _maker(task: TaskFunction[..., Any, Any] | None, make: Make | None) -> Make:
+    """Return what makes the call for an event."""
+    if task is not None and make is None:
+        check.instance("task", task, TaskFunction, "a registered task; or give make=")
+        return caller_of(task)
+    if make is None or task is not None:
+        raise ConfigError("task", task, "or make must be given, and not both")
+    return check.function("make", make)
 
 
 def _budget_names(budgets: Sequence[Budget], known: Mapping[str, BudgetSpec]) -> tuple[str, ...]:

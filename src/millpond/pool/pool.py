@@ -85,6 +85,8 @@ class Pool:
         self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
         """How many charged runs a task has here that says nothing else."""
         self.created_at = created_at
+        self.foreign = False
+        """Whether another process declared it: it is used here, and neither declared nor served."""
         self._sync: SyncPool | None = None
 
     @property

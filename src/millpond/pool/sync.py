@@ -40,6 +40,8 @@ from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
 from millpond.pool.pool import Pool
 from millpond.pool.rejection import SubmitRejection
+from millpond.pool.schedule import ScheduleInfo, SyncSchedule
+from millpond.pool.sync_events import SyncEmission, SyncTrigger
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -53,15 +55,19 @@ if TYPE_CHECKING:
     from millpond.core.spec import Backpressure, PoolSpec
     from millpond.core.spec import Order as QueueOrder
     from millpond.pool.budget import Budget
+    from millpond.pool.event import EventInfo
     from millpond.pool.millpond import Millpond, Resources
     from millpond.pool.outcome import Outcome
     from millpond.pool.run import Run, RunReport, Stream
+    from millpond.pool.schedule import Schedule
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.task import (
         BoundCall,
         Optioned,
         TaskFunction,
     )
+    from millpond.pool.timetable import Missed
+    from millpond.pool.trigger import Make
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
     from millpond.runtime.outcome import Policy
@@ -861,6 +867,130 @@ class SyncMillpond:
     def budget_of(self, budget: Budget) -> SyncBudget:
         """Return a budget as threads use it."""
         return SyncBudget(self._bridge, budget)
+
+    # Schedules
+
+    def cron(
+        self,
+        schedule_id: str,
+        expression: str | None = None,
+        /,
+        *,
+        every: Seconds | None = None,
+        tz: str = "UTC",
+        into: str | Pool | SyncPool | None = None,
+        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
+        emits: str | None = None,
+        payload: object = None,
+        missed: Missed = "once",
+        grace: Seconds = 300.0,
+        most_missed: int = 100,
+    ) -> SyncSchedule:
+        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
+        else); it happens once for the whole fleet.
+        """
+        made = self._mp.cron(
+            schedule_id,
+            expression,
+            every=every,
+            tz=tz,
+            into=into.twin if isinstance(into, SyncPool) else into,
+            task=task,
+            emits=emits,
+            payload=payload,
+            missed=missed,
+            grace=grace,
+            most_missed=most_missed,
+        )
+        if self._mp.is_open:
+            self._bridge.call(made.arm)
+        return self.schedule_of(made)
+
+    def schedule_of(self, schedule: Schedule) -> SyncSchedule:
+        """Return a schedule as threads use it."""
+        return SyncSchedule(self._bridge, schedule)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """Return the schedules of the store, whoever declared them; which fires next comes first.
+
+        Of those that were declared a moment ago too: this waits until they are armed.
+        """
+        return self._bridge.call(self._mp.schedules)
+
+    # Events
+
+    def trigger(
+        self,
+        trigger_id: str,
+        /,
+        *,
+        on: str | Sequence[str],
+        into: str | Pool | SyncPool | None = None,
+        task: TaskFunction[..., Any, Any] | None = None,
+        make: Make | None = None,
+        priority_from: str | None = None,
+        key_from: str | None = None,
+        weight_from: str | None = None,
+        max_concurrent: int = 16,
+        delivery_retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        **options: Unpack[Options],
+    ) -> SyncTrigger:
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool."""
+        made = self._mp.trigger(
+            trigger_id,
+            on=on,
+            into=into.twin if isinstance(into, SyncPool) else into,
+            task=task,
+            make=make,
+            priority_from=priority_from,
+            key_from=key_from,
+            weight_from=weight_from,
+            max_concurrent=max_concurrent,
+            delivery_retry=delivery_retry,
+            on_dead_letter=on_dead_letter,
+            **options,
+        )
+        return SyncTrigger(self._bridge, made)
+
+    def get_trigger(self, trigger_id: str, /) -> SyncTrigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        return SyncTrigger(self._bridge, self._mp.get_trigger(trigger_id))
+
+    def triggers(self) -> list[SyncTrigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return [SyncTrigger(self._bridge, one) for one in self._mp.triggers()]
+
+    def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> SyncEmission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        if connection is not None:
+            made = self._bridge.here(self._mp.emit_within, name, payload, event_id, connection)
+        else:
+            made = self._bridge.call(self._mp.emit, name, payload, event_id=event_id)
+        return SyncEmission(self._bridge, made)
+
+    def replay(self, name: str, event_id: str) -> SyncEmission:
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
+        return SyncEmission(self._bridge, self._bridge.call(self._mp.replay, name, event_id))
+
+    def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
+        return self._bridge.call(self._mp.events, name, after=after, limit=limit)
 
     def get_pool(self, name: str) -> SyncPool:
         """Return the pool of a name (or id); UnknownPool if there is none."""

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Prune
+from millpond.core.event import EVENTS, TRIGGERS
 from millpond.core.plan import sooner
 from millpond.core.task import CALLBACKS
 from millpond.runtime.lead import Leadership
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
 
 log = logging.getLogger("millpond.maintenance")
+
+REPLAYED = (EVENTS, TRIGGERS)
+"""What the names of pools begin with whose tasks can be replayed."""
 
 PRUNE_EVERY = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
@@ -143,6 +147,7 @@ class Maintenance:
                 moment = self._runtime.clock() + self._back_off(error)
             else:
                 self._pause = 0.0
+                self._runtime.outages.worked(self)
             delay = NEVER if moment is None else moment - self._runtime.clock()
             if delay >= NEVER / 2:
                 await self._nudge.wait()
@@ -156,7 +161,7 @@ class Maintenance:
 
     def _back_off(self, error: Exception) -> float:
         """Return how long to wait after a failure: longer each time, and told once."""
-        if not self._pause:
+        if not self._runtime.outages.failed(self, error) and not self._pause:
             log.error("maintenance failed (%s); it tries again", error, exc_info=error)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         return self._pause
@@ -251,7 +256,7 @@ class Maintenance:
         for pool in sorted(chosen & known):
             order = Prune(
                 pool,
-                now - float(keep.completed),  # type: ignore[arg-type]
+                now - float(keep.events if pool.startswith(REPLAYED) else keep.completed),  # type: ignore[arg-type]
                 now - float(keep.failed),  # type: ignore[arg-type]
                 keys_before=now - float(keep.keys),  # type: ignore[arg-type]
                 audit_before=now - float(keep.audit),  # type: ignore[arg-type]

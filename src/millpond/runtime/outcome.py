@@ -80,6 +80,12 @@ def _carried(options: bytes) -> Carried:
         return Carried()
 
 
+def without_trace(options: bytes) -> bytes:
+    """Return what a task carries, but for the trace that one submit of it was part of."""
+    retry = _carried(options).retry if options else None
+    return b"" if retry is None else msgspec.msgpack.encode(Carried(retry=retry))
+
+
 def formula_of(job: Job) -> Retry:
     """Return the formula for the delay; a function has said its own already."""
     policy = policy_of(job)

@@ -116,12 +116,13 @@ class Polling:
             try:
                 await self._round()
             except Exception as error:  # noqa: BLE001 - the store is away; the next look is soon
-                if not away:
+                if not self._runtime.outages.failed(self, error) and not away:
                     log.warning("the store cannot be looked at (%s); it is tried again", error)
                 away = True
                 await asyncio.sleep(POLL_FLOOR)
             else:
                 away = False
+                self._runtime.outages.worked(self)
                 self._look_less_often()
 
     async def _round(self) -> None:
@@ -150,6 +151,9 @@ class Polling:
         await runtime.progress.look()
         if not runtime.workers:
             return
+        if not runtime.abilities.hears:
+            # Somebody may have cancelled what runs here: only a renewal says so.
+            runtime.renewals.hurry()
         # Who asks only when something was written must hear of what is due later, too.
         horizon = FAR if self._can_tell else 0.0
         for pool in await runtime.view.due(now=runtime.clock() + horizon):

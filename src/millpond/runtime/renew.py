@@ -85,6 +85,7 @@ class Renewals:
         if not self._runtime.shared:
             return
         worker.renewed(sent)
+        self._runtime.outages.gone(self._kept.get(worker))
         kept = self._kept[worker] = Kept(worker, sent)
         if self._thread is not None:
             self._thread.keep(kept)
@@ -92,8 +93,16 @@ class Renewals:
     def drop(self, worker: Worker) -> None:
         """Renew a worker no more: it has left, or the store has forgotten it."""
         kept = self._kept.pop(worker, None)
-        if kept is not None and self._thread is not None:
+        if kept is None:
+            return
+        if self._thread is not None:
             self._thread.drop(kept)
+        self._runtime.outages.gone(kept)
+
+    def hurry(self) -> None:
+        """Renew at once where something runs: the answer tells what of it was cancelled."""
+        if self._thread is not None:
+            self._thread.hurry([kept for kept in self._kept.values() if kept.worker.jobs])
 
     async def stop(self) -> None:
         """End; safe twice."""
@@ -178,6 +187,15 @@ class RenewalThread:
         with self._stir:
             self._kept.pop(kept, None)
 
+    def hurry(self, some: list[Kept]) -> None:
+        """Renew some of them at once, unless the store was away just now."""
+        with self._stir:
+            now = time.monotonic()
+            for kept in some:
+                if not kept.pause:
+                    kept.due = min(kept.due, now)
+            self._stir.notify()
+
     async def stop(self) -> None:
         """End it; one that waits for a store that does not answer is left to itself."""
         with self._stir:
@@ -233,6 +251,7 @@ class RenewalThread:
             return
         late = kept.was_late(time.monotonic())
         kept.renewed(sent)
+        self._runtime.outages.worked(kept)
         with self._stir:
             if kept not in self._kept:
                 return
@@ -245,7 +264,7 @@ class RenewalThread:
 
     def _failed(self, kept: Kept, error: Exception) -> None:
         """Try again soon, with a new connection, and say so once."""
-        if not kept.pause:
+        if not self._runtime.outages.failed(kept, error) and not kept.pause:
             log.warning("worker %s could not renew (%s) and tries again", kept.name, error)
         kept.pause = min(max(kept.pause * 2, FIRST_PAUSE), SLOW * kept.lease)
         kept.due = time.monotonic() + kept.pause

@@ -29,6 +29,7 @@ from millpond.runtime.job import Why
 from millpond.runtime.joins import Joins
 from millpond.runtime.log import mark_ours
 from millpond.runtime.maintain import NEVER, Maintenance
+from millpond.runtime.outage import Outages, insisted
 from millpond.runtime.own import OWN, OwnWorker
 from millpond.runtime.poll import Polling
 from millpond.runtime.progress import ProgressBoard
@@ -100,6 +101,7 @@ class Runtime:
         self.lease = lease
         self.steady = steady_clock(self.loop)
         """A clock that nobody sets: for how long something took, or may take."""
+        self.outages = Outages(self.steady)
         self.context = contextvars.copy_context()
         self.functions = functions
         self.retries = retries
@@ -424,7 +426,7 @@ class Runtime:
         self.spawn(self._find_out(job, decided, value))
 
     async def _find_out(self, job: Job, decided: Settlement, value: Any) -> None:  # noqa: ANN401
-        task = await self.view.task(job.id)
+        task = await insisted(partial(self.view.task, job.id), lambda: self.closed)
         if task is None or task.token != job.leased.fence.token:
             settled = Settled.STALE
             job.worker.tally.stale += 1

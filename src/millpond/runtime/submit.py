@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.admit import Reason, Refusal, too_large
+from millpond.core.errors import OutcomeUnknown, StoreError
 from millpond.core.task import key_of
 from millpond.runtime.portion import portion, weight_of_tasks
 from millpond.store.protocol import BatchAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millpond.runtime.runtime import Runtime
-    from millpond.store.protocol import Batch
+    from millpond.store.protocol import Batch, SubmitAnswer
 
 log = logging.getLogger("millpond.submit")
 
@@ -131,7 +134,7 @@ class Submitter:
             return await answered
         self._sending = True
         try:
-            answer = await self._runtime.store.submit((batch,))
+            answer = await self._stored((batch,))
         finally:
             self._sending = False
             if self._next:
@@ -156,6 +159,21 @@ class Submitter:
                 await worker.turn()
         return answer.batches[0]
 
+    async def _stored(self, batches: Sequence[Batch]) -> SubmitAnswer:
+        """Have batches stored; if it is not known whether they are, ask by sending them again.
+
+        A task has its id before it is sent: the same one twice is one task.
+        """
+        submit = self._runtime.store.submit
+        try:
+            return await submit(batches)
+        except OutcomeUnknown as unknown:
+            try:
+                return await submit([msgspec.structs.replace(one, again=True) for one in batches])
+            except StoreError:
+                # It may have been stored before, whatever this one says.
+                raise unknown from unknown.__cause__
+
     def _plan_expiry(self, batch: Batch) -> None:
         """Tell maintenance of tasks that may be too late one day."""
         for new in batch.tasks:
@@ -173,7 +191,7 @@ class Submitter:
                 continue
             self._sending = True
             try:
-                answer = await self._runtime.store.submit([batch for batch, _ in together])
+                answer = await self._stored([batch for batch, _ in together])
             except BaseException as error:
                 # Each caller is told, and may send again; cancelled is this only at closing.
                 told = error if isinstance(error, Exception) else self._closed

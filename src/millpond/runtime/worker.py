@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.control import Disown, Leave
+from millpond.core.event import SYSTEM
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
@@ -173,8 +174,13 @@ class Worker:
         return self._turning or self._pause > 0
 
     def watch(self, pool: str) -> None:
-        """Look after a pool, and after its callbacks, from now on."""
-        if self.pools is not None and pool not in self.pools:
+        """Look after a pool, and after its callbacks, from now on.
+
+        Events and triggers are looked after whatever pools it was told to serve: their tasks are
+        short, and those who serve only some pools may be all there are.
+        """
+        told = self.pools is None or pool in self.pools
+        if not told and (self.own or not pool.startswith(SYSTEM)):
             return
         for name in (pool,) if self.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
@@ -281,6 +287,7 @@ class Worker:
             return_exceptions=True,
         )
         self.watchdog.stop()
+        self.runtime.outages.gone(self)
         await self.elsewhere.close()
         try:
             self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
@@ -431,6 +438,7 @@ class Worker:
                     break
                 self.turns += 1
                 self._pause = 0.0
+                self.runtime.outages.worked(self)
         except BaseException as error:
             # Nothing may be lost, whatever the store does and whoever is cancelled here.
             self._failed(ended, ask, error)
@@ -454,7 +462,7 @@ class Worker:
         now = self.runtime.clock()
         full = self.concurrency is not None and self._taken() >= self.concurrency
         for pool in list(self._due):
-            free = 0 if full and not pool.endswith(CALLBACKS) else self._free(pool)
+            free = 0 if full and not _is_aside(pool) else self._free(pool)
             if free < 1:
                 if self.ahead.runs_low(pool, settling=settling):
                     # It stays due: this asks for nothing to start.
@@ -483,10 +491,9 @@ class Worker:
         """Return how many jobs more of a pool may run here."""
         free = MOST_AT_ONCE
         if self.concurrency is not None:
-            # Callbacks have their own limit: a worker full of long jobs still tells how they ended.
-            free = (
-                self.concurrency - self._taken() if not pool.endswith(CALLBACKS) else MOST_AT_ONCE
-            )
+            # Callbacks have their own limit: a worker full of long jobs still tells how they ended,
+            # and what happened.
+            free = MOST_AT_ONCE if _is_aside(pool) else self.concurrency - self._taken()
         stuck = self.stuck.get(pool, 0)
         if stuck:
             here = sum(job.leased.pool == pool for job in self.jobs.values())
@@ -497,7 +504,7 @@ class Worker:
         self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: BaseException
     ) -> None:
         """Keep what could not be told; ask again after a pause that grows."""
-        if not self._pause:
+        if not self.runtime.outages.failed(self, error) and not self._pause:
             log.warning("worker %s failed (%s) and tries again", self.name, error, exc_info=error)
         self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self.watchdog.watch()
@@ -520,6 +527,7 @@ class Worker:
         """
         answer = await self.runtime.store.control(Disown(self.name, tuple(self.held())))
         self._doubtful = False
+        self.runtime.outages.worked(self)
         self.runtime.heed(answer)
 
     def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
@@ -893,6 +901,11 @@ class Worker:
 
     def _tell_quiet(self) -> None:
         _tell(self._quiet)
+
+
+def _is_aside(pool: str) -> bool:
+    """Return whether tasks of a pool run beside what a worker was told to run."""
+    return pool.endswith(CALLBACKS) or pool.startswith(SYSTEM)
 
 
 def _tell(waiting: list[asyncio.Future[None]]) -> None:

@@ -75,7 +75,8 @@ def _newest_first(places: Iterator[Path]) -> list[Path]:
     return sorted(places, key=version, reverse=True)
 
 
-def _database_of(url: str) -> str:
+def database_of(url: str) -> str:
+    """Return the name of the database that a URL names."""
     return unquote(urlsplit(url).path.removeprefix("/"))
 
 
@@ -109,7 +110,7 @@ class Server:
     def database(self, *, template: str | None = None) -> Iterator[str]:
         """Yield the URL of a new database, empty or a copy of the one `template` is the URL of."""
         name = f"millpond_test_{os.getpid()}_{next(self._numbers)}"
-        original = "template0" if template is None else _database_of(template)
+        original = "template0" if template is None else database_of(template)
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{original}"')
         self._drop()
         try:
@@ -204,7 +205,7 @@ class OwnServer(Server):
 
     def tcp(self, url: str) -> str:
         """Return the URL by TCP of a database given by its URL."""
-        return self.tcp_url_of(_database_of(url))
+        return self.tcp_url_of(database_of(url))
 
     @property
     def log(self) -> str:

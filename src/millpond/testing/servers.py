@@ -10,8 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from psycopg.pq import PipelineStatus
 
-from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.migrate import migrate
@@ -47,7 +48,8 @@ class _Lent(PostgresConnection):
 
     def close(self) -> None:
         """Give it back, unless something is wrong with it."""
-        if self.closed or self._line or self.in_transaction:
+        cut_off = self._library.pipeline_status != PipelineStatus.OFF and not self._owed
+        if self.closed or self._line or cut_off or self.in_transaction:
             super().close()
         elif self not in self.idle:
             self.idle.append(self)
@@ -68,8 +70,11 @@ class Schema:
         """Return a connection, of those that others had, or a new one."""
         if self.idle:
             return self.idle.pop()
+        driver = connect(self.address, durability="normal")
         lent = _Lent(
-            connect(self.address, durability="normal"), dialect_of(self.address.schema).many
+            driver,
+            dialect_of(self.address.schema).many,
+            settings=settings("normal") if is_pooled(driver) else None,
         )
         lent.idle = self.idle
         return lent

@@ -36,12 +36,17 @@ if TYPE_CHECKING:
     from millpond.core.lifecycle import Event, Status
     from millpond.store.protocol import Store
 
+    MakeSpecs = Callable[[random.Random], tuple[list[PoolSpec], list[BudgetSpec]]]
+
 
 FAILURES = (Violated, MillpondError, LookupError, ValueError, TypeError, AttributeError)
 """What a broken promise, or a broken store, looks like."""
 
 
 STEPS = 200
+
+FLOW_SEEDS, FLOW_STEPS = (5, 8, 22, 35), 100
+"""Worlds of `flow_specs` in which keys and pools are throttled, too, within so many steps."""
 
 
 class Lived(msgspec.Struct, kw_only=True):
@@ -81,11 +86,13 @@ def simulate(
     return asyncio.run(simulate_on(seed, make_store(), steps=steps))
 
 
-async def simulate_on(seed: int, store: Store, *, steps: int = STEPS) -> Lived:
+async def simulate_on(
+    seed: int, store: Store, *, steps: int = STEPS, make_specs: MakeSpecs | None = None
+) -> Lived:
     """Live through the history of `seed` on `store`, which must be fresh."""
     dice = random.Random(seed)
     stage = Stage(store)
-    specs, budgets = some_specs(dice)
+    specs, budgets = (make_specs or some_specs)(dice)
     world = World(stage, dice, specs, budgets)
     try:
         await world.open()
@@ -117,6 +124,21 @@ def shared(specs: list[PoolSpec], dice: random.Random) -> tuple[list[PoolSpec], 
     budget = BudgetSpec(name="both", max_concurrent=dice.randint(1, 6), rates=some_rates(dice))
     sharing = [msgspec.structs.replace(spec, budgets=("both",), prefetch=0) for spec in specs]
     return sharing, [budget]
+
+
+def flow_specs(dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
+    """Make up two pools that share a budget, with rates of every kind, wherever they are."""
+    rates = (Rate(4, per=1.0, burst=3), Rate(6, per=1.0, burst=5, of="weight"))
+    budget = BudgetSpec(
+        name="both", max_concurrent=dice.randint(2, 4), rates=dice.choice((rates, rates[1:]))
+    )
+    made = [some_spec(dice, name) for name in ("alpha", "beta")]
+    first, second = (
+        msgspec.structs.replace(spec, budgets=("both",), prefetch=0, rates=dice.choice(some))
+        for spec, some in zip(made, ((rates, rates[1:]), (rates[:1], ())), strict=True)
+    )
+    per_key = Rate(2, per=1.0, burst=dice.randint(1, 2))
+    return [first, msgspec.structs.replace(second, rate_per_key=per_key)], [budget]
 
 
 def some_spec(dice: random.Random, name: str) -> PoolSpec:

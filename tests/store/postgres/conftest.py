@@ -4,14 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from millpond.testing.pgbouncer import Pooler, find_pgbouncer
 from millpond.testing.postgres import OwnServer, Server, find_programs
+
+# It is no wheel: a machine without it runs the rest. `make test-pgbouncer` does not go without.
+collect_ignore = [] if find_pgbouncer() else ["test_pgbouncer.py"]
 
 
 @pytest.fixture(scope="session")
 def own(postgres: Server) -> Iterator[OwnServer]:
     """Give a server that was started here: roles, settings and all of it are ours."""
-    if isinstance(postgres, OwnServer):
-        yield postgres
+    server = postgres.server if isinstance(postgres, Pooler) else postgres
+    if isinstance(server, OwnServer):
+        yield server
         return
     programs = find_programs()
     if programs is None:

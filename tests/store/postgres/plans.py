@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -22,6 +22,7 @@ _SCAN = re.compile(r"\{([A-Z]*SCAN) .*?:(?:scan\.)?scanrelid (\d+)")
 _TABLE = re.compile(r":relid (\d+)")
 SOMEBODY = "somebody"
 """The name of sessions that stay, and do nothing that counts."""
+COUNTS_AT_ONCE, COLLECTED_WITHIN = 150_000, 1.5
 _GONE = 30.0
 """Seconds after which sessions that were closed must be gone."""
 
@@ -119,15 +120,22 @@ def watched(server: OwnServer, connection: psycopg.Connection) -> Iterator[Seen]
     ((database,),) = connection.execute("SELECT quote_ident(current_database())").fetchall()
     connection.execute(f"ALTER DATABASE {database} SET debug_print_plan = on")
     connection.execute(f"ALTER DATABASE {database} SET debug_pretty_print = off")
-    before = {row[0]: row[2:] for row in connection.execute(_COUNTS)}
+    before = {row[0]: row[2:] for row in _counted(connection)}
     told = len(server.log)
     yield seen
     _wait_until_alone(connection)
     seen.plans = list(plans_in(server.log[told:]))
-    for table, name, *counts in connection.execute(_COUNTS):
+    for table, name, *counts in _counted(connection):
         seen.names[table] = name
         differences = (now - then for now, then in zip(counts, before[table], strict=True))
         seen.whole[name], seen.rows[name], seen.pages[name] = differences
+
+
+def _counted(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    """Return the server's own counts; before PostgreSQL 15 a process collects them at leisure."""
+    if connection.info.server_version < COUNTS_AT_ONCE:
+        time.sleep(COLLECTED_WITHIN)
+    return connection.execute(_COUNTS).fetchall()
 
 
 def _wait_until_alone(connection: psycopg.Connection) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 
@@ -29,6 +30,7 @@ from millpond.core.errors import (
     TooManyConnections,
     TransactionAborted,
     UnstorableText,
+    WrongEncoding,
 )
 from millpond.store.postgres.connect import (
     Connection,
@@ -37,6 +39,7 @@ from millpond.store.postgres.connect import (
     check_version,
     commit,
     connect,
+    is_pooled,
     rollback,
     server_time,
 )
@@ -127,7 +130,7 @@ def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
         assert connection.prepare_threshold is None
         before = shown(connection, "search_path"), shown(connection, "synchronous_commit")
         assert "on" == before[1]
-        connection.execute(begin(pooled, "normal", Patience(lock=7.0)))
+        connection.execute(begin(connection, "normal", Patience(lock=7.0)))
         assert "off" == shown(connection, "synchronous_commit")
         assert "7s" == shown(connection, "lock_timeout")
         commit(connection, pooled)
@@ -137,11 +140,37 @@ def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
         )
 
 
+def test_a_pooler_is_noticed(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells of a session that is none of the server's; unless the URL says otherwise."""
+    with connect(address) as straight:
+        assert not is_pooled(straight)
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 0)
+    with connect(address) as noticed:
+        assert is_pooled(noticed)
+        assert "0" == shown(noticed, "lock_timeout")
+    with connect(msgspec.structs.replace(address, pooler=False)) as believed:
+        assert not is_pooled(believed)
+
+
+def test_a_database_that_knows_no_characters(own: OwnServer) -> None:
+    """Only bytes: what is a name in it depends on who asks."""
+    own.execute(
+        "CREATE DATABASE bytes_only ENCODING 'SQL_ASCII' TEMPLATE template0"
+        " LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    try:
+        with pytest.raises(WrongEncoding, match="ENCODING 'UTF8'") as caught:
+            connect(address_of(own.url_of("bytes_only")))
+        assert "SQL_ASCII" == caught.value.found
+    finally:
+        own.execute("DROP DATABASE bytes_only")
+
+
 def test_a_transaction_sees_what_others_commit(address: Address, connection: Connection) -> None:
     """Whatever isolation the server prefers."""
     connection.execute("SET default_transaction_isolation = 'serializable'")
     connection.execute("SET default_transaction_read_only = on")
-    connection.execute(begin(address, "full"))
+    connection.execute(begin(connection, "full"))
     assert "read committed" == shown(connection, "transaction_isolation")
     assert "off" == shown(connection, "transaction_read_only")
     rollback(connection)
@@ -315,7 +344,7 @@ def test_a_transaction_that_failed_commits_nothing(
     connection: Connection, address: Address
 ) -> None:
     """PostgreSQL answers such a COMMIT with ROLLBACK, and no error."""
-    connection.execute(begin(address, "full"))
+    connection.execute(begin(connection, "full"))
     refused(connection, address, "SELECT 1/0")
     error = refused(connection, address, "SELECT 1")
     assert isinstance(error, TransactionAborted)
@@ -411,7 +440,7 @@ def test_a_server_that_crashes(spare: OwnServer) -> None:
     """What was not being committed is known not to be stored."""
     address = address_of(spare.url)
     with connect(address) as connection:
-        connection.execute(begin(address, "full"))
+        connection.execute(begin(connection, "full"))
         spare.crash()
         error = refused(connection, address, "SELECT 1")
         assert isinstance(error, StoreUnreachable)
@@ -429,7 +458,7 @@ def test_a_commit_whose_answer_is_lost(spare: OwnServer, how: str) -> None:
     """Whether it happened nobody knows: that is what is told."""
     address = address_of(spare.url)
     with connect(address) as connection:
-        connection.execute(begin(address, "full"))
+        connection.execute(begin(connection, "full"))
         connection.execute("CREATE TABLE public.one (value integer)")
         getattr(spare, how)()
         with pytest.raises(OutcomeUnknown, match="idempotency key") as caught:
@@ -442,7 +471,7 @@ def test_a_commit_that_the_server_refuses(connection: Connection, address: Addre
     connection.execute(
         "CREATE TABLE public.one (value integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
     )
-    connection.execute(begin(address, "full"))
+    connection.execute(begin(connection, "full"))
     connection.execute("INSERT INTO public.one VALUES (1), (1)")
     with pytest.raises(StoreError) as caught:
         commit(connection, address)
@@ -466,7 +495,7 @@ def test_every_code_of_the_table_is_spoken_of() -> None:
         "58030": "MILL-046",
         "XX001": "MILL-047",
         "22P05": "MILL-067",
-        "26000": "MILL-020",
+        "26000": "MILL-068",
         "57P04": "MILL-041",
         "0A000": "MILL-020",
     }

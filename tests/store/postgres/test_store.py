@@ -17,6 +17,7 @@ from millpond.core.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreLocked,
+    StoreNotWritable,
     StoreUnreachable,
     TransactionAborted,
     UnknownPool,
@@ -43,7 +44,14 @@ from millpond.store.rows.tables import SqlTables
 from millpond.testing.files import TakingTurns
 from millpond.testing.postgres import OwnServer
 from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
-from millpond.testing.simulation import memory_store, same_story, simulate_on
+from millpond.testing.simulation import (
+    FLOW_SEEDS,
+    FLOW_STEPS,
+    flow_specs,
+    memory_store,
+    same_story,
+    simulate_on,
+)
 
 pytestmark = pytest.mark.real_loop
 
@@ -152,6 +160,19 @@ async def test_two_stores_in_turns_tell_the_story_of_one(
         await both.close()
 
 
+@pytest.mark.parametrize("seed", FLOW_SEEDS[2:])
+async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
+    schema: Schema, seed: int
+) -> None:
+    """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
+    lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
+    both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
+    try:
+        await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
 async def test_what_is_known_is_kept_while_nobody_else_writes(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +216,7 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
         await other.close()
 
 
+@pytest.mark.listens
 async def test_others_are_told_of_what_was_stored(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
@@ -425,6 +447,20 @@ def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Err
 
     assert "done" == transactor.run(job)
     assert [1, 1] == calls
+    transactor.close()
+
+
+def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
+    """Its server may be a standby by now: with a new connection the primary is looked for."""
+    transactor = transactor_of(schema)
+
+    def job(_: Unit) -> None:
+        transactor.connection.execute("SET TRANSACTION READ ONLY")
+        transactor.connection.execute("CREATE TABLE public.no ()")
+
+    with pytest.raises(StoreNotWritable, match="all hosts as host1,host2"):
+        transactor.once(job)
+    assert transactor.driver is None
     transactor.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 from millpond.core.errors import MigrationNeeded, SchemaChanged, SchemaTooNew, StoreError
 from millpond.store.sqlite.connect import begin, connect
 from millpond.store.sqlite.migrate import Migration, known_migrations, migrate, statements
+from millpond.store.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -104,6 +105,13 @@ def test_migrating_can_be_forbidden(tmp_path: Path) -> None:
     with pytest.raises(MigrationNeeded, match="has schema 1 and this release needs schema 2"):
         migrated(path, FIRST, SECOND, allowed=False)
     assert ["millpond_schema", "one"] == tables(path)
+
+
+def test_who_may_not_migrate_makes_no_file(tmp_path: Path) -> None:
+    """Nor a journal beside it."""
+    with pytest.raises(MigrationNeeded, match="migrate=False"):
+        SqliteStore(tmp_path / "work.db", may_migrate=False, inline=True)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ import pytest
 
 from millpond.store.sqlite import SqliteStore
 from millpond.testing.files import TakingTurns
-from millpond.testing.simulation import memory_store, same_story, simulate_on
+from millpond.testing.simulation import (
+    FLOW_SEEDS,
+    FLOW_STEPS,
+    flow_specs,
+    memory_store,
+    same_story,
+    simulate_on,
+)
 
 
 def on_one_file(path: Path, count: int) -> list[SqliteStore]:
@@ -22,6 +29,19 @@ async def test_two_stores_on_one_file_tell_the_story_of_one(
     """Whoever wrote last, the other sees it: the story is the memory store's."""
     lived = await simulate_on(seed, memory_store(), steps=100)
     both = TakingTurns(on_one_file(tmp_path / "work.db", 2), verbs_each=verbs_each)
+    try:
+        await same_story(lived.history, memory_store(), both)
+    finally:
+        await both.close()
+
+
+@pytest.mark.parametrize("seed", FLOW_SEEDS)
+async def test_two_stores_on_one_file_tell_one_story_of_rates_and_budgets(
+    seed: int, tmp_path: Path
+) -> None:
+    """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
+    lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
+    both = TakingTurns(on_one_file(tmp_path / "work.db", 2), verbs_each=1)
     try:
         await same_story(lived.history, memory_store(), both)
     finally:

@@ -1,26 +1,30 @@
 """Connecting: every connection of ours has the same settings, and fails in clear words.
 
 Behind a pooler a session is lent for one transaction only: no setting of it may be changed, as it
-would be the next one's. There each transaction begins with its settings instead.
+would be the next one's, and nothing prepared in it. There each transaction begins with its settings
+instead. A pooler tells its clients a number of a session that is not that of the server's process;
+so it is noticed where nobody has told of it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+import time
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable
+from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable, WrongEncoding
 from millpond.store.postgres.errors import aborted, commit_failed, not_connected, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from millpond.store.postgres.url import Address
 
+T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[TupleRow]
 Durability: TypeAlias = Literal["full", "normal"]
 
@@ -30,6 +34,14 @@ replica, where there is one). normal: the latest commits, of some tenths of a se
 after a crash of the server, never after a crash of a client; the database stays whole in both."""
 
 OLDEST_POSTGRES = 14
+
+_KNOWS_TRANSACTION_TIMEOUT = 170_000
+"""The version from which on a server may end transactions that take long, whatever they do."""
+
+_LOOK = b"""\
+SELECT pg_catalog.pg_is_in_recovery()
+       OR pg_catalog.current_setting('transaction_read_only')::boolean,
+       pg_catalog.pg_backend_pid()"""
 
 _STATEMENTS_KEPT = 1000
 _PREPARED_AFTER = 2
@@ -52,8 +64,60 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     network: float = 30.0
     """For the network to take what was sent, and for a sign of life from the other side."""
 
+    @property
+    def silence(self) -> float | None:
+        """For any answer at all: by then the server would have given up; None = for ever."""
+        return self.statement + self.network if self.statement else None
+
 
 PATIENCE = Patience()
+
+
+class _Listening(psycopg.Connection[TupleRow]):
+    """A connection of the driver that does not wait for ever either.
+
+    What is lost on its way the system notices, in time. A server that hangs it does not notice, nor
+    somebody in between who takes what is sent and passes nothing on.
+    """
+
+    silence: float | None = None
+
+    def wait(self, gen: Generator[Any, Any, Any], *given: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Do what the driver wants to do, until it is done, or nothing is heard for too long."""
+        if self.silence is None:
+            return super().wait(gen, *given, **options)
+        try:
+            return super().wait(_limited(gen, self.silence), *given, **options)
+        except _Silent:
+            # What it was asked for may come yet, and would be taken for another answer.
+            self.close()
+            raise
+
+
+class _Silent(psycopg.OperationalError):
+    """Nothing was heard for too long."""
+
+
+def _limited(gen: Generator[Any, Any, T], silence: float) -> Generator[Any, Any, T]:
+    """Do the same, and raise when nothing has happened for so many seconds."""
+    heard = time.monotonic()
+    ready = None
+    while True:
+        try:
+            wanted = next(gen) if ready is None else gen.send(ready)
+        except StopIteration as end:
+            done: T = end.value
+            return done
+        ready = yield wanted
+        if ready:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > silence:
+            raise _Silent(silent_for(silence))
+
+
+def silent_for(seconds: float) -> str:
+    """Return what is said of a server that says nothing."""
+    return f"the server has been silent for {seconds:g} s: it hangs, or the network does"
 
 
 def connect(
@@ -73,7 +137,9 @@ def connect(
     connection = _connected(address, name, patience)
     try:
         check_version(connection.info.server_version)
-        _set_up(connection, address, settings(durability, patience), writable=writable)
+        check_encoding(connection.info.parameter_status("server_encoding"), address)
+        version = connection.info.server_version
+        _set_up(connection, address, settings(durability, patience, version), writable=writable)
     except psycopg.Error as error:
         connection.close()
         raise translated(error, address) from error
@@ -88,13 +154,15 @@ def _connected(address: Address, name: str, patience: Patience) -> Connection:
         given = conninfo_to_dict(address.conninfo)
         # What the URL says goes before what we would say.
         options = _libpq(address, name, patience) | given
-        return psycopg.connect(
+        connection = _Listening.connect(
             make_conninfo("", **options),
             autocommit=True,
             prepare_threshold=None if address.pooler else _PREPARED_AFTER,
         )
     except psycopg.Error as error:
         raise not_connected(error, address) from error
+    connection.silence = patience.silence
+    return connection
 
 
 def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | int | None]:
@@ -115,13 +183,23 @@ def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | i
     return options
 
 
-def settings(durability: Durability, patience: Patience = PATIENCE) -> dict[str, str]:
-    """Return what holds in each transaction of ours, whatever the server's own settings are."""
-    return {
+def settings(
+    durability: Durability, patience: Patience = PATIENCE, version: int = 0
+) -> dict[str, str]:
+    """Return what holds in each transaction of ours, whatever server, database and role say.
+
+    `version` is that of the server: what it does not know is left out.
+    """
+    limits = {"transaction_timeout": "0"} if version >= _KNOWS_TRANSACTION_TIMEOUT else {}
+    return limits | {
         "synchronous_commit": SYNCHRONOUS[durability],
         "lock_timeout": _milliseconds(patience.lock),
         "statement_timeout": _milliseconds(patience.statement),
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
+        # Between two transactions nobody waits for us.
+        "idle_session_timeout": "0",
+        # A statement that is a transaction by itself must see what was committed while it waited.
+        "default_transaction_isolation": "read committed",
         # A table that was empty when it was last looked at is read whole for a moment too long.
         "enable_seqscan": "off",
         # Nor is one read whole for a join, or all dead versions of a row for the newest: while
@@ -138,6 +216,11 @@ def settings(durability: Durability, patience: Patience = PATIENCE) -> dict[str,
     }
 
 
+def is_pooled(connection: Connection) -> bool:
+    """Return whether a pooler stands between, which may change the session at any commit."""
+    return connection.prepare_threshold is None
+
+
 def _milliseconds(seconds: float) -> str:
     return str(max(0, round(seconds * 1000)))
 
@@ -145,10 +228,11 @@ def _milliseconds(seconds: float) -> str:
 def _set_up(
     connection: Connection, address: Address, values: Mapping[str, str], *, writable: bool
 ) -> None:
-    if not address.pooler:
+    ((read_only, process),) = connection.execute(_LOOK).fetchall()
+    if address.pooler is None and process != connection.info.backend_pid:
+        connection.prepare_threshold = None
+    if not is_pooled(connection):
         _set(connection, values)
-    asked = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
-    ((read_only,),) = connection.execute(asked).fetchall()
     if writable and read_only:
         raise StoreNotWritable(
             f"{address} may only be read: the server is a replica, or its "
@@ -166,15 +250,15 @@ def _set(connection: Connection, values: Mapping[str, str]) -> None:
     )
 
 
-def begin(address: Address, durability: Durability, patience: Patience = PATIENCE) -> bytes:
+def begin(connection: Connection, durability: Durability, patience: Patience = PATIENCE) -> bytes:
     """Return what begins a transaction, in one round trip: it sees each commit as it happens.
 
     What another transaction committed while we waited for its lock must be seen, so the level is
     READ COMMITTED, whatever the server's default.
     """
     statement = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-    if address.pooler:
-        values = settings(durability, patience)
+    if is_pooled(connection):
+        values = settings(durability, patience, connection.info.server_version)
         statement += "".join(f"; SET LOCAL {name} = '{value}'" for name, value in values.items())
     return statement.encode()
 
@@ -218,4 +302,16 @@ def check_version(found: int) -> None:
             "upgrade it, or give another server",
             found=had,
             needed=str(OLDEST_POSTGRES),
+        )
+
+
+def check_encoding(found: str | None, address: Address) -> None:
+    """Refuse a database that keeps bytes and does not know which characters they are."""
+    if found == "SQL_ASCII":
+        raise WrongEncoding(
+            f"the database of {address} has the encoding SQL_ASCII, in which names and keys are "
+            "not what they were; use one that was made with CREATE DATABASE ... ENCODING 'UTF8' "
+            "TEMPLATE template0. Nothing was changed",
+            path=str(address),
+            found=found,
         )

@@ -20,6 +20,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
+from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.values import BINARY, columns, sent
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ class Call:
         """Take in what has arrived, without waiting; return the end and the row if that is all."""
         try:
             self._connection.take_in()
-        except psycopg.Error as error:
+        except BaseException as error:  # noqa: BLE001 - raised there, and so here
+            # What is left of the answer would be taken for that of another.
+            self._connection.close()
             self._steps.throw(error)
         try:
             next(self._steps)
@@ -192,9 +195,14 @@ class PostgresConnection:
         self._library = driver.pgconn
         self._many = many
         """What says a statement for many rows at once, by the statement for one."""
+        if settings is None and driver.prepare_threshold is None:
+            settings = {}
         self._settings = settings
-        """What every transaction must set anew, where the session is lent by a pooler."""
+        """What every transaction must set anew, where the session is lent by a pooler; None = the
+        session is ours."""
         self._silence = silence
+        self._limit = silence
+        """Seconds without a sign of life after which it is given up."""
         self._wait_for = _waiting(self._library.socket)
         self._rows = Transformer(driver)
         self._plans: dict[str, _Plan] = {}
@@ -535,10 +543,8 @@ class PostgresConnection:
             self._library.consume_input()
 
     def _wait(self, *, write: bool = False) -> None:
-        if not self._wait_for(write, self._silence):
-            raise psycopg.OperationalError(
-                f"the server has been silent for {self._silence:g} s: it hangs, or the network does"
-            )
+        if not self._wait_for(write, self._limit):
+            raise psycopg.OperationalError(silent_for(self._limit or 0.0))
 
     # The driver
 
@@ -565,6 +571,11 @@ class PostgresConnection:
         """
         idle = not self._line and not self._owed
         return self.closed or (idle and bool(self._wait_for(False, 0.0)))
+
+    def hurry(self, seconds: float | None = None) -> None:
+        """Wait only so long for the server from now on; None = as long as usual."""
+        usual = self._silence
+        self._limit = usual if seconds is None else min(seconds, usual or seconds)
 
     def cancel(self) -> None:
         """Stop the statement that is at work; from another thread."""

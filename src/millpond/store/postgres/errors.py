@@ -15,6 +15,7 @@ from millpond.core.errors import (
     MillpondError,
     MissingRights,
     OutcomeUnknown,
+    PoolerBetween,
     StoreCorrupt,
     StoreDenied,
     StoreError,
@@ -83,8 +84,15 @@ _LETTERS: Meaning = (
     ),
 )
 _POOLED: Meaning = (
-    StoreError,
-    "lost track of prepared statements, as it does behind a pooler; add pooler=1 to the URL",
+    PoolerBetween,
+    "lost track of prepared statements, as it does behind a pooler; write pooler=1 into the URL",
+)
+_NO_OPTIONS: Meaning = (
+    PoolerBetween,
+    (
+        "is reached through a pooler that takes no such setting at the start of a session; take it "
+        "out of the URL (and of PGOPTIONS), and give it to the role: ALTER ROLE ... SET ..."
+    ),
 )
 
 _MEANINGS: Mapping[str, Meaning] = {
@@ -149,9 +157,16 @@ _MEANINGS: Mapping[str, Meaning] = {
 _SAID: tuple[tuple[re.Pattern[str], Meaning], ...] = tuple(
     (re.compile(words), meaning)
     for words, meaning in (
-        (r"password|authentication|pg_hba\.conf|role \".*\" does not exist|not permitted", _DENIED),
-        (r"database \".*\" does not exist", _NO_DATABASE),
-        (r"too many (clients|connections)|connection slots", _FULL_HOUSE),
+        (
+            (
+                r"password|authentication|pg_hba\.conf|role \".*\" does not exist|no such user"
+                r"|not permitted"
+            ),
+            _DENIED,
+        ),
+        (r"database \".*\" does not exist|no such database", _NO_DATABASE),
+        (r"unsupported startup parameter", _NO_OPTIONS),
+        (r"too many (clients|connections)|connection slots|no more connections", _FULL_HOUSE),
         (r"read-only|not read-write|hot standby|not accept.* read-write", _READ_ONLY),
     )
 )
@@ -291,20 +306,22 @@ def of_driver(error: BaseException, address: Address) -> MillpondError | None:
 def _by_code(code: str, error: BaseException, address: Address) -> MillpondError:
     text = _one_line(error)
     if code == "42501":
-        place = quoted(address.schema)
-        rights = "SELECT, INSERT, UPDATE, DELETE"
-        return missing_rights(
-            address,
-            [
-                f"GRANT USAGE ON SCHEMA {place} TO ...",
-                f"GRANT {rights} ON ALL TABLES IN SCHEMA {place} TO ...",
-            ],
-            text,
-        )
+        return missing_rights(address, _needed(text, quoted(address.schema)), text)
     kind, advice = _MEANINGS.get(code) or _MEANINGS.get(code[:2]) or (StoreError, "")
     if not advice:
         advice = "refused a statement"
     return kind(f"{address} {advice} ({code}: {text})", path=str(address))
+
+
+def _needed(text: str, place: str) -> list[str]:
+    """Return the grants that would have helped, by what the server said was denied."""
+    called = re.search(r"permission denied for function (\w+)", text)
+    if called:
+        return [f"GRANT EXECUTE ON FUNCTION {place}.{called[1]} TO ..."]
+    return [
+        f"GRANT USAGE ON SCHEMA {place} TO ...",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO ...",
+    ]
 
 
 def _by_kind(error: psycopg.Error, address: Address) -> MillpondError:

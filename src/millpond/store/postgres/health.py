@@ -17,6 +17,7 @@ from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.drift import drifted
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.rights import rights
+from millpond.store.postgres.roles import Role, role_of
 from millpond.store.rows.recount import check_rows
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """Of the tables."""
     user: str
+    role: Role | None = None
+    """What the user is to the store."""
     sees_others: bool
     """Whether the user may see what other users' sessions do."""
     frozen_age: int
@@ -116,9 +119,18 @@ def examined(address: Address) -> tuple[Health, list[str]]:
     patient = msgspec.structs.replace(PATIENCE, statement=0.0, idle=0.0)
     driver = connect(address, name="millpond doctor", patience=patient, writable=False)
     try:
-        version = migrate(driver, address, allowed=False)
+        version = migrate(driver, address, allowed=False, to_read=True)
         found = health(driver, address, version)
         return found, [*drifted(driver, address), *_counted(driver, address)]
+    finally:
+        driver.close()
+
+
+def submits_only(address: Address) -> bool:
+    """Return whether the user may submit to a store, and may not look at its tables."""
+    driver = connect(address, name="millpond doctor", writable=False)
+    try:
+        return role_of(driver, address) is Role.SUBMITTER
     finally:
         driver.close()
 
@@ -151,6 +163,7 @@ def health(connection: Connection, address: Address, version: int) -> Health:
         schema=address.schema,
         version=version,
         user=rights(connection, address).user,
+        role=role_of(connection, address),
         sees_others=sees,
         frozen_age=frozen,
         settings=settings,

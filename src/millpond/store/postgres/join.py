@@ -25,6 +25,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
 from millpond.store.postgres.errors import aborted, may_only_be_read, missing_rights, of_driver
 from millpond.store.postgres.names import quoted
+from millpond.store.postgres.roles import Role, grants
 from millpond.store.protocol import Admission, BatchAnswer, SubmitAnswer
 from millpond.store.rows.rows import body_of
 
@@ -60,9 +61,8 @@ SELECT CAST(json_build_array(
     coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
     coalesce((SELECT true FROM pg_catalog.pg_proc AS f
                WHERE f.pronamespace = n.oid AND f.proname = 'millpond_enter' LIMIT 1), false),
-    coalesce((SELECT has_table_privilege(t.oid, 'INSERT') AND has_table_privilege(t.oid, 'SELECT')
-                FROM pg_catalog.pg_class AS t
-               WHERE t.relnamespace = n.oid AND t.relname = 'millpond_inbox'), false),
+    coalesce((SELECT has_function_privilege(f.oid, 'EXECUTE') FROM pg_catalog.pg_proc AS f
+               WHERE f.pronamespace = n.oid AND f.proname = 'millpond_enter' LIMIT 1), false),
     CAST(current_user AS text), CAST(current_database() AS text)) AS text)
   FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = CAST(""",
     " AS text)",
@@ -400,11 +400,8 @@ class Joiner:
         if not found:
             raise self._foreign(f"database {database}, where no such store is")
         if not allowed:
-            grants = [
-                f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {quoted(user)}",
-                f"GRANT INSERT ON {schema}.millpond_inbox TO {quoted(user)}",
-            ]
-            raise missing_rights(self._address, grants, "it may not submit over this connection")
+            needed = grants(Role.SUBMITTER, user, self._address.schema)
+            raise missing_rights(self._address, needed, "it may not submit over this connection")
 
     def _foreign(self, found: str) -> ForeignConnection:
         return ForeignConnection(

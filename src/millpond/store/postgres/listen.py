@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connect import connect, is_pooled
 from millpond.store.postgres.names import quoted
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ class Listener:
         """Whether the server, as far as is known, tells us."""
         return self._connection is not None
 
+    def reopen(self) -> None:
+        """Listen over a new connection: the old one is there, and nothing comes over it."""
+        if self._connection is not None:
+            self._hang_up()
+            self._failed(psycopg.OperationalError("what was notified does not come back"))
+
     def close(self) -> None:
         """Listen no more; safe twice."""
         self._over = True
@@ -88,6 +94,10 @@ class Listener:
             connection = connect(self._address, name="millpond listener")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
             self._post(self._failed, error)
+            return
+        if self._address.pooler is None and is_pooled(connection):
+            connection.close()
+            self._post(self._deaf)
             return
         try:
             # It says nothing for hours, and that is no reason to end it.
@@ -123,7 +133,7 @@ class Listener:
         self._connection = connection
         self._connected_at = self._loop.time()
         if self._missed:
-            log.warning("%s tells of other processes again", self._address)
+            log.info("%s tells of other processes again", self._address)
         self._missed = False
         self._back()
         # What came together with the answer to LISTEN makes nothing readable any more.
@@ -157,7 +167,8 @@ class Listener:
             return
         if not self._missed:
             told = " ".join(str(error).split())
-            log.warning(
+            # Whoever uses the store tells that it is away.
+            log.info(
                 "%s tells nothing of other processes (%s): it is tried again, and until then the "
                 "store is looked at once a second",
                 self._address,
@@ -170,6 +181,16 @@ class Listener:
         delay = self._pause * (0.5 + random.random() / 2)  # noqa: S311 - no secret
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._timer = self._loop.call_later(delay, self._open)
+
+    def _deaf(self) -> None:
+        """Do without: whoever lends sessions takes a LISTEN and never tells anything."""
+        log.warning(
+            "%s is reached through a pooler, by which nothing is heard of other processes: the "
+            "store is looked at once a second. Give the server's own address as listen=... in the "
+            "URL to be told at once, listen=0 if this is meant, or pooler=0 if the pooler lends "
+            "whole sessions",
+            self._address,
+        )
 
     def _let_go_after_fork(self) -> None:
         """Leave the connection to the parent: a child that kept it would keep it from ending."""

@@ -49,19 +49,21 @@ def migrate(
     address: Address,
     *,
     allowed: bool = True,
+    to_read: bool = False,
     migrations: Sequence[Migration] | None = None,
     patience: float = PATIENCE.lock,
 ) -> int:
     """Bring the tables up to this release, and see that they may be used; return the version.
 
     Of processes that open the store at once one migrates, and the others wait and find it done.
-    Where `allowed` is False, or the tables are not ours to change, nothing is changed.
+    Where `allowed` is False, or the tables are not ours to change, nothing is changed. `to_read`:
+    the tables need only be readable.
     """
     known = known_migrations() if migrations is None else tuple(migrations)
     try:
         found = rights(connection, address)
         check_use(found, address)
-        check_tables(connection, found, address)
+        check_tables(connection, found, address, to_read=to_read)
         lacking = pending(known, _applied(connection, address), str(address))
         if lacking and not allowed:
             raise refused(known, lacking, str(address))
@@ -110,7 +112,7 @@ def _begin(connection: Connection, address: Address, patience: float) -> None:
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
         f"SET LOCAL lock_timeout = {round(patience * 1000)}; SET LOCAL statement_timeout = 0; "
         "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL search_path = "
-        f"{quoted(address.schema)}, pg_catalog; "
+        f"{quoted(address.schema)}, pg_catalog, pg_temp; "
         f"SELECT pg_advisory_xact_lock({to_migrate(address.schema)})".encode()
     )
 

@@ -71,12 +71,17 @@ def check_migration(found: Rights, address: Address) -> None:
             address,
             [f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}"],
             f"it may not create tables in the schema {address.schema}",
+            "; or let the owner of the schema run `millpond migrate`",
         )
 
 
-def check_tables(connection: Connection, found: Rights, address: Address) -> None:
-    """Refuse where the tables are there, and the user may not read and write them."""
+def check_tables(
+    connection: Connection, found: Rights, address: Address, *, to_read: bool = False
+) -> None:
+    """Refuse where the tables are there, and the user may not read (and write) them."""
     lacking = [str(right) for (right,) in connection.execute(_LACKING, [address.schema])]
+    if to_read:
+        lacking = [right for right in lacking if right == "SELECT"]
     if lacking:
         told = ", ".join(lacking)
         grant = (

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from millpond.core.control import Declare, Lead
+from millpond.core.errors import MillpondError, MissingRights
 from millpond.core.settle import Settled
 from millpond.store.clock import ServerClock
-from millpond.store.postgres.connect import PATIENCE, connect, server_time, settings
+from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
@@ -88,6 +89,8 @@ class PostgresStore(SteppingStore):
         clock = ServerClock() if clock is None else clock
         self._told = getattr(clock, "told", None)
         self._inbox = Inbox(clock, self._note_moved)
+        self._lacking: MissingRights | None = None
+        """Why the store can only be read; None if it may be written."""
         self._moved: list[SubmitAnswer] = []
         """What became of what was moved, as long as nobody has been told."""
         self._tell: Callable[[Hint], None] | None = None
@@ -126,12 +129,7 @@ class PostgresStore(SteppingStore):
         """Return the first connection, over which the tables were looked at."""
         connection = self._open()
         try:
-            migrate(
-                connection.driver,
-                self._address,
-                allowed=may_migrate,
-                patience=self._patience.lock,
-            )
+            self._look_at_tables(connection.driver, may_migrate=may_migrate)
             if self._told is not None:
                 self._told(server_time(connection.driver))
             self._look_at_the_inbox_anew(connection)
@@ -144,17 +142,35 @@ class PostgresStore(SteppingStore):
     def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
         """See that nothing in the inbox is passed over, if the tables came from another server."""
         row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
-        if row is not None and row[0]:
+        if row is not None and row[0] and self._lacking is None:
             connection.execute(self._schema.sql["inbox_unseen"])
             connection.sync()
 
+    def _look_at_tables(self, driver: DriverConnection, *, may_migrate: bool) -> None:
+        """Bring the tables up to date; whoever may only read them is refused when he writes."""
+        waited = self._patience.lock
+        try:
+            migrate(driver, self._address, allowed=may_migrate, patience=waited)
+        except MissingRights as lacking:
+            try:
+                migrate(driver, self._address, allowed=False, to_read=True)
+            except MillpondError:
+                raise lacking from None
+            self._lacking = lacking
+
+    def _open_to_write(self, patience: Patience) -> PostgresConnection:
+        if self._lacking is not None:
+            raise MissingRights(self._lacking.message, **vars(self._lacking))
+        return self._open(patience)
+
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
+        driver = connect(self._address, durability=self._durability, patience=patience)
+        set_anew = None
+        if is_pooled(driver):
+            set_anew = settings(self._durability, patience, driver.info.server_version)
         return PostgresConnection(
-            connect(self._address, durability=self._durability, patience=patience),
-            self._schema.many,
-            settings=settings(self._durability, patience) if self._address.pooler else None,
-            silence=patience.statement + patience.network if patience.statement else None,
+            driver, self._schema.many, settings=set_anew, silence=patience.silence
         )
 
     def _notifying(self) -> DriverConnection | None:
@@ -172,7 +188,7 @@ class PostgresStore(SteppingStore):
         return PostgresTransactor(
             self._address,
             self._schema,
-            partial(self._open, patience),
+            partial(self._open_to_write, patience),
             make_unit,
             told=self._told,
             # Those that do one thing only leave it to the writer.
@@ -328,7 +344,7 @@ class PostgresStore(SteppingStore):
         """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
         answer, first, last = await self._on_reader(partial(self._answered, question))
         moving = last
-        while first is not None and first <= moving:
+        while first is not None and first <= moving and self._lacking is None:
             await self._do(_nothing)
             before = first
             answer, first, _ = await self._on_reader(partial(self._answered, question))

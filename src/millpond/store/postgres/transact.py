@@ -30,8 +30,9 @@ _REFUSALS = frozenset({"MP001", "23505"})
 
 _LOCKED = "55P03"
 
-_NOT_AS_PREPARED = frozenset({"0A000", "26000"})
-"""What a session says whose prepared statements are gone, or were made for other tables."""
+_SPOILT = frozenset({"0A000", "26000", "25006"})
+"""What a session says whose prepared statements are gone, or were made for other tables; and one
+of a server that may only be read, since by now: another host may be the primary."""
 
 
 class NoLine:
@@ -148,6 +149,14 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             return None
         return row if status == "COMMIT" else None
 
+    def begin_anew(self) -> None:
+        """Use another connection from now on: nobody knows what stands in line on this one."""
+        self._disconnect()
+
+    def hurry(self, seconds: float) -> None:
+        """Do not wait for longer than this for the server to say something."""
+        self._connected().hurry(seconds)
+
     def call_failed(self, error: Exception) -> None:
         """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
         if not self._did_not_commit(error):
@@ -191,7 +200,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
 
     def is_poisonous(self, error: BaseException | None) -> bool:
         """Return whether the connection that raised this should not be used any more."""
-        return is_gone(error) or code_of(error) in _NOT_AS_PREPARED
+        return is_gone(error) or code_of(error) in _SPOILT
 
     def _may_pass(self, error: BaseException | None) -> bool:
         return self.is_poisonous(error) or is_retryable(error)

@@ -2,15 +2,16 @@
 
 Whatever libpq takes after the `?` (sslmode, target_session_attrs, ...) is passed on to it. These
 are ours: `schema` (or `millpond_schema`) is where the tables are; `pooler=1` says that a pooler
-such as PgBouncer stands between, which may give every transaction another session; `listen` is the
-URL of the same database without a pooler, for LISTEN, or 0 to do without.
+such as PgBouncer stands between, which may give every transaction another session, and 0 that none
+does (or one that lends whole sessions); `listen` is the URL of the same database without a pooler,
+for LISTEN, or 0 to do without.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NoReturn
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
@@ -39,7 +40,8 @@ class Address(msgspec.Struct, frozen=True):
     shown: str
     """For people, without it."""
     schema: str = DEFAULT_SCHEMA
-    pooler: bool = False
+    pooler: bool | None = None
+    """Whether a pooler stands between; None = each connection finds out."""
     several_hosts: bool = False
     listens: bool = True
     """Whether a connection is kept that listens to other processes."""
@@ -85,7 +87,7 @@ def address_of(url: str) -> Address:
     place, mark, query = rest.partition("?")
     hosts = _checked_place(url, place)
     ours, theirs = _options(url, query if mark else "")
-    pooler = _switch(url, "pooler", ours.get("pooler", "0"))
+    pooler = _switch(url, "pooler", ours["pooler"]) if "pooler" in ours else None
     # Through a pooler that lends sessions nothing is ever heard.
     listens, listens_at = _listening(url, ours.get("listen", "0" if pooler else "1"))
     return Address(
@@ -93,7 +95,7 @@ def address_of(url: str) -> Address:
         shown=shown(url),
         schema=_schema(url, ours),
         pooler=pooler,
-        several_hosts=hosts > 1,
+        several_hosts=hosts > 1 or _names_several(theirs),
         listens=listens,
         listens_at=listens_at,
     )
@@ -133,6 +135,12 @@ def _options(url: str, query: str) -> tuple[dict[str, str], list[str]]:
             _refuse(url, f"has the option {name} twice")
         ours[name] = _decoded(url, value)
     return ours, theirs
+
+
+def _names_several(theirs: list[str]) -> bool:
+    """Return whether an option names more than one host."""
+    named = (part.partition("=") for part in theirs)
+    return any(name in ("host", "hostaddr") and "," in unquote(value) for name, _, value in named)
 
 
 def _schema(url: str, ours: dict[str, str]) -> str:

@@ -149,7 +149,11 @@ class Wakes:
             return False
         since = self._awaited_since
         if since is not None and time.monotonic() - since > ECHO_WITHIN:
-            self._complain()
+            if self._proven:
+                # It did hear, and hears no more: half of the connection is gone.
+                self._listener.reopen()
+            else:
+                self._complain()
             return False
         return self._proven
 

@@ -166,7 +166,10 @@ class PostgresWriter(Writer[SqlTables]):
             or not isinstance(first.alone, Errand)
         ):
             return None
-        flight = self._flight = _Flight(self._first_apart(), loop)
+        return self._new_flight(self._first_apart(), loop)
+
+    def _new_flight(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> _Flight:
+        flight = self._flight = _Flight(jobs, loop)
         flight.wanted = any(job.loop is not loop for job in self._jobs)
         return flight
 
@@ -192,6 +195,7 @@ class PostgresWriter(Writer[SqlTables]):
             flight.error = error
 
     def _sent(self, flight: _Flight, *, flying: bool) -> None:
+        """Let whoever hears its answer take it in, or leave it to the thread."""
         with self._news:
             flight.flying, flight.left = flying, not flying
             if self._must_take_over(flight):
@@ -238,15 +242,16 @@ class PostgresWriter(Writer[SqlTables]):
         ended: tuple[str, Row | None] | None = None
         try:
             ended = call.proceed()
-        except Exception as error:  # noqa: BLE001 - the thread sees to it
+        except BaseException as error:
             flight.error = error
-        if ended is not None:
-            self._land(flight, ended)
+            self._sent(flight, flying=False)  # the thread sees to it
+            if not isinstance(error, Exception):
+                raise
             return
-        with self._news:
-            flight.flying, flight.left = flight.error is None, flight.error is not None
-            if self._must_take_over(flight):
-                self._news.notify()
+        if ended is None:
+            self._sent(flight, flying=True)
+        else:
+            self._land(flight, ended)
 
     def _land(self, flight: _Flight, ended: tuple[str, Row | None]) -> None:
         """Give the answers, tell the others, and go on with what stands in line."""
@@ -264,7 +269,7 @@ class PostgresWriter(Writer[SqlTables]):
             self._flight = None
             self._hook_again = told if isinstance(told, float) else None
             if told is not None and not isinstance(told, float):
-                following = self._flight = _Flight([], flight.loop)
+                following = self._new_flight([], flight.loop)
                 following.calling = told
             elif self._jobs:
                 following = self._next_flight(flight.loop)
@@ -372,7 +377,8 @@ class PostgresWriter(Writer[SqlTables]):
     def _row(self, flight: _Flight) -> Row | None:
         transactor, calling = self._transactor, flight.calling
         if flight.error is not None:
-            if not isinstance(flight.error, transactor.errors) or calling is None:
+            if not isinstance(flight.error, transactor.errors):
+                transactor.begin_anew()
                 raise flight.error
             transactor.call_failed(flight.error)
             return None

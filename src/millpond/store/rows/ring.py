@@ -80,6 +80,11 @@ class SqlSeats(dict[Share, Seat]):
         if share not in self._stored:
             self._take_in(share, [("", turn, joined, 0)])
 
+    def rests(self, share: Share, turn: int, joined: int) -> None:
+        """Take in the seat of a share that rests: such a one has no row but this."""
+        if share not in self._stored:
+            self._take_in(share, [("", turn, joined, 1)])
+
     def _take_in(self, share: Share, rows: list[Row]) -> None:
         self._stored[share] = {row[0]: row for row in rows}
         if not rows:
@@ -191,7 +196,12 @@ class SqlRing(Ring):
             rows = self._tables.ask("resting_seats", (self._pool, size))
         else:
             rows = self._tables.ask("resting_seats_after", (self._pool, *behind, size))
-        return [((turn, joined), share or None) for turn, joined, share in rows]
+        page: list[tuple[Key, Share]] = []
+        for turn, joined, share in rows:
+            page.append(((turn, joined), share or None))
+            # Most of them are forgotten next: each would be read for that alone.
+            self.seats.rests(share or None, turn, joined)
+        return page
 
 
 class SqlAudiences(dict[Owner, Paged[Share]]):

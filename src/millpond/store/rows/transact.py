@@ -182,8 +182,9 @@ class Transactor(ABC, Generic[Unit, C]):
         return not (self.of_database(error) or isinstance(error, IllegalTransition))
 
     def _not_known(self, error: Exception) -> NoReturn:
+        told = " ".join(str(error).split())
         raise OutcomeUnknown(
-            f"the commit to {self.where} failed ({self._name_of(error)}: {error}): it is not known "
+            f"the commit to {self.where} failed ({self._name_of(error)}: {told}): it is not known "
             "whether this change is stored; look before doing it again, or repeat it with an "
             "idempotency key",
             path=self.where,

@@ -32,6 +32,13 @@ def known_migrations() -> tuple[Migration, ...]:
     return migrations_of("millpond.store.sqlite")
 
 
+def must_be_there(path: Path) -> None:
+    """Refuse a file that would have to be made first, for somebody who must not make one."""
+    if not path.exists():
+        known = known_migrations()
+        raise refused(known, known, str(path))
+
+
 def migrate(
     connection: sqlite3.Connection,
     path: Path,

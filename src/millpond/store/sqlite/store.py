@@ -15,7 +15,7 @@ from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.join import driver_connection, joined
 from millpond.store.sqlite.lent import LentConnection
-from millpond.store.sqlite.migrate import migrate
+from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.presence import Presence
 from millpond.store.sqlite.reader import Reader
 from millpond.store.sqlite.transact import SqliteTransactor
@@ -54,6 +54,8 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         # Where it is now, and by its own name: connections are opened later, too, from whatever
         # folder the process is in by then, and SQLite names its WAL after the file behind a link.
         path = self._path = Path(os.path.realpath(path))
+        if not may_migrate:
+            must_be_there(path)
         # Only the first makes the file: later ones would make an empty one of what was removed.
         first = connect(path, durability=durability, factory=factory)
         self._open = partial(connect, path, durability=durability, factory=factory, create=False)

@@ -63,9 +63,10 @@ class OrderConformance(StoreSuite):
             (fifo(), "b", "a c"),
             (lifo(), "c", "b a"),
             (priority(), "b", "a c"),
+            (priority(aging=2.0), "b", "a c"),
             (fair_round_robin(), "b", "a c"),
         ],
-        ids=["fifo", "lifo", "priority", "fair"],
+        ids=["fifo", "lifo", "priority", "aging", "fair"],
     )
     @scenario
     async def test_a_retried_task_rejoins_at_its_place(

@@ -22,7 +22,7 @@ def options() -> argparse.Namespace:
     """Return what was asked for on the command line."""
     parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
     parser.add_argument("--seed", type=int, help="the seed of a torture that went wrong")
-    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--store", choices=("sqlite", "postgres", "pgbouncer"), default="sqlite")
     parser.add_argument("--url", help="a store that is there; without it a new one of the kind")
     parser.add_argument("--short", action="store_true", help="some hundreds of tasks, 20 seconds")
     parser.add_argument("--tasks", type=int)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.store.postgres.url import is_postgres
-from millpond.testing.postgres import OwnServer, Server, serve
+from millpond.testing.pgbouncer import Pooler, find_pgbouncer
+from millpond.testing.postgres import NoServer, OwnServer, Server, database_of, serve
 
 if TYPE_CHECKING:
     import random
@@ -82,8 +83,12 @@ class Place:
 class ServerPlace(Place):
     """A database of a server, on which the dead are known by their leases."""
 
-    def __init__(self, url: str, server: OwnServer | None = None) -> None:
+    def __init__(
+        self, url: str, server: OwnServer | None = None, *, direct: str | None = None
+    ) -> None:
+        """`direct` is its URL for those who hurt it, where a pooler is before it."""
         super().__init__(url)
+        self._direct = direct or url
         self._server = server
         self._counts_statements = False
 
@@ -111,7 +116,7 @@ class ServerPlace(Place):
         """Return what it was asked until now; our own question is not counted."""
         import psycopg  # noqa: PLC0415 - only who tortures a server needs it
 
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(self._direct, autocommit=True) as connection:
             asked = (
                 "SELECT xact_commit + xact_rollback FROM pg_stat_database"
                 " WHERE datname = current_database()"
@@ -129,7 +134,7 @@ class ServerPlace(Place):
         """End one of the connections that processes of the fleet have to it."""
         import psycopg  # noqa: PLC0415 - see above
 
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(self._direct, autocommit=True) as connection:
             found = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
                 " AND application_name LIKE 'millpond%' ORDER BY pid"
@@ -163,12 +168,28 @@ def place_of(store: str, url: str | None, home: Path) -> Iterator[Place]:
         yield Place(f"sqlite:///{home}/work.db")
     else:
         # As it is by default: what was committed is on its disk.
-        with serve(CONNECTIONS) as server, on(server) as place:
-            yield place
+        with serve(CONNECTIONS) as server:
+            if store == "postgres":
+                with on(server) as place:
+                    yield place
+            else:
+                with pooled(server) as pooler, on(pooler) as place:
+                    yield place
+
+
+def pooled(server: Server) -> Pooler:
+    """Return a server as it is reached through PgBouncer."""
+    program = find_pgbouncer()
+    if program is None or not isinstance(server, OwnServer):
+        raise NoServer("there is no pgbouncer here, or no server that was started for it")
+    # It would keep everybody waiting for 15 s after a crash of the server.
+    return Pooler(server, program, settings={"default_pool_size": "20", "server_login_retry": "1"})
 
 
 @contextlib.contextmanager
 def on(server: Server) -> Iterator[Place]:
     """Yield a new database of a server."""
+    behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
-        yield ServerPlace(url, server if isinstance(server, OwnServer) else None)
+        direct = behind.url_of(database_of(url))
+        yield ServerPlace(url, behind if isinstance(behind, OwnServer) else None, direct=direct)

@@ -129,6 +129,9 @@ class Replay:
     ) -> None:
         """Hold a record against what it made true."""
         self._hold(record, was_claimed=was_claimed)
+        if record.event is Event.RETRY and record.attempt < fact.charged:
+            # There is no settlement here to say that the attempt was not spent; its record does.
+            self.witness.uncharge(fact.id)
         if record.event is Event.LEASE or (was_claimed and record.event in LOSSES):
             self._check(judge.attempts, fact, record)
         if _takes(record, was_claimed=was_claimed):

@@ -209,8 +209,12 @@ END
 $body$;
 
 -- The same for a program that knows which store it means, over whatever driver: a text, and a text.
+--
+-- This one, `submit` and `status` act with the rights of their owner, so that whoever may call them
+-- needs no right on any table. Their search_path has the caller's temporary tables last, and nobody
+-- but the owner may create anything in the schema before it.
 CREATE FUNCTION millpond_enter(given text) RETURNS text
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
 BEGIN
     IF given::jsonb ->> 'store' <> millpond_where() THEN
         RETURN jsonb_build_object('refused', 'foreign')::text;
@@ -241,7 +245,7 @@ CREATE FUNCTION submit(
     labels          jsonb            DEFAULT '{}',
     dedupe          text             DEFAULT 'forever',
     submitted_by    text             DEFAULT 'sql'
-) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
 #variable_conflict use_variable
 DECLARE
     dice    text := replace(gen_random_uuid()::text, '-', '');
@@ -316,3 +320,17 @@ BEGIN
     END CASE;
 END
 $body$;
+
+-- What became of a task; NULL for one that is not known (any more). Whoever submitted it knows its
+-- id, which nobody else can guess.
+CREATE FUNCTION status(task bigint) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
+    SELECT coalesce(
+        (SELECT CASE l.running WHEN 1 THEN 'running' ELSE 'queued' END
+           FROM millpond_task AS t JOIN millpond_alive AS l ON l.place = t.place WHERE t.id = $1),
+        (SELECT e.status
+           FROM millpond_task AS t JOIN millpond_ended AS e ON e.place = t.place WHERE t.id = $1),
+        (SELECT 'queued' FROM millpond_inbox AS i WHERE i.id = $1))
+$body$;
+
+REVOKE EXECUTE ON FUNCTION submit, status, millpond_enter FROM PUBLIC;

@@ -1,0 +1,148 @@
+"""Holds a run of the gateway against what it promises, by three witnesses.
+
+The clients know what they were told, the model what it was asked, and the store's audit what was
+started when. A promise is kept when none of them knows otherwise.
+"""
+
+from dataclasses import dataclass
+
+from docs.examples.llm_gateway.gateway import Gateway
+from docs.examples.llm_gateway.limits import Limits, most_in_any
+from docs.examples.llm_gateway.model import Entry
+from docs.examples.llm_gateway.traffic import MEAN, Book
+
+from millpond.core.audit import Record
+from millpond.core.lifecycle import Event
+from millpond.testing.torture.evidence import from_zero
+from millpond.testing.torture.replay import Replay
+
+FAIR = 0.9
+OVERLOAD = 9.0
+"""Times what the rate allows that must have been asked for: ten, give or take what chance does."""
+USED = 0.8
+"""The part of the rate that must have been used: who lets nothing through exceeds nothing."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A promise, what was found, and whether it was kept."""
+
+    promise: str
+    found: str
+    kept: bool
+
+
+@dataclass
+class Figures:
+    """What is told of a run, before or after."""
+
+    overload: float
+    worst_share: float
+    answered: int
+    refused: int
+    expired: int
+    failed: int
+    median_wait: float
+    late_wait: float
+    """The wait of an admitted request that 99 of 100 do not exceed."""
+    most_asked: int
+    """The most tokens that the model was asked for in any of its minutes."""
+    over_budget: int
+    """How often the model said 429 for the tokens."""
+    overloaded: int
+    tokens_a_second: float
+
+
+def figures(book: Book, model: list[Entry], limits: Limits) -> Figures:
+    """Sum up what clients and the model know."""
+    seconds, rate = book.ended - book.began, limits.rate
+    said = [entry.answer for entry in model]
+    under_load = [entry for entry in model if entry.at <= book.ended]
+    used = sum(entry.tokens for entry in under_load if entry.answer == "answered")
+    return Figures(
+        overload=sum(book.asked.values()) * MEAN / seconds / (rate.n / rate.per),
+        worst_share=book.worst_share(),
+        answered=book.told("answered"),
+        refused=book.told("refused"),
+        expired=book.told("expired"),
+        failed=book.told("failed"),
+        median_wait=book.wait(0.5, limits.deadline),
+        late_wait=book.wait(0.99, limits.deadline),
+        most_asked=most_in_any(limits.minute, ((entry.at, entry.tokens) for entry in model)),
+        over_budget=said.count("over budget"),
+        overloaded=said.count("overloaded"),
+        tokens_a_second=used / seconds,
+    )
+
+
+def judged(
+    gateway: Gateway, book: Book, model: list[Entry], records: list[Record]
+) -> tuple[Figures, list[Check]]:
+    """Check every promise."""
+    limits, rate = gateway.limits, gateway.limits.rate
+    found = figures(book, model, limits)
+    replay = Replay({gateway.pool.spec.name: gateway.pool.spec}, [gateway.budget])
+    replay.read(from_zero(records))
+    started = most_in_any(limits.minute, tokens_started(records))
+    part = found.tokens_a_second / (rate.n / rate.per)
+    admitted = found.answered + found.expired + found.failed
+    checks = [
+        Check("ten times overload", f"{found.overload:.1f} x", found.overload >= OVERLOAD),
+        Check(
+            f"no tenant below {FAIR:.0%} of its fair share",
+            f"{found.worst_share:.1%}",
+            found.worst_share >= FAIR,
+        ),
+        Check(
+            f"at most {limits.tokens:,} tokens in any minute, by the model's book",
+            f"{found.most_asked:,}, {found.over_budget} refused for it",
+            found.most_asked <= limits.tokens and not found.over_budget,
+        ),
+        Check(
+            f"at most {rate.n + rate.depth:,} in any minute, by the audit",
+            f"{started:,}",
+            started <= rate.n + rate.depth,
+        ),
+        Check(
+            "every limit and every rate, at every start (I1, I13), by the audit",
+            f"{replay.broken or 'never broken'}, {len(records):,} records",
+            not replay.broken,
+        ),
+        Check(
+            f"p99 wait of the admitted below {limits.deadline:g} s, 1 % given up at most",
+            f"{found.late_wait:.2f} s, {found.expired} of {admitted:,} given up",
+            found.late_wait < limits.deadline and found.expired <= 0.01 * admitted,
+        ),
+        _nothing_lost(book, model, replay),
+        Check(f"{USED:.0%} of the rate is used", f"{part:.1%}", part >= USED),
+    ]
+    return found, checks
+
+
+def _nothing_lost(book: Book, model: list[Entry], replay: Replay) -> Check:
+    """Every request was told its end; what the audit, clients and model counted is the same."""
+    told, asked = len(book.every()), sum(book.asked.values())
+    events, answered = replay.events, book.told("answered")
+    accepted = events[Event.SUBMIT]
+    ended = sum(fact.status.terminal for fact in replay.witness.tasks.values())
+    by_model = sum(entry.answer == "answered" for entry in model)
+    same = answered == events[Event.COMPLETE] == by_model and not book.told("failed")
+    whole = told == asked and accepted == ended == told - book.told("refused")
+    found = f"{asked:,} asked, {told:,} told; {accepted:,} accepted, {ended:,} ended"
+    return Check("0 lost", f"{found}; {answered:,} answered", same and whole)
+
+
+def tokens_started(records: list[Record]) -> list[tuple[float, int]]:
+    """Return when each attempt began, and the tokens it used; what it reserved, if nobody knows."""
+    starts: list[tuple[float, int]] = []
+    open_starts: dict[int, int] = {}
+    for record in records:
+        if record.task is None:
+            continue
+        if record.event is Event.LEASE:
+            open_starts[record.task] = len(starts)
+            starts.append((record.at, record.weight))
+        elif record.detail == "weight" and record.task in open_starts:
+            place = open_starts[record.task]
+            starts[place] = (starts[place][0], record.weight)
+    return starts

@@ -1,0 +1,322 @@
+"""Events and triggers: `millpond emit`, `events`, `replay` and `triggers`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millpond.cli.exits import Exit, Refusal
+from millpond.cli.line import DURATION, carry_out, command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.cli.facts import Facts
+    from millpond.cli.reach import Reached
+    from millpond.pool.event import Emission, EventInfo, Receipt
+    from millpond.store.protocol import PoolView
+
+wait = click.option(
+    "--wait", type=DURATION, metavar="TIME", help="Wait so long for what its triggers make of it."
+)
+
+_GONE = ("failed", "cancelled")
+
+
+@command("emit", json="Print the event, and with --wait its receipts, as one JSON document.")
+@click.argument("name")
+@click.argument("payload", required=False)
+@click.option("--id", "event_id", help="Its id: an event of this name and id is told once only.")
+@wait
+def emit(name: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
+    """Tell every trigger for events of this NAME what happened.
+
+    PAYLOAD is JSON; - reads it from the standard input. The event is stored when this returns.
+    """
+    payload = _read(asked["payload"])
+
+    async def told(here: Reached) -> Emission:
+        return await here.millpond.emit_as(_whoever(), name, payload, asked["event_id"])
+
+    return _sent(told, asked)
+
+
+@command("replay", json="Print the event, and with --wait its receipts, as one JSON document.")
+@click.argument("name")
+@click.argument("event_id", metavar="ID")
+@wait
+def replay(name: str, event_id: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
+    """Send the event of this NAME and ID to its triggers again.
+
+    A trigger that had made a task of it finds that one; one that is new makes its own.
+    """
+
+    async def told(here: Reached) -> Emission:
+        return await here.millpond.replay(name, event_id)
+
+    return _sent(told, asked)
+
+
+def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
+    import json
+
+    if text is None:
+        return None
+    try:
+        return json.loads(sys.stdin.read() if text == "-" else text)
+    except ValueError as error:
+        raise Refusal(Exit.USAGE, f"the payload is not JSON: {error}") from None
+
+
+def _whoever() -> str:
+    """Return who emits, as far as the system knows."""
+    import getpass
+
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (ImportError, KeyError, OSError):
+        return "cli"
+
+
+def _sent(told: Any, asked: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
+    from millpond.cli.reach import reached
+    from millpond.cli.render import emit as write
+
+    async def send() -> int:
+        async with reached(asked["store"], asked["app"]) as here:
+            emission = await told(here)
+            receipts = await _receipts(emission, asked["wait"])
+        facts: Facts = {
+            "name": emission.event.name,
+            "id": emission.event_id,
+            "task_id": str(emission.task_id),
+            "duplicate": emission.duplicate,
+        }
+        if receipts is not None:
+            facts["receipts"] = [_receipt_facts(one) for one in receipts]
+        if asked["as_json"]:
+            write(facts)
+        else:
+            _tell(emission, receipts)
+        failed = any(one.outcome in _GONE for one in receipts or ())
+        return Exit.NOTHING if failed else Exit.CLEAN
+
+    return carry_out(send())
+
+
+async def _receipts(emission: Emission, seconds: float | None) -> list[Receipt] | None:
+    if seconds is None:
+        return None
+    try:
+        return await emission.receipts(timeout=seconds)
+    except TimeoutError:
+        message = (
+            f"event {emission.event_id} is stored, and its triggers have not all dealt with it "
+            f"within {seconds:g} s: is a worker at work, or a trigger paused?"
+        )
+        raise Refusal(Exit.NOTHING, message) from None
+
+
+def _receipt_facts(receipt: Receipt) -> Facts:
+    from millpond.cli.render import bare
+
+    facts: Facts = bare(receipt)
+    for name in ("task_id", "delivery_id"):
+        if facts.get(name):
+            facts[name] = str(facts[name])
+    return facts
+
+
+def _tell(emission: Emission, receipts: list[Receipt] | None) -> None:
+    from millpond.cli.plain import plain
+    from millpond.cli.render import Column, note, say, table
+
+    say(plain(emission.event_id))
+    if emission.duplicate:
+        note(f"an event {emission.event_id} of {emission.event.name} was known: this is that one")
+    if receipts is None:
+        return
+    if not receipts:
+        note(f"no trigger is for {emission.event.name}")
+        return
+    columns = [Column(title) for title in ("TRIGGER", "OUTCOME", "POOL", "TASK", "REASON")]
+    rows = [
+        [one.trigger, one.outcome, one.pool or "", str(one.task_id or ""), one.reason or ""]
+        for one in receipts
+    ]
+    table(columns, rows)
+
+
+@command("events", json="Print one JSON document: the events, and where to go on from.")
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1), default=50, metavar="N", help="At most so many.")
+@click.option("--after", type=int, default=0, metavar="PLACE", help="Go on behind the last page.")
+@click.option("--payload", "payloads", is_flag=True, help="Show what was told of them, too.")
+def main(name: str | None, **asked: Any) -> int:  # noqa: ANN401 - the options above
+    """Show the events that are kept, of all names or of one, oldest first."""
+    from millpond.cli.reach import reached
+    from millpond.cli.render import emit as write
+
+    async def show() -> int:
+        async with reached(asked["store"], asked["app"]) as here:
+            limit = asked["limit"]
+            found = await here.millpond.events(name, after=asked["after"], limit=limit + 1)
+            page, more = found[:limit], len(found) > limit
+            if asked["as_json"]:
+                shown = [_event_facts(one, payload=asked["payloads"]) for one in page]
+                write({"events": shown, "next": page[-1].seq if more else None})
+            else:
+                _show_events(page, here, payload=asked["payloads"], more=more)
+        return Exit.CLEAN
+
+    return carry_out(show())
+
+
+def _event_facts(event: EventInfo, *, payload: bool) -> Facts:
+    from millpond.cli.render import bare
+
+    facts: Facts = bare(event)
+    facts["task_id"] = str(event.task_id)
+    facts["deliveries"] = {trigger: str(task) for trigger, task in event.deliveries.items()}
+    if not payload:
+        del facts["payload"]
+    return facts
+
+
+def _show_events(page: Sequence[EventInfo], here: Reached, *, payload: bool, more: bool) -> None:
+    import json
+
+    from millpond.cli.render import Column, note, short, table
+
+    if not page:
+        note(f"no events in {here.shown}")
+        return
+    titles = ["EVENT", "ID", "STATUS", "AGE", "BY", "TRIGGERS", *(["PAYLOAD"] if payload else [])]
+    now = here.now()
+    rows = [
+        [
+            one.name,
+            one.id,
+            "replayed" if one.replay else one.status,
+            short(now - one.emitted_at),
+            one.emitted_by,
+            ", ".join(one.deliveries),
+            *([json.dumps(one.payload)] if payload else []),
+        ]
+        for one in page
+    ]
+    table([Column(title, right=title == "AGE") for title in titles], rows)
+    if more:
+        note(f"more: --after {page[-1].seq}")
+
+
+@command("triggers", json="Print the triggers as one JSON list.")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--remove", is_flag=True, help="Let them take no more events.")
+def triggers(ids: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 - the options above
+    """Show the triggers of a store: what each is for, and what became of its events.
+
+    WAITING are events that it has not submitted yet, FAILED its dead letters. A trigger's own pool
+    is named trigger/ID: `millpond pause trigger/ID`, `millpond dead --pool trigger/ID` and
+    `millpond redrive --pool trigger/ID` work as for any pool.
+    """
+    from millpond.cli.reach import reached
+
+    if asked["remove"] and not ids:
+        raise Refusal(Exit.USAGE, "say which triggers to remove, by their ids")
+
+    async def show() -> int:
+        async with reached(asked["store"], asked["app"]) as here:
+            found = await _triggers(here, ids)
+            if asked["remove"]:
+                for view in found:
+                    await _remove(here, view)
+                found = await _triggers(here, ids)
+            _show_triggers(found, here, as_json=asked["as_json"])
+        return Exit.CLEAN
+
+    return carry_out(show())
+
+
+async def _triggers(here: Reached, ids: Sequence[str]) -> list[PoolView]:
+    """Return the pools of triggers: those that are named, or all that were not removed."""
+    from millpond.core.errors import UnknownTrigger
+    from millpond.core.event import TRIGGERS
+
+    known = await here.view.names(TRIGGERS)
+    for name in ids:
+        if TRIGGERS + name not in known:
+            there = ", ".join(one.removeprefix(TRIGGERS) for one in known) or "none"
+            message = f"no trigger {name!r} (there are: {there})"
+            raise UnknownTrigger(message, trigger=name)
+    views = [
+        await here.view.pool(name, now=here.now())
+        for name in ([TRIGGERS + one for one in ids] or known)
+    ]
+    return [
+        view
+        for view in views
+        if view is not None and view.declared.trigger and (ids or view.declared.trigger.on)
+    ]
+
+
+async def _remove(here: Reached, view: PoolView) -> None:
+    from msgspec.structs import replace
+
+    from millpond.core.control import Declare
+
+    assert view.declared.trigger is not None  # noqa: S101 - it is one of a trigger
+    gone = replace(view.declared.trigger, on=())
+    await here.runtime.order(Declare(replace(view.declared, trigger=gone)))
+
+
+def _show_triggers(found: Sequence[PoolView], here: Reached, *, as_json: bool) -> None:
+    from millpond.cli.render import Column, note, table
+    from millpond.cli.render import emit as write
+
+    told = [_trigger_facts(view) for view in found]
+    if as_json:
+        write(told)
+        return
+    if not told:
+        note(f"no triggers in {here.shown}")
+        return
+    right = ("WAITING", "SUBMITTED", "FAILED")
+    titles = ("TRIGGER", "STATE", "ON", "INTO", "TASK", *right)
+    rows = [
+        [
+            one["id"],
+            one["state"],
+            ", ".join(one["on"]),
+            one["into"],
+            one["task"] or "",
+            f"{one['waiting']:,}",
+            f"{one['submitted']:,}",
+            f"{one['failed']:,}",
+        ]
+        for one in told
+    ]
+    table([Column(title, right=title in right) for title in titles], rows)
+
+
+def _trigger_facts(view: PoolView) -> Facts:
+    from millpond.core.event import TRIGGERS
+
+    spec = view.declared.trigger
+    assert spec is not None  # noqa: S101 - it is one of a trigger
+    return {
+        "id": view.spec.name.removeprefix(TRIGGERS),
+        "state": "removed" if not spec.on else "paused" if view.paused else "active",
+        "on": list(spec.on),
+        "into": spec.into,
+        "task": spec.task,
+        "priority_from": spec.priority_from,
+        "key_from": spec.key_from,
+        "weight_from": spec.weight_from,
+        "waiting": view.queued + view.running,
+        "submitted": view.totals.get("completed", 0),
+        "failed": view.totals.get("failed", 0),
+        "revision": view.revision,
+    }

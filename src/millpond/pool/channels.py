@@ -1,0 +1,273 @@
+"""Channels: events go in, and every trigger that is for them makes its task, once.
+
+    emit      one submit into the pool of all events, under the event's own id
+    dispatch  reads which triggers the store knows, and submits one delivery into the pool of each
+    deliver   submits the trigger's task into the pool that it is for, and ends with the receipt
+
+Each step may be done twice, by whatever process, and has the same effect as once: every submit has
+an idempotency key that follows from the event.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.backoff import Retry
+from millpond.core.errors import (
+    BadPayload,
+    ConfigError,
+    DuplicateName,
+    IdempotencyConflict,
+    UnknownEvent,
+    UnknownTrigger,
+)
+from millpond.core.event import (
+    EVENTS,
+    LONGEST_ID,
+    TRIGGERS,
+    Event,
+    Sent,
+    TriggerSpec,
+    pool_of_trigger,
+)
+from millpond.core.spec import PoolSpec, fifo
+from millpond.core.task import Dedupe
+from millpond.pool.codec import ENCODER
+from millpond.pool.context import Context
+from millpond.pool.event import Emission, EventInfo, Receipt, sent_of
+from millpond.pool.pool import Pool
+from millpond.pool.submit import new_task
+from millpond.pool.task import TaskFunction
+from millpond.pool.trigger import DELIVERY, Trigger
+from millpond.runtime.batch import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from millpond.core.task import NewTask
+    from millpond.pool.millpond import Millpond
+    from millpond.pool.options import Options
+    from millpond.pool.trigger import Make
+    from millpond.runtime.job import Handler
+    from millpond.runtime.outcome import Policy
+
+DISPATCH, DELIVER = "~dispatch", "~deliver"
+
+AT_ONCE = 64
+"""How many events are dispatched together: which triggers there are is read once for all."""
+
+DISPATCHING = Retry(attempts=20)
+"""A dispatch only fails with its store, so it is worth many tries."""
+
+ENVELOPE = 4096
+"""Bytes that a delivery may have beyond what an event may: names, ids and quotes around it."""
+
+
+class Channels:
+    """The events and triggers of one Millpond."""
+
+    def __init__(self, mp: Millpond) -> None:
+        self._mp = mp
+        spec = PoolSpec(name=EVENTS, max_concurrent=4 * AT_ONCE, order=fifo())
+        self.events = self.own_pool(spec, DISPATCHING)
+        """The pool of all events."""
+        self.triggers: dict[str, Trigger] = {}
+        """The triggers of this process, by id."""
+        self._dispatch: TaskFunction[[Sent], dict[str, int], Any] = TaskFunction(
+            mp, self.events, self.dispatch, name=DISPATCH, batch=(AT_ONCE, 0.0)
+        )
+        self._deliver: TaskFunction[[Sent], Receipt, Any] = TaskFunction(
+            mp, None, self.deliver, name=DELIVER
+        )
+        self._deliver.signature.largest += ENVELOPE
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what workers run."""
+        return {DISPATCH: self._dispatch.handler(), DELIVER: self._deliver.handler()}
+
+    def own_pool(self, spec: PoolSpec, retry: Policy | None, *, foreign: bool = False) -> Pool:
+        """Return a pool that is not among those of the user."""
+        made = Pool(
+            self._mp,
+            spec,
+            name=spec.name,
+            scope=None,
+            scope_id=None,
+            retry=retry,
+            created_at=time.time(),
+        )
+        made.foreign = foreign
+        return made
+
+    def pools(self) -> list[Pool]:
+        """Return the pools that the store must know: none, where nothing waits for events."""
+        own = [trigger.deliveries for trigger in self.triggers.values()]
+        return [self.events, *own] if own else []
+
+    def add(
+        self,
+        trigger: str,
+        spec: TriggerSpec,
+        into: str | Pool,
+        *,
+        make: Make,
+        options: Mapping[str, Any],
+        max_concurrent: int,
+        retry: Policy | None,
+    ) -> Trigger:
+        """Declare a trigger."""
+        name = pool_of_trigger(trigger)
+        if trigger in self.triggers:
+            message = f"a trigger {trigger!r} exists already; mp.get_trigger({trigger!r}) has it"
+            raise DuplicateName(message, kind="trigger", name=trigger)
+        policy = retry or DELIVERY
+        spec = msgspec.structs.replace(
+            spec, attempts=getattr(policy, "attempts", DISPATCHING.attempts)
+        )
+        own = self.own_pool(
+            PoolSpec(name=name, max_concurrent=max_concurrent, order=fifo(), trigger=spec), policy
+        )
+        made = Trigger(self._mp, trigger, own, into, make=make, options=options)
+        self.triggers[trigger] = made
+        return made
+
+    def get(self, trigger: str) -> Trigger:
+        """Return a trigger of this process."""
+        try:
+            return self.triggers[trigger]
+        except KeyError:
+            known = ", ".join(self.triggers) or "none"
+            message = f"no trigger {trigger!r} was declared here (there are: {known})"
+            raise UnknownTrigger(message, trigger=trigger) from None
+
+    # Events
+
+    def told(self, name: str, payload: object, event_id: str | None) -> Sent:
+        """Return an event as it is stored."""
+        check.name("name", name)
+        if event_id is None:
+            event_id = f"{self._mp.runtime.new_id():016x}"
+        check.encodable("event_id", check.text("event_id", event_id))
+        if not 0 < len(event_id) <= LONGEST_ID or "\0" in event_id:
+            reason = f"must have 1 to {LONGEST_ID} characters, none of them NUL"
+            raise ConfigError("event_id", event_id, reason)
+        try:
+            data = msgspec.json.decode(ENCODER.encode(payload))
+        except Exception as error:  # a user's own class may raise anything
+            raise BadPayload(
+                f"the payload of event {name!r} cannot be stored: {error}",
+                task=DISPATCH,
+                parameter="payload",
+                reason=str(error),
+            ) from error
+        return Sent(Event(name, event_id, data))
+
+    async def send(
+        self, sent: Sent, connection: object = None, submitted_by: str | None = None
+    ) -> Emission:
+        """Store an event for the triggers."""
+        if connection is None:
+            for pool in self.pools():
+                await pool.ready()
+        call = self._dispatch.bind(sent)
+        if submitted_by is not None:
+            call = call.options(submitted_by=submitted_by)
+        handle = await self.events.submit(call, connection=connection, **_identity(sent))
+        return Emission(self._mp, sent.event, handle)
+
+    def send_within(self, sent: Sent, connection: object) -> Emission:
+        """Store an event inside a transaction of the caller's, in its thread and at once."""
+        call, options = self._dispatch.bind(sent), _identity(sent)
+        (handle,) = self.events.submit_within([call], options, connection)
+        return Emission(self._mp, sent.event, handle)
+
+    async def as_task(self, sent: Sent) -> NewTask:
+        """Return an event as a task, for whoever stores it with what else it stores."""
+        for pool in [self.events, *self.pools()]:
+            await pool.ready()
+        options = {"idempotency_key": sent.key, "key": sent.event.name}
+        return new_task(self.events, self._dispatch.bind(sent), options)
+
+    async def replay(self, name: str, event_id: str) -> Emission:
+        """Send an event to the triggers once more."""
+        view, now = self._mp.runtime.view, self._mp.runtime.clock()
+        key = Event(name, event_id).key
+        task = await view.holder(EVENTS, key, run=None, dedupe=Dedupe.FOREVER)
+        record = None if task is None else await view.task(task)
+        window = float(self._mp.keep.events)  # type: ignore[arg-type]
+        if record is None or record.submitted_at + window < now:
+            message = (
+                f"no event {event_id!r} of {name!r} is kept: there was none, or it was emitted "
+                f"more than {window:g} s ago (see Keep.events)"
+            )
+            raise UnknownEvent(message, name=name, event_id=event_id)
+        nonce = f"{self._mp.runtime.new_id():016x}"
+        return await self.send(msgspec.structs.replace(sent_of(record), replay=nonce))
+
+    async def kept(self, name: str | None, after: int, limit: int) -> list[EventInfo]:
+        """Return events that are kept, oldest first."""
+        page = await self._mp.runtime.view.tasks(EVENTS, key=name, after=after, limit=limit)
+        return [EventInfo.of(task) for task in page.tasks]
+
+    # What workers do
+
+    async def dispatch(self, sent: list[Sent]) -> list[dict[str, int] | Failed]:
+        """Submit a delivery for each event and each trigger that is for it."""
+        found: list[dict[str, int] | Failed] = [{} for _ in sent]
+        for trigger, pool in await self._registered():
+            spec = pool.spec.trigger
+            meant = [i for i, one in enumerate(sent) if spec and one.event.name in spec.on]
+            for i, task in (await self._delivered(pool, sent, meant)).items():
+                told = found[i]
+                if isinstance(task, Failed):
+                    found[i] = task
+                elif not isinstance(told, Failed):
+                    told[trigger] = task
+        return found
+
+    async def _registered(self) -> list[tuple[str, Pool]]:
+        """Return every trigger that the store knows, whoever declared it, with its own pool."""
+        view = self._mp.runtime.view
+        found = []
+        for name in await view.names(TRIGGERS):
+            told = await view.pool(name, measured=False)
+            spec = None if told is None else told.declared.trigger
+            if told is not None and spec is not None:
+                again = Retry(attempts=spec.attempts)
+                pool = self.own_pool(told.declared, again, foreign=True)
+                found.append((name.removeprefix(TRIGGERS), pool))
+        return found
+
+    async def _delivered(
+        self, pool: Pool, sent: list[Sent], meant: list[int]
+    ) -> dict[int, int | Failed]:
+        """Submit the deliveries of one trigger, and return their tasks."""
+        calls = [
+            self._deliver.bind(one)
+            .options(**_identity(one))
+            .options(submitted_by=f"event:{one.event.id}")
+            for one in (sent[i] for i in meant)
+        ]
+        try:
+            handles = await pool.submit_many(calls)
+        except IdempotencyConflict as error:
+            # An id that was used again after its event was forgotten: the others go their way.
+            if len(meant) == 1:
+                return {meant[0]: Failed(error)}
+            alone = [await self._delivered(pool, sent, [i]) for i in meant]
+            return {i: task for one in alone for i, task in one.items()}
+        return {i: handle.id for i, handle in zip(meant, handles, strict=True)}
+
+    async def deliver(self, ctx: Context, sent: Sent) -> Receipt:
+        """Submit what a trigger makes of an event."""
+        trigger = self.get(ctx.pool.removeprefix(TRIGGERS))
+        return await trigger.deliver(sent.event, ctx.task_id)
+
+
+def _identity(sent: Sent) -> Options:
+    """Return the options under which an event is stored, and each of its deliveries."""
+    return {"idempotency_key": sent.key, "key": sent.event.name}

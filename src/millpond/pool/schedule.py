@@ -1,0 +1,348 @@
+"""The schedule: what `mp.cron(...)` returns, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core import check
+from millpond.core.control import Cancel, Pause, Resume
+from millpond.core.errors import BadSchedule, ConfigError
+from millpond.pool.cron import (
+    CRON,
+    SPEC,
+    TURN,
+    TURNS,
+    Declaration,
+    Standing,
+    arm,
+    in_force,
+    standing_of,
+)
+from millpond.pool.payload import fingerprint
+from millpond.pool.submit import new_task
+from millpond.pool.task import BoundCall, TaskFunction
+from millpond.pool.timetable import Missed, Timetable
+from millpond.runtime.outcome import without_trace
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from millpond.core.check import Seconds
+    from millpond.core.task import NewTask
+    from millpond.pool.bridge import Bridge
+    from millpond.pool.millpond import Millpond
+    from millpond.pool.pool import Pool
+    from millpond.runtime.runtime import Runtime
+
+FASTEST = 1.0
+"""Seconds between two firings, at least."""
+
+NOT_FOR_A_FIRING = ("idempotency_key", "dedupe", "run_at", "submitted_by")
+"""Options of a call that a firing decides itself."""
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule at one moment, as the store knows it."""
+
+    id: str
+    """Its id."""
+    expression: str | None
+    """The crontab line; None where it fires every so many seconds."""
+    every: float | None
+    """The seconds between two firings; None where there is a line."""
+    tz: str
+    """The time zone of the line."""
+    next_at: float
+    """When it fires next; a moment that is past waits for a worker."""
+    paused: bool
+    """Whether it is paused, by itself or with all of them."""
+    missed: Missed
+    """What becomes of firings that nobody was there for."""
+    grace: float
+    """How late a firing may be without being missed."""
+    into: str | None
+    """The pool that its task goes to, as the store calls it."""
+    task: str | None
+    """The task that it submits, by name."""
+    emits: str | None
+    """The event that it emits."""
+    declared_at: float
+    """Since when it is in force as it is."""
+
+
+class Schedule:
+    """When something is to be done again and again. Make it with `mp.cron(...)`."""
+
+    def __init__(
+        self,
+        mp: Millpond,
+        declaration: Declaration,
+        work: BoundCall[Any] | None,
+        into: Pool | None,
+    ) -> None:
+        self._mp = mp
+        self._declaration = declaration
+        self._work = work
+        self._into = into
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.id}: {words(self._declaration.timetable)}>"
+
+    @property
+    def id(self) -> str:
+        """Its name, one for all processes of the store."""
+        return self._declaration.id
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires."""
+        return self._declaration.timetable
+
+    @property
+    def sync(self) -> SyncSchedule:
+        """The same for threads."""
+        return self._mp.sync.schedule_of(self)
+
+    async def declaration(self) -> Declaration:
+        """Return it with what its firings submit; the store knows their pool after this."""
+        if self._work is None or self._into is None:
+            return self._declaration
+        await self._mp.ready(self._into)
+        made = template(new_task(self._into, self._work, {}))
+        return msgspec.structs.replace(self._declaration, task=made)
+
+    async def arm(self) -> None:
+        """See to it that it waits for its next firing; opening the Millpond does this by itself."""
+        await arm(self._mp.runtime, [await self.declaration()])
+
+    async def pause(self) -> None:
+        """Fire no more. What is due meanwhile is missed, as `missed` has it, when it goes on."""
+        await _order(self._mp, Pause(CRON, self.id))
+
+    async def resume(self) -> None:
+        """Fire again."""
+        await _order(self._mp, Resume(CRON, self.id))
+
+    async def remove(self) -> bool:
+        """Let it end, for all processes; return whether there was anything to end.
+
+        A process that still declares it brings it back when it opens the store the next time.
+        """
+        await self._mp.forget_schedule(self.id)
+        return await remove(self._mp.runtime, self.id)
+
+    async def status(self) -> ScheduleInfo | None:
+        """Return when it fires next, and how it stands; None if it was removed."""
+        await self._mp.armed()
+        found = await schedules(self._mp.runtime, [self.id])
+        return found[0] if found else None
+
+
+class SyncSchedule:
+    """A schedule, for threads."""
+
+    def __init__(self, bridge: Bridge, schedule: Schedule) -> None:
+        self._bridge = bridge
+        self.twin = schedule
+        """The schedule as the loop has it."""
+
+    def __repr__(self) -> str:
+        return f"<sync {self.twin!r}>"
+
+    @property
+    def id(self) -> str:
+        """Its name, one for all processes of the store."""
+        return self.twin.id
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires."""
+        return self.twin.timetable
+
+    def arm(self) -> None:
+        """See to it that it waits for its next firing; opening the Millpond does this by itself."""
+        self._bridge.call(self.twin.arm)
+
+    def pause(self) -> None:
+        """Fire no more. What is due meanwhile is missed, as `missed` has it, when it goes on."""
+        self._bridge.call(self.twin.pause)
+
+    def resume(self) -> None:
+        """Fire again."""
+        self._bridge.call(self.twin.resume)
+
+    def remove(self) -> bool:
+        """Let it end, for all processes; return whether there was anything to end."""
+        return self._bridge.call(self.twin.remove)
+
+    def status(self) -> ScheduleInfo | None:
+        """Return when it fires next, and how it stands; None if it was removed."""
+        return self._bridge.call(self.twin.status)
+
+
+def made_schedule(
+    mp: Millpond,
+    schedule_id: str,
+    expression: str | None,
+    *,
+    every: Seconds | None,
+    tz: str,
+    into: Pool | str | None,
+    task: TaskFunction[[], Any, Any] | BoundCall[Any] | None,
+    emits: str | None,
+    payload: object,
+    missed: Missed,
+    grace: Seconds,
+    most_missed: int,
+) -> Schedule:
+    """Return a schedule, checked."""
+    name = check.name("schedule_id", schedule_id)
+    work, pool = _work(mp, name, task, into)
+    if work is None and emits is None:
+        emits = f"cron.{name}"
+    if payload is not None and emits is None:
+        raise ConfigError("payload", payload, "is told by an event: say emits=, or bind it to task")
+    check.one_of("missed", missed, ("once", "all", "skip"))
+    return Schedule(
+        mp,
+        Declaration(
+            id=name,
+            timetable=_timetable(name, expression, every, tz),
+            missed=missed,
+            grace=check.seconds("grace", grace),
+            most_missed=check.whole("most_missed", most_missed, least=1, most=10_000),
+            emits=None if emits is None else check.name("emits", emits),
+            payload=_plain(payload),
+        ),
+        work,
+        pool,
+    )
+
+
+def _timetable(name: str, expression: str | None, every: Seconds | None, tz: str) -> Timetable:
+    if (expression is None) == (every is None):
+        raise BadSchedule(
+            f"cron {name!r}: give a crontab line, such as '0 9 * * mon-fri', or every=seconds, "
+            "and not both",
+            field="expression",
+            value=expression,
+        )
+    if every is not None:
+        pace = check.seconds("every", every, least=FASTEST)
+        if tz != "UTC":
+            raise BadSchedule(
+                f"cron {name!r}: every={pace:g} counts seconds since 1970, which are the same in "
+                "every time zone: leave out tz, or give a crontab line",
+                field="tz",
+                value=tz,
+            )
+        return Timetable(every=pace)
+    timetable = Timetable(check.text("expression", expression), check.text("tz", tz))
+    timetable.check(name)
+    return timetable
+
+
+def _work(
+    mp: Millpond,
+    name: str,
+    task: TaskFunction[[], Any, Any] | BoundCall[Any] | None,
+    into: Pool | str | None,
+) -> tuple[BoundCall[Any] | None, Pool | None]:
+    """Return the call that each firing submits, and the pool it goes to."""
+    if task is None:
+        if into is not None:
+            raise ConfigError("into", into, f"says where cron {name!r} submits: say also what")
+        return None, None
+    work = BoundCall(task, (), {}) if isinstance(task, TaskFunction) else task
+    check.instance("task", work, BoundCall, "a task, or a call of one: task.bind(...)")
+    if work.function.mp is not mp:
+        raise ConfigError("task", task, "is a task of another Millpond")
+    for option in NOT_FOR_A_FIRING:
+        if option in work.given({}):
+            raise ConfigError(option, work.given({})[option], "is for each firing to say: leave it")
+    pool = mp.get_pool(into) if isinstance(into, str) else into or work.function.pool
+    work.encoded()
+    return work, pool
+
+
+def _plain(payload: object) -> object:
+    """Return a payload as it will come back; refuse what cannot be told as JSON."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(payload))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ConfigError("payload", payload, f"cannot be told as JSON: {error}") from None
+
+
+def template(new: NewTask) -> NewTask:
+    """Return a task as the pattern of those that firings submit: the same in every process."""
+    return msgspec.structs.replace(
+        new,
+        id=0,
+        submitted_by="cron",
+        fingerprint=fingerprint(new.call.function, new.call.payload),
+        options=without_trace(new.options),
+    )
+
+
+async def remove(runtime: Runtime, schedule: str) -> bool:
+    """End a schedule: what waits is cancelled, and what a firing under way leaves behind."""
+    ended = False
+    for _ in range(TURNS):
+        standing = (await standing_of(runtime, [schedule]))[schedule]
+        if not standing:
+            break
+        order = Cancel(tuple(one.task for one in standing), of=CRON)
+        runtime.heed(await runtime.store.control(order))
+        ended = True
+        await asyncio.sleep(TURN)
+    # Whoever declares it anew does not expect it to be paused.
+    await runtime.order(Resume(CRON, schedule))
+    return ended
+
+
+async def schedules(runtime: Runtime, only: list[str] | None = None) -> list[ScheduleInfo]:
+    """Return the schedules of a store, those that fire next first."""
+    view = await runtime.view.pool(CRON, measured=False)
+    if view is None:
+        return []
+    found = await standing_of(runtime, only)
+    told = [
+        _told(in_force(each), paused=view.paused or name in view.paused_units)
+        for name, each in found.items()
+        if each
+    ]
+    return sorted(told, key=lambda one: (one.next_at, one.id))
+
+
+def _told(standing: Standing, *, paused: bool) -> ScheduleInfo:
+    schedule = standing.firing.schedule
+    timetable, task = schedule.timetable, schedule.task
+    return ScheduleInfo(
+        id=schedule.id,
+        expression=timetable.expression or None,
+        every=timetable.every or None,
+        tz=timetable.zone,
+        next_at=standing.firing.moment,
+        paused=paused,
+        missed=schedule.missed,
+        grace=schedule.grace,
+        into=None if task is None else task.pool,
+        task=None if task is None else task.call.function,
+        emits=schedule.emits,
+        declared_at=standing.firing.armed_at,
+    )
+
+
+def words(timetable: Timetable) -> str:
+    """Return a timetable in words."""
+    if timetable.every:
+        return f"every {timetable.every:g} s"
+    return f"{timetable.expression} {timetable.zone}"
+
+
+async def _order(mp: Millpond, order: Pause | Resume) -> None:
+    await mp.runtime.declare(SPEC)
+    await mp.runtime.order(order)

@@ -1,0 +1,105 @@
+"""Events and triggers, for threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.core import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from millpond.core.check import Seconds
+    from millpond.core.event import Event, TriggerSpec
+    from millpond.pool.bridge import Bridge
+    from millpond.pool.event import Emission, Receipt
+    from millpond.pool.sync import SyncHandle, SyncPool
+    from millpond.pool.trigger import Trigger
+
+
+class SyncEmission:
+    """The receipt of an emit, for threads."""
+
+    def __init__(self, bridge: Bridge, emission: Emission) -> None:
+        self._bridge = bridge
+        self.twin = emission
+        """The receipt as the loop has it."""
+
+    @property
+    def event(self) -> Event:
+        """What was emitted."""
+        return self.twin.event
+
+    @property
+    def event_id(self) -> str:
+        """The id of the event; one of its own where none was given."""
+        return self.twin.event_id
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether an event of this name and id was known: this is that one."""
+        return self.twin.duplicate
+
+    @property
+    def task_id(self) -> int:
+        """The task that the event is kept as."""
+        return self.twin.task_id
+
+    def receipts(self, timeout: Seconds | None = None) -> list[Receipt]:
+        """Wait until every trigger has dealt with the event; return what each made of it."""
+        return self._bridge.within(_limit(timeout), self.twin.receipts)
+
+    def handles(self, timeout: Seconds | None = None) -> list[SyncHandle[Any]]:
+        """Wait as `receipts` does; return the handles of the tasks that stand for the event."""
+        from millpond.pool.sync import SyncHandle  # noqa: PLC0415 - it knows events
+
+        found = self._bridge.within(_limit(timeout), self.twin.handles)
+        return [SyncHandle(self._bridge, one) for one in found]
+
+
+class SyncTrigger:
+    """A trigger, for threads."""
+
+    def __init__(self, bridge: Bridge, trigger: Trigger) -> None:
+        self._bridge = bridge
+        self.twin = trigger
+        """The trigger as the loop has it."""
+
+    @property
+    def id(self) -> str:
+        """Its id, one for all processes of the store."""
+        return self.twin.id
+
+    @property
+    def spec(self) -> TriggerSpec:
+        """As it was declared."""
+        return self.twin.spec
+
+    @property
+    def deliveries(self) -> SyncPool:
+        """Its own pool: one task for each event, which ends with its receipt."""
+        return self.twin.deliveries.sync
+
+    def pause(self) -> None:
+        """Submit nothing more; events wait for it, and are kept."""
+        self._bridge.call(self.twin.pause)
+
+    def resume(self) -> None:
+        """Submit again, what has waited first."""
+        self._bridge.call(self.twin.resume)
+
+    def remove(self) -> None:
+        """Take no more events; what it has been given is still submitted."""
+        self._bridge.call(self.twin.remove)
+
+    def dead_letters(self, after: int = 0, limit: int = 100) -> list[Receipt]:
+        """Return events that it could not submit, oldest first."""
+        return self._bridge.call(self.twin.dead_letters, after, limit)
+
+    def redrive(self, tasks: Iterable[int] | None = None) -> int:
+        """Try dead letters again, all or those deliveries that are named; return how many."""
+        return self._bridge.call(self.twin.redrive, None if tasks is None else list(tasks))
+
+
+def _limit(timeout: Seconds | None) -> float | None:
+    return None if timeout is None else check.seconds("timeout", timeout)

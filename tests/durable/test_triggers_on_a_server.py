@@ -1,0 +1,82 @@
+"""Emitting inside the caller's own transaction on PostgreSQL, by every driver."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from tests.durable.buyers import BUYERS
+
+from millpond import Millpond
+from millpond.errors import UnknownTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.testing.postgres import Server
+
+pytestmark = pytest.mark.real_loop
+
+NAME = "order.placed"
+
+
+@pytest.fixture(scope="module")
+def url(postgres: Server) -> Iterator[str]:
+    """Give a database that these tests share."""
+    with postgres.database() as made, psycopg.connect(made, autocommit=True) as own:
+        own.execute("CREATE TABLE orders (id text)")
+        yield made
+
+
+def shop(url: str) -> Millpond:
+    """Make a Millpond that mails what is placed."""
+    mp = Millpond(url, work=True)
+    pool = mp.pool("mail")
+
+    @pool.task
+    async def send(order: str) -> str:
+        return order
+
+    mp.trigger("mailer", on=NAME, task=send)
+    return mp
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy"])
+@pytest.mark.rows("HN-22")
+async def test_an_event_is_committed_or_rolled_back_with_what_caused_it(
+    url: str, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rolled back, it never was; committed, it makes its task; told again, it is the same."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    connected: Callable[[str], Any] = BUYERS[driver]
+    mp = shop(url)
+    async with mp, asyncio.timeout(30):
+        async with connected(url) as buyer:
+            await buyer.execute("INSERT INTO orders VALUES (1)")
+            undone = await mp.emit(NAME, driver, event_id=driver, connection=buyer.given)
+            await buyer.rollback()
+            with pytest.raises(UnknownTask, match="rolled back"):
+                await undone.receipts()
+        async with connected(url) as buyer:
+            await buyer.execute("INSERT INTO orders VALUES (1)")
+            told = await mp.emit(NAME, driver, event_id=driver, connection=buyer.given)
+            await buyer.commit()
+            (handle,) = await told.handles()
+            assert driver == await handle
+        again = await mp.emit(NAME, driver, event_id=driver)
+        assert (True, handle.id) == (again.duplicate, (await again.receipts())[0].task_id)
+
+
+async def test_two_transactions_that_tell_of_one_event_tell_of_one(url: str) -> None:
+    """Neither can see the other's; both are led to the one task."""
+    mp = shop(url)
+    async with mp, asyncio.timeout(30):
+        with psycopg.connect(url) as one, psycopg.connect(url) as two:
+            first = await mp.emit(NAME, "both", event_id="both", connection=one)
+            second = await mp.emit(NAME, "both", event_id="both", connection=two)
+            one.commit()
+            two.commit()
+        (left,), (right,) = await first.receipts(), await second.receipts()
+        assert left.task_id == right.task_id

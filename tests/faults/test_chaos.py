@@ -1,0 +1,193 @@
+"""The chaos: its judge hears what it should, and a short one comes to a good end."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond import Millpond
+from millpond.core.audit import Record
+from millpond.core.lifecycle import Event, Status
+from millpond.core.task import Task
+from millpond.testing.chaos.course import scenario
+from millpond.testing.chaos.faults import FAULTS, chosen
+from millpond.testing.chaos.judge import Phases, Verdict, judged
+from millpond.testing.chaos.load import POOL, Load
+from millpond.testing.chaos.report import HEAD, complaints, report, row, table
+from millpond.testing.postgres import OwnServer
+from millpond.testing.torture.ledger import AnyLine, Began, Taken
+
+LOAD = Load(url="", home="", slots=4, seconds=0.1)
+
+
+class Story:
+    """What happened in twenty seconds of which nothing is wrong, and can be bent."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.rows: dict[int, Task] = {}
+        self.lines: list[AnyLine] = []
+        self.specs: dict[str, Any] = {}
+        self.exits = 0
+
+    def verdict(self) -> Verdict:
+        """What the judge says, of a fault from the sixth second to the tenth."""
+        start = self.records[0].at
+        phases = Phases(start, start + 6.0, start + 10.0, start + 20.0)
+        return judged(
+            "a fault",
+            phases,
+            offered=20.0,
+            records=self.records,
+            specs=self.specs,
+            lines=self.lines,
+            rows=self.rows,
+            exits=self.exits,
+        )
+
+    def late(self, since: float, until: float) -> None:
+        """Let nothing be done between two moments; what was to be done is done at their end."""
+        start = self.records[0].at
+
+        def moved(record: Record) -> Record:
+            if record.event is not Event.SUBMIT and since <= record.at - start < until:
+                return msgspec.structs.replace(record, at=start + until)
+            return record
+
+        self.records = sorted(map(moved, self.records), key=lambda record: record.at)
+
+
+async def told() -> Story:
+    """Twenty seconds of a steady load, as a pool in memory records them."""
+    story, mp = Story(), Millpond()
+    pool = LOAD.declare(mp)
+
+    @pool.task
+    async def work(n: int) -> int:
+        await asyncio.sleep(LOAD.seconds)
+        return n
+
+    line: dict[str, Any] = {"pid": 1, "wall": 0.0, "mono": 0.0}
+    async with mp:
+        for n in range(400):
+            handle = await work.options(key=str(n % LOAD.keys)).submit(n)
+            story.lines.append(Taken(item=n, task=handle.id, duplicate=False, submitter=0, **line))
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)
+        story.records = [record async for record in mp.audit() if record.task is not None]
+        page = await mp.runtime.view.tasks(POOL, after=0, limit=1000)
+        story.rows = {task.new.id: task for task in page.tasks}
+    story.specs = {POOL: pool.spec}
+    story.lines += [
+        Began(task=r.task or 0, attempt=1, token=r.token, pool=POOL, item="", **line)
+        for r in story.records
+        if r.event is Event.LEASE
+    ]
+    return story
+
+
+async def test_nothing_wrong_is_clean() -> None:
+    """Twenty in a second before, during and after."""
+    verdict = (await told()).verdict()
+    assert verdict.clean, list(complaints(verdict))
+    assert 20.0 == pytest.approx(verdict.baseline, abs=1.0)
+    assert (400, 0, 0, 0) == (verdict.accepted, verdict.lost, verdict.doubled, verdict.run_again)
+    assert 0.0 == verdict.recovery
+    assert 1.0 == pytest.approx(verdict.after, abs=0.05)
+    assert verdict.slowest < 0.3
+    assert [] == list(complaints(verdict))
+
+
+async def test_a_standstill_is_seen_and_its_recovery_timed() -> None:
+    """From the end of the fault until nothing is made up for any more."""
+    story = await told()
+    story.late(7.0, 12.0)
+    # Whoever does a hundred at once keeps no limit.
+    story.specs = {POOL: msgspec.structs.replace(story.specs[POOL], max_concurrent=200)}
+    verdict = story.verdict()
+    assert 5.0 == pytest.approx(verdict.standstill, abs=0.2)
+    assert verdict.recovery is not None
+    assert 1.0 <= verdict.recovery <= 2.1
+    assert 5.0 == pytest.approx(verdict.slowest, abs=0.3)
+
+
+async def test_who_does_not_come_back_is_told() -> None:
+    """Neither what was done before, nor what is piled up, is forgotten."""
+    story = await told()
+    story.late(8.0, 21.0)
+    verdict = story.verdict()
+    assert verdict.recovery is None
+    assert not verdict.clean
+    assert "it never did as much as before, with nothing left over" in complaints(verdict)
+    assert "never" in row(verdict)
+
+
+async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
+    """And so is one that did not complete."""
+    story = await told()
+    story.rows.pop(story.lines[0].task)  # type: ignore[union-attr]
+    other = story.lines[1].task  # type: ignore[union-attr]
+    story.rows[other] = msgspec.structs.replace(story.rows[other], status=Status.FAILED)
+    verdict = story.verdict()
+    assert 2 == verdict.lost
+    assert "2 tasks were lost" in complaints(verdict)
+
+
+async def test_an_item_that_became_two_tasks_is_doubled() -> None:
+    """As is a task that completed twice, and that breaks the lifecycle, too."""
+    story = await told()
+    (last,) = [r for r in story.records if r.event is Event.COMPLETE][-1:]
+    story.records.append(last)
+    story.rows[1] = next(iter(story.rows.values()))
+    verdict = story.verdict()
+    assert 2 == verdict.doubled
+    assert verdict.broken
+    assert not verdict.clean
+
+
+async def test_a_start_above_a_limit_is_told() -> None:
+    """By the audit, replayed against the limits in force."""
+    story = await told()
+    story.specs = {POOL: msgspec.structs.replace(story.specs[POOL], max_concurrent=1)}
+    verdict = story.verdict()
+    assert verdict.broken
+    assert not verdict.clean
+
+
+async def test_a_process_that_ends_by_itself_is_told() -> None:
+    """Whatever its work came to."""
+    story = await told()
+    story.exits = 1
+    assert ["1 processes ended by themselves"] == list(complaints(story.verdict()))
+
+
+async def test_the_report_has_a_row_for_each() -> None:
+    """And is clean if all of them are."""
+    verdict = (await told()).verdict()
+    lines = list(table([verdict, verdict]))
+    assert 4 == len(lines)
+    assert {len(HEAD)} == {line.count("|") - 1 for line in lines}
+    whole = report("PostgreSQL 18", 8.0, LOAD, [verdict])
+    assert whole.clean
+    worse = msgspec.structs.replace(verdict, lost=1)
+    assert not report("PostgreSQL 18", 8.0, LOAD, [verdict, worse]).clean
+
+
+def test_scenarios_are_chosen_by_words() -> None:
+    """All of them, if nothing is said."""
+    assert list(FAULTS) == list(chosen(None))
+    assert ["worker kill", "backend kill", "burst"] == list(chosen("worker, backend,burst"))
+    assert [] == list(chosen("flood"))
+
+
+@pytest.mark.real_loop
+@pytest.mark.timeout(180)  # where four processes take long to start
+def test_a_short_chaos_loses_nothing(own: OwnServer, tmp_path: Path) -> None:
+    """Sessions are ended four times a second; how fast it goes is for `make chaos` to judge."""
+    with own.database() as url:
+        load = Load(url=url, home=str(tmp_path), workers=1, offered=0.2)
+        verdict = scenario("backend kill", own, load, seconds=0.8, seed=1)
+    assert verdict.accepted > 10
+    assert (0, 0, [], 0) == (verdict.lost, verdict.doubled, verdict.broken, verdict.exits)

@@ -1,0 +1,250 @@
+"""A network that breaks between a worker and its server: nothing is lost, or done twice."""
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from tests.faults.conftest import Told, until
+from tests.faults.shop import IMPATIENT, Shop
+
+from millpond import Context, TaskFailed
+from millpond.core.errors import OutcomeUnknown, StoreUnreachable
+from millpond.core.plan import Wake
+from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.url import address_of
+from millpond.store.postgres.wake import ECHO_WITHIN, Wakes
+from millpond.store.protocol import Hint
+from millpond.testing.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.real_loop
+
+
+def refuse(proxy: FaultProxy) -> None:
+    """Let nobody in, and nobody stay."""
+    proxy.refuse()
+    proxy.cut()
+
+
+def go_silent(proxy: FaultProxy) -> None:
+    """Leave every connection half-open; new ones are as they should be."""
+    proxy.silence()
+    proxy.heal()
+
+
+FAULTS: dict[str, Callable[[FaultProxy], None]] = {
+    "cut": FaultProxy.cut,
+    "refused": refuse,
+    "half-open": go_silent,
+    "cut within what is asked": lambda proxy: proxy.cut_within("up"),
+    "cut within what is answered": lambda proxy: proxy.cut_within("down"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_worker_goes_on_when_the_network_does(
+    proxy: FaultProxy, direct: str, fault: str, told: Told
+) -> None:
+    """It comes back by itself, does all there is to do, and tells of it once."""
+    submitter = Shop(direct)
+    worker = Shop(proxy.through(direct), work=True, patience=IMPATIENT)
+    numbers = range(10, 30)
+    async with submitter.mp, worker.mp:
+        assert 2 == await (await submitter.job.submit(1))
+        FAULTS[fault](proxy)
+        handles = [await submitter.job.submit(number) for number in numbers]
+        if fault == "refused":
+            await until(lambda: told.away)
+            proxy.accept()
+        async with asyncio.timeout(40):
+            assert [2 * number for number in numbers] == [await one for one in handles]
+        assert 21 == await submitter.completed()
+        await until(lambda: told.away == told.back)
+    assert set(worker.runs) == {1, *numbers}
+    # Once each; twice where a last try failed just after the first that did not.
+    assert told.away <= 2
+
+
+@pytest.mark.parametrize("slow", ["delay", "trickle"])
+async def test_a_slow_network_is_only_slow(
+    proxy: FaultProxy, direct: str, slow: str, told: Told
+) -> None:
+    """Nothing is given up, nothing is done twice."""
+    submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
+    async with submitter.mp, worker.mp:
+        assert 2 == await (await submitter.job.submit(1))
+        proxy.delay(0.05) if slow == "delay" else proxy.trickle(20_000)
+        handles = [await submitter.job.submit(number) for number in range(10, 16)]
+        assert [2 * number for number in range(10, 16)] == [await one for one in handles]
+        proxy.heal()
+    assert [1] * 7 == list(worker.runs.values())
+    assert 0 == told.away
+
+
+# Answers that are lost
+
+
+@pytest.mark.parametrize("key", [None, "once"])
+async def test_a_submit_whose_answer_is_lost_is_one_task(
+    proxy: FaultProxy, direct: str, key: str | None
+) -> None:
+    """It is sent again by itself, under the id it had: whoever submits hears nothing of it."""
+    shop = Shop(proxy.through(direct))
+    async with shop.mp:
+        await shop.job.submit(1)
+        if key is None:
+            # A plain one is a statement by itself, known by what it carries.
+            proxy.lose_answer(asked=b'"number":4711')
+        else:
+            proxy.lose_answer(told=b"COMMIT\0")
+        job = shop.job if key is None else shop.job.options(idempotency_key=key)
+        handle = await job.submit(4711)
+        assert 1 == proxy.answers_lost
+        assert not handle.duplicate
+        assert "queued" == handle.status
+        assert 2 == (await shop.pool.snapshot()).queued
+
+
+async def test_a_submit_of_which_nobody_can_ask_is_told_as_unknown(
+    proxy: FaultProxy, direct: str
+) -> None:
+    """It may be stored. Sent again with its key it is the same task."""
+    shop = Shop(proxy.through(direct))
+    async with shop.mp:
+        await shop.job.submit(1)
+        proxy.lose_answer(told=b"COMMIT\0")
+        proxy.refuse()
+        keyed = shop.job.options(idempotency_key="once")
+        with pytest.raises(OutcomeUnknown, match="idempotency key"):
+            await keyed.submit(2)
+        with pytest.raises(StoreUnreachable):
+            await keyed.submit(2)
+        proxy.accept()
+        assert (await keyed.submit(2)).duplicate
+        assert 2 == (await shop.pool.snapshot()).queued
+
+
+@pytest.mark.rows("DE-18")
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+async def test_a_step_whose_answer_is_lost_is_taken_once(
+    proxy: FaultProxy, direct: str, verb: str
+) -> None:
+    """What was claimed unheard is given back; what was settled unheard stays settled."""
+    submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
+
+    def lose_the_next_step() -> None:
+        # A new session is told the statement anew, and so it can be seen.
+        proxy.cut()
+        proxy.lose_answer(asked=b"step")
+
+    def during(number: int) -> None:
+        if number == 2:
+            lose_the_next_step()
+
+    worker.during = during if verb == "settle" else lambda _: None
+    async with submitter.mp, worker.mp:
+        assert 2 == await (await submitter.job.submit(1))
+        if verb == "claim":
+            lose_the_next_step()
+        async with asyncio.timeout(30):
+            assert 4 == await (await submitter.job.submit(2))
+            assert 6 == await (await submitter.job.submit(3))
+        await until(lambda: proxy.answers_lost)
+        assert 3 == await submitter.completed()
+    assert {1: 1, 2: 1, 3: 1} == worker.runs
+    assert 0 == worker.mp.counts.stale_settles
+
+
+async def test_a_handlers_transaction_whose_commit_is_not_answered_is_not_done_twice(
+    proxy: FaultProxy, direct: str
+) -> None:
+    """What it wrote and its completion are one commit: that is there, or not."""
+    submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
+
+    async def note(ctx: Context, number: int) -> None:
+        async with ctx.transaction() as connection:
+            connection.execute("INSERT INTO public.notes VALUES (%s)", [number])
+            proxy.lose_answer(told=b"COMMIT\0")
+
+    for shop in (submitter, worker):
+        shop.pool.task(note)
+    with psycopg.connect(direct, autocommit=True) as other:
+        other.execute("CREATE TABLE public.notes (number bigint)")
+        async with submitter.mp, worker.mp:
+            handle = await submitter.mp.tasks["note"].submit(7)
+            async with asyncio.timeout(30):
+                try:
+                    await handle
+                except TaskFailed:
+                    pytest.fail("it was committed, and then failed")
+        assert [(7,)] == other.execute("SELECT number FROM public.notes").fetchall()
+    assert 1 == proxy.answers_lost
+
+
+# Half-open connections
+
+
+async def test_a_renewal_that_nobody_answers_is_sent_again_in_time(
+    proxy: FaultProxy, direct: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over a new connection, before the lease is over: the worker keeps what it holds."""
+    worker = Shop(proxy.through(direct), work=True, lease=3.0, patience=IMPATIENT)
+    async with worker.mp:
+        assert 2 == await (await worker.job.submit(1))
+        proxy.silence()
+        proxy.heal()  # for new connections
+        renewals = worker.mp.runtime.renewals
+        (kept,) = renewals._kept.values()
+        due = kept.due
+        await until(lambda: kept.due > due and not kept.pause)
+    assert "stops its handlers" not in caplog.text
+
+
+def test_a_driver_that_hears_nothing_gives_up(proxy: FaultProxy, direct: str) -> None:
+    """As our own line of statements does."""
+    address = address_of(proxy.through(direct))
+    with connect(address, patience=IMPATIENT) as connection:
+        proxy.silence()
+        with pytest.raises(psycopg.OperationalError, match="silent for 1 s"):
+            connection.execute("SELECT 1")
+    proxy.heal()
+    line = PostgresConnection(connect(address, patience=IMPATIENT), {}, silence=IMPATIENT.silence)
+    line.hurry(0.5)
+    proxy.silence()
+    with pytest.raises(psycopg.OperationalError, match=r"silent for 0\.5 s"):
+        line.execute("SELECT 1").fetchone()
+    line.close()
+
+
+def test_a_server_that_does_not_finish_a_connection_is_given_up(
+    proxy: FaultProxy, direct: str
+) -> None:
+    """Who connects through a network that swallows everything is told so."""
+    proxy.silence()
+    with pytest.raises(StoreUnreachable, match="cannot be reached"):
+        connect(address_of(proxy.through(direct)), patience=IMPATIENT)
+
+
+async def test_an_ear_that_hears_nothing_any_more_is_replaced(
+    proxy: FaultProxy, direct: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did hear itself, and does not: that is no pooler, half of its connection is gone."""
+    monkeypatch.setattr("millpond.store.postgres.wake.ECHO_WITHIN", 0.2)
+    assert ECHO_WITHIN > 1
+    heard: list[Hint] = []
+    with connect(address_of(direct)) as speaker:
+        wakes = Wakes(address_of(proxy.through(direct)), "me", lambda: speaker)
+        wakes.listen(heard.append, asyncio.get_running_loop())
+
+        def hears() -> bool:
+            wakes.send(Hint(wakes=(Wake("jobs", 0.0),)))
+            return wakes.hears()
+
+        await until(hears)
+        proxy.silence()
+        proxy.heal()
+        await until(lambda: not hears())
+        await until(hears)
+        wakes.close()
+    assert 2 == heard.count(Hint(more=True))

@@ -1,0 +1,183 @@
+"""Through a real PgBouncer in transaction mode: a session is lent for one transaction only."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from millpond import Millpond
+from millpond.cli.doctor import of_server
+from millpond.core.errors import (
+    MillpondError,
+    PoolerBetween,
+    StoreDenied,
+    StoreMissing,
+    StoreUnreachable,
+    TooManyConnections,
+)
+from millpond.store.postgres.connect import connect, is_pooled
+from millpond.store.postgres.url import address_of
+from millpond.testing.pgbouncer import Pooler, find_pgbouncer
+from millpond.testing.postgres import OwnServer
+
+pytestmark = pytest.mark.real_loop
+
+
+@pytest.fixture(scope="module")
+def pooler(own: OwnServer) -> Iterator[Pooler]:
+    """Give a pooler with two sessions, so that nobody has one of his own."""
+    program = find_pgbouncer()
+    assert program is not None
+    settings = {"default_pool_size": "2", "max_client_conn": "40"}
+    with Pooler(own, program, settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def url(pooler: Pooler) -> Iterator[str]:
+    """Give an empty database through it."""
+    with pooler.database() as made:
+        yield made
+
+
+def shop(url: str, *, work: bool = True) -> Millpond:
+    """Return an application."""
+    mp = Millpond(url, work=work)
+    pool = mp.pool("jobs", max_concurrent=8)
+
+    @pool.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    return mp
+
+
+def direct(pooler: Pooler, url: str) -> str:
+    """Return the same database without the pooler."""
+    return pooler.server.tcp_url_of(url.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("said", ["", "?pooler=1", "?pooler=1&listen=0"])
+async def test_it_works_whether_or_not_somebody_tells_of_it(url: str, said: str) -> None:
+    """Several processes' worth of connections share two sessions; nothing is prepared in them."""
+    async with shop(f"{url}{said}") as mp, shop(f"{url}{said}", work=False) as other:
+        handles = [await other.tasks["double"].submit(number) for number in range(40)]
+        assert [2 * number for number in range(40)] == [await handle for handle in handles]
+        assert "completed" == (await mp.handle(handles[0].id)).status
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        asked = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
+        found = {connection.execute(asked).fetchone() for _ in range(5)}
+        assert {(0,)} == found
+        shown = {connection.execute("SHOW synchronous_commit").fetchone() for _ in range(5)}
+        assert {("on",)} == shown
+
+
+def test_it_is_noticed(pooler: Pooler, url: str) -> None:
+    """By the number of the session, which is not that of the server's process."""
+    with connect(address_of(url)) as through:
+        assert is_pooled(through)
+    with connect(address_of(f"{url}?pooler=0")) as believed:
+        assert not is_pooled(believed)
+    with connect(address_of(direct(pooler, url))) as straight:
+        assert not is_pooled(straight)
+
+
+async def test_that_nothing_is_heard_is_told_once(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With what to write into the URL; and where one listens elsewhere there is nothing to say."""
+    told = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda _: told.set()  # type: ignore[assignment, method-assign]
+    logger = logging.getLogger("millpond.postgres")
+    logger.addHandler(handler)
+    try:
+        async with shop(url, work=False):
+            assert await asyncio.to_thread(told.wait, 30.0)
+    finally:
+        logger.removeHandler(handler)
+    assert 1 == caplog.text.count("is reached through a pooler")
+    assert "listen=" in caplog.text
+
+
+async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
+    """Then it is told as ever."""
+    ear = quote(direct(pooler, url), safe="")
+    async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
+        while not mp.runtime.abilities.hears:
+            assert 2 == await (await mp.tasks["double"].submit(1))
+
+
+def test_the_doctor_leaves_nothing_behind(url: str) -> None:
+    """Twice over the same sessions."""
+
+    async def once() -> None:
+        async with shop(url, work=False):
+            pass
+
+    asyncio.run(once())
+    for _ in range(3):
+        assert [] == of_server(url, address_of(url)).wrong
+
+
+def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None:
+    """Where the URL says, wrongly, that there is none."""
+    script = (
+        "import asyncio, sys\n"
+        "from tests.store.postgres.test_pgbouncer import shop\n"
+        "async def main():\n"
+        "    async with shop(sys.argv[1]) as mp, shop(sys.argv[1]) as other:\n"
+        "        for number in range(20):\n"
+        "            await (await mp.tasks['double'].submit(number))\n"
+        "            await (await other.tasks['double'].submit(number))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, f"{url}?pooler=0&listen=0"],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert PoolerBetween.code in done.stderr
+    assert "pooler=1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        ("?options=-csearch_path%3Dpublic", PoolerBetween, "ALTER ROLE"),
+        ("?connect_timeout=5&user=stranger", StoreDenied, "user"),
+    ],
+)
+def test_what_it_refuses_is_explained(
+    url: str, wrong: str, kind: type[MillpondError], words: str
+) -> None:
+    """It has words of its own."""
+    with pytest.raises(kind, match=words):
+        connect(address_of(f"{url}{wrong}"))
+
+
+def test_a_database_that_is_not_there(pooler: Pooler) -> None:
+    """Neither the server nor the pooler knows it."""
+    with pytest.raises((StoreMissing, StoreUnreachable), match="not_there"):
+        connect(address_of(pooler.url_of("not_there")))
+
+
+def test_a_full_house(url: str) -> None:
+    """No further client is let in."""
+    held = []
+    try:
+        with pytest.raises(TooManyConnections, match="takes no further connections"):
+            for _ in range(60):
+                held.append(connect(address_of(url)))  # noqa: PERF401 - the last one fails
+    finally:
+        for connection in held:
+            connection.close()

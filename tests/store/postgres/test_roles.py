@@ -1,0 +1,258 @@
+"""Roles with the least rights: each does what it may, and is told what it lacks for the rest."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from millpond import Millpond
+from millpond.cli.doctor import of_server
+from millpond.cli.migrate import main as migrate_command
+from millpond.core.errors import MigrationNeeded, MissingRights
+from millpond.store.migration import Migration
+from millpond.store.postgres.connect import connect
+from millpond.store.postgres.migrate import known_migrations, migrate
+from millpond.store.postgres.roles import Role, grants, role_of
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.postgres.url import address_of
+from millpond.testing.postgres import OwnServer
+
+pytestmark = [pytest.mark.real_loop, pytest.mark.session]
+
+SCHEMA = 'Work\'s "pool"'
+USERS = {role: f"the {role}'s {os.getpid()}" for role in Role}
+OPTION = "schema=Work%27s%20%22pool%22"
+
+At = Callable[[Role], str]
+
+
+@pytest.fixture(scope="module")
+def users(own: OwnServer) -> Iterator[OwnServer]:
+    """Give a server on which there is a user for each role, with a name that must be quoted."""
+    for user in USERS.values():
+        own.execute(f'CREATE ROLE "{user}" LOGIN')
+    yield own
+    for user in USERS.values():
+        own.execute(f'DROP ROLE "{user}"')
+
+
+@pytest.fixture
+def at(users: OwnServer) -> Iterator[At]:
+    """Give the URL of a store by role; its owner has made it, and let the others in."""
+    with users.database() as url:
+
+        def as_(role: Role) -> str:
+            user = USERS[role].replace(" ", "%20").replace("'", "%27")
+            return f"{url.replace('millpond@', f'{user}@')}&{OPTION}"
+
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+            for statement in grants(Role.OWNER, USERS[Role.OWNER], SCHEMA):
+                admin.execute(statement.encode())
+        address = address_of(as_(Role.OWNER))
+        with connect(address) as owner:
+            migrate(owner, address)
+            for role in (Role.WORKER, Role.SUBMITTER, Role.READER):
+                for statement in grants(role, USERS[role], SCHEMA):
+                    owner.execute(statement.encode())
+        yield as_
+        with psycopg.connect(url, autocommit=True) as admin:
+            disown(admin, *USERS.values())
+
+
+def disown(admin: psycopg.Connection, *users: str) -> None:
+    """Take all rights from users, so that they can be dropped."""
+    # Who has just hung up may still hold locks.
+    admin.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    for user in users:
+        admin.execute(f'DROP OWNED BY "{user}" CASCADE'.encode())
+
+
+def by_hand(url: str) -> psycopg.Connection:
+    """Connect as somebody who writes SQL."""
+    return psycopg.connect(address_of(url).conninfo, autocommit=True)
+
+
+def shop(url: str, **options: object) -> Millpond:
+    """Return an application."""
+    mp = Millpond(url, **options)  # type: ignore[arg-type]
+    pool = mp.pool("jobs", max_concurrent=4)
+
+    @pool.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    return mp
+
+
+async def done(url: str, *numbers: int) -> list[int]:
+    """Have something done as a worker."""
+    async with shop(url, work=True, migrate=False) as mp:
+        return [await (await mp.tasks["double"].submit(number)) for number in numbers]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_who_one_is_is_known(at: At, role: Role) -> None:
+    """By the rights one has."""
+    address = address_of(at(role))
+    with connect(address) as connection:
+        assert role is role_of(connection, address)
+
+
+async def test_a_worker_works_and_does_not_migrate(at: At) -> None:
+    """It has no right to change tables, nor to say of which release they are."""
+    url = at(Role.WORKER)
+    assert [2, 4] == await done(url, 1, 2)
+    address = address_of(url)
+    newer = Migration(known_migrations()[-1].version + 1, "new", "CREATE TABLE millpond_new ()")
+    with connect(address) as connection:
+        with pytest.raises(MissingRights, match="millpond migrate"):
+            migrate(connection, address, migrations=[*known_migrations(), newer])
+        for statement in (
+            'CREATE TABLE "Work\'s ""pool""".x ()',
+            'DROP TABLE "Work\'s ""pool""".millpond_inbox',
+            'TRUNCATE "Work\'s ""pool""".millpond_inbox',
+            'DELETE FROM "Work\'s ""pool""".millpond_schema',
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
+async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
+    """By two functions, and by nothing else."""
+    await done(at(Role.WORKER))
+    place = 'SELECT "Work\'s ""pool""".'
+    with by_hand(at(Role.SUBMITTER)) as own:
+        ((task,),) = own.execute(f"{place}submit('jobs', 'double', '{{\"number\": 4}}')".encode())
+        asked = f"{place}status({task})".encode()
+        assert [("queued",)] == own.execute(asked).fetchall()
+        assert [(None,)] == own.execute(f"{place}status(1)".encode()).fetchall()
+        async with shop(at(Role.WORKER), work=True, migrate=False) as mp:
+            assert 8 == await (await mp.handle(task))
+        assert [("completed",)] == own.execute(asked).fetchall()
+        for statement in (
+            'SELECT * FROM "Work\'s ""pool""".millpond_task',
+            'INSERT INTO "Work\'s ""pool""".millpond_inbox (id) VALUES (1)',
+            'SELECT "Work\'s ""pool""".millpond_put(\'{"pool": "jobs", "tasks": []}\')',
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                own.execute(statement.encode())
+
+
+async def test_a_submitter_joins_its_own_transaction(at: At) -> None:
+    """The Millpond is opened by a worker; the connection is that of somebody who may less."""
+    async with shop(at(Role.WORKER), work=True, migrate=False) as mp:
+        with by_hand(at(Role.SUBMITTER)) as own, own.transaction():
+            handle = await mp.get_pool("jobs").submit(
+                mp.tasks["double"].bind(number=5), connection=own
+            )
+        assert 10 == await handle
+        with by_hand(at(Role.READER)) as other, other.transaction():
+            with pytest.raises(MissingRights, match="GRANT EXECUTE") as caught:
+                await mp.get_pool("jobs").submit(
+                    mp.tasks["double"].bind(number=5), connection=other
+                )
+            assert USERS[Role.READER] in str(caught.value)
+
+
+async def test_temporary_tables_of_a_submitter_deceive_nobody(at: At) -> None:
+    """What acts with the owner's rights does not look at what the caller has made."""
+    await done(at(Role.WORKER))
+    with by_hand(at(Role.SUBMITTER)) as own:
+        own.execute("CREATE FUNCTION pg_temp.spy() RETURNS text LANGUAGE sql AS 'SELECT 1'")
+        for table in ("millpond_pool", "millpond_inbox", "millpond_key", "millpond_task"):
+            own.execute(f"CREATE TEMP TABLE {table} (id bigint, name text, spec text)".encode())
+        own.execute("INSERT INTO pg_temp.millpond_pool VALUES (1, 'none', '{}')")
+        with pytest.raises(psycopg.Error, match="MILL-008"):
+            own.execute('SELECT "Work\'s ""pool""".submit(\'none\', \'double\')')
+        ((task,),) = own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
+        assert 0 < task
+        ((found,),) = own.execute("SELECT count(*) FROM pg_temp.millpond_inbox")
+        assert 0 == found
+
+
+async def test_a_submitter_opens_no_pools(at: At) -> None:
+    """Which rights it would need is said."""
+    with pytest.raises(MissingRights, match="GRANT SELECT, INSERT, UPDATE, DELETE"):
+        await done(at(Role.SUBMITTER))
+
+
+async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
+    """Also at what was submitted and not taken in yet; what would write names the grant."""
+    assert [2] == await done(at(Role.WORKER), 1)
+    with by_hand(at(Role.SUBMITTER)) as own:
+        own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
+    async with Millpond(at(Role.READER), work=False, migrate=False) as mp:
+        assert ["jobs"] == list(await mp.runtime.view.names())
+        seen = await mp.runtime.view.pool("jobs")
+        assert seen is not None
+        assert 1 == len((await mp.runtime.view.tasks("jobs")).tasks)
+        assert (await mp.runtime.view.audit()).records
+        with pytest.raises(MissingRights, match="GRANT INSERT, UPDATE, DELETE") as caught:
+            await mp.cancel(1)
+        assert USERS[Role.READER] in str(caught.value)
+    with pytest.raises(MissingRights, match="GRANT INSERT, UPDATE, DELETE"):
+        await done(at(Role.READER))
+    with by_hand(at(Role.READER)) as own, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_doctor_knows_them(at: At, role: Role) -> None:
+    """Nothing is wrong with having few rights."""
+    url = at(role)
+    found = of_server(url, address_of(url))
+    assert ([], role) == (found.wrong, found.facts["role"])
+    told = {
+        Role.OWNER: "owns the store",
+        Role.WORKER: "has all rights that workers need",
+        Role.SUBMITTER: "sees no table",
+        Role.READER: "may read the store",
+    }
+    assert told[role] in "\n".join(found.notes)
+
+
+def test_tables_of_a_later_release_are_there_for_all(at: At) -> None:
+    """What the owner makes later is theirs, too."""
+    address = address_of(at(Role.OWNER))
+    newer = Migration(
+        known_migrations()[-1].version + 1, "new", "CREATE TABLE millpond_new (n int)"
+    )
+    with connect(address) as owner:
+        migrate(owner, address, migrations=[*known_migrations(), newer])
+    for role in (Role.WORKER, Role.READER):
+        with by_hand(at(role)) as own:
+            own.execute('SELECT * FROM "Work\'s ""pool""".millpond_new')
+
+
+async def test_a_reader_makes_no_tables(users: OwnServer) -> None:
+    """Where there are none it is told so."""
+    with users.database() as url:
+        mine = url.replace("millpond@", f"{USERS[Role.READER].replace(' ', '%20')}@")
+        with pytest.raises(MissingRights, match="GRANT CREATE ON DATABASE"):
+            await PostgresStore.open(address_of(mine))
+        with pytest.raises(MigrationNeeded):
+            await PostgresStore.open(address_of(mine), migrate=False)
+
+
+def test_grants_are_printed_and_applied(
+    users: OwnServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Printed by default; and what the command applies is enough for a worker."""
+    with users.database() as url:
+        user = USERS[Role.WORKER]
+        line = ["--grants", f"worker={user}", "--store", url]
+        assert 0 == migrate_command(line)
+        assert f'TO "{user}";\n' in capsys.readouterr().out
+        with connect(address_of(url)) as admin, pytest.raises(MigrationNeeded):
+            migrate(admin, address_of(url), allowed=False)
+        assert 0 == migrate_command([*line, "--apply"])
+        mine = url.replace("millpond@", f"{user.replace(' ', '%20')}@")
+        assert [2] == asyncio.run(done(mine, 1))
+        with psycopg.connect(url, autocommit=True) as admin:
+            disown(admin, user)
