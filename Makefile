@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer test-pg-all
+.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -80,14 +80,17 @@ bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` 
 bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
-bench-postgres: $(BENCH)/peers
+bench-postgres bench-bloat: $(BENCH)/peers
 
 # Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
 $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
 	@if tools/peers.sh $(BENCH); then touch $@; fi
 
 soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may grow; ARGS="--minutes 1"
-	@$(PY) bench/soak_sqlite.py $(ARGS)
+	@$(PY) bench/soak.py --store sqlite $(ARGS)
+
+soak: venv      ## an hour of load on a PostgreSQL server, where nothing may grow; ARGS="--minutes 5"
+	@$(PY) bench/soak.py --store postgres $(ARGS)
 
 spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
 	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done

@@ -13,6 +13,10 @@ from contender import Contender
 CHUNK = 1_000
 GAP = (0.012, 0.015)
 """Seconds between two beats."""
+TALLIED = 25
+"""Of so many starts in a second one tells how long it had waited."""
+FEEDING = 0.1
+"""Seconds from one batch of a steady load to the next."""
 PATIENCE = 0.05
 """Seconds without a start after which a worker asks whether anything is left."""
 
@@ -34,10 +38,40 @@ class Stage:
         return self.given.get(name, otherwise)
 
 
+def owed(load: float, since: float, given: int) -> int:
+    """Return how many tasks a steady load has yet to give, if it began at a moment."""
+    return int(load * (time.monotonic() - since)) - given
+
+
 def begin() -> None:
     """Tell that all is ready, and wait for the sign to begin."""
     print("ready", flush=True)
     sys.stdin.readline()
+
+
+class Tally:
+    """Counts how many handlers start in every second, and how long some of them had waited."""
+
+    def __init__(self, seconds: float) -> None:
+        self.start = time.monotonic_ns()
+        self.counts = [0] * (int(seconds) + 2)
+        self.lags: list[list[int]] = [[] for _ in self.counts]
+        self._last = len(self.counts) - 1
+
+    def hit(self, sent: int) -> None:
+        """Note a start."""
+        now = time.monotonic_ns()
+        second = min((now - self.start) // 1_000_000_000, self._last)
+        self.counts[second] += 1
+        if self.counts[second] % TALLIED == 1:
+            self.lags[second].append(now - sent)
+
+    def answer(self) -> Answer:
+        """Return what was noted: starts, and the lags of some of them in ms, by the second."""
+        return {
+            "counts": self.counts,
+            "lags": [[round(lag / 1e6, 1) for lag in lags] for lags in self.lags],
+        }
 
 
 class Meter:

@@ -39,12 +39,12 @@ class ActFailed(Exception):
 class Actor:
     """A process that does one act: it is ready, then told to go, then answers."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], longest: float = LONGEST) -> None:
         self.name = name
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._killer = threading.Timer(LONGEST, self.process.kill)
+        self._killer = threading.Timer(longest, self.process.kill)
         self._killer.daemon = True
         self._killer.start()
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from acting import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
+from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
 
 from millpond import (
     BoundCall,
@@ -59,6 +59,7 @@ class Bench:
         )
         self.full = asyncio.Event()
         self.meter = Meter(stage.count, self.full.set)
+        self.hit: Callable[[int], None] = self.meter.hit
         self.pause: float = stage.get("pause", 0.0)
         self.plain: TaskFunction[[int], None, Any] = self.pool.task(self.noop)
         self.keyed: TaskFunction[[int, str], None, Any] = self.pool.task(key="tenant")(self.of_key)
@@ -66,7 +67,7 @@ class Bench:
 
     async def noop(self, sent: int) -> None:
         """Note the start, and end at once or after a pause."""
-        self.meter.hit(sent)
+        self.hit(sent)
         if self.pause:
             await asyncio.sleep(self.pause)
 
@@ -217,6 +218,36 @@ async def watch(bench: Bench, deadline: float, stage: Stage) -> int | None:
     return None if part else time.monotonic_ns()
 
 
+async def feed(stage: Stage) -> Answer:
+    """Store tasks at a steady pace; what comes late is made up for."""
+    bench, given = Bench(stage), 0
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        since = time.monotonic()
+        while time.monotonic() < since + stage.get("seconds"):
+            count = owed(stage.get("load"), since, given)
+            await bench.store(count)
+            given += count
+            await asyncio.sleep(FEEDING)
+    return {"stored": given}
+
+
+async def sustain(stage: Stage) -> Answer:
+    """Be a worker for some seconds, and tell what was started in each."""
+    bench = Bench(stage)
+    let_it_rest()  # as `millpond worker` does
+    take_turns_quickly()
+    async with bench.mp:
+        await bench.pool.ready()
+        await beginning()
+        tally = Tally(stage.get("seconds"))
+        bench.hit = tally.hit
+        async with bench.mp.worker(concurrency=stage.get("concurrency")):
+            await asyncio.sleep(stage.get("seconds"))
+    return tally.answer()
+
+
 async def idle(stage: Stage) -> Answer:
     """Be a worker with nothing to do."""
     bench = Bench(stage)
@@ -227,7 +258,7 @@ async def idle(stage: Stage) -> Answer:
 
 
 ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
-    one.__name__: one for one in (fill, submit, bulk, fan, beat, work, idle)
+    one.__name__: one for one in (fill, submit, bulk, fan, beat, work, feed, sustain, idle)
 }
 
 

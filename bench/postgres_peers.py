@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from acting import CHUNK, GAP, PATIENCE, Answer, Meter, Stage, begin
+from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
 
 Handler = Callable[[int], None]
 
@@ -334,6 +334,30 @@ async def watch(
     return time.monotonic_ns()
 
 
+async def feed(peer: Peer, stage: Stage) -> Answer:
+    """Store tasks at a steady pace; what comes late is made up for."""
+    given = 0
+    await peer.open()
+    await beginning()
+    since = time.monotonic()
+    while time.monotonic() < since + stage.get("seconds"):
+        count = owed(stage.get("load"), since, given)
+        await store(peer, count)
+        given += count
+        await asyncio.sleep(FEEDING)
+    return {"stored": given}
+
+
+async def sustain(peer: Peer, stage: Stage) -> Answer:
+    """Be a worker for some seconds, and tell what was started in each."""
+    await peer.open()
+    await beginning()
+    tally = Tally(stage.get("seconds"))
+    await peer.start(stage.get("concurrency"), tally.hit)
+    await asyncio.sleep(stage.get("seconds"))
+    return tally.answer()
+
+
 async def idle(peer: Peer, stage: Stage) -> Answer:
     """Be a worker with nothing to do."""
     await peer.open()
@@ -344,7 +368,7 @@ async def idle(peer: Peer, stage: Stage) -> Answer:
 
 
 ACTS: dict[str, Callable[[Peer, Stage], Awaitable[Answer]]] = {
-    one.__name__: one for one in (fill, submit, bulk, beat, work, idle)
+    one.__name__: one for one in (fill, submit, bulk, beat, work, feed, sustain, idle)
 }
 
 

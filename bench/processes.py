@@ -34,6 +34,18 @@ def use_of(process: int) -> Use:
     return Use(*(sum(column) for column in zip(*each, strict=True)))
 
 
+def cpu_of(process: int) -> float:
+    """Return the seconds of CPU time of a process and all it ever started, ended or not."""
+    total = 0
+    for pid in tree(process):
+        try:
+            # Its own, and that of those it has seen end.
+            total += sum(map(int, _stat(pid)[11:15]))
+        except OSError:
+            continue
+    return total / _TICK
+
+
 def tree(process: int) -> list[int]:
     """Return a process and all that descend from it."""
     children: dict[int, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""A process of bench/soak_sqlite.py: the application, and its submitter or one of its workers.
+"""A process of bench/soak.py: the application, and its submitter or one of its workers.
 
     python bench/soak_load.py submit|work URL '{"seconds": 600, "rate": 200, "keep": 30}'
 

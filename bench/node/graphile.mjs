@@ -130,6 +130,36 @@ const acts = {
     };
   },
 
+  async feed() {
+    const tools = await utils();
+    await begin();
+    const since = now();
+    let stored = 0;
+    while (now() < since + given.seconds * 1e9) {
+      const count = Math.floor((given.load * (now() - since)) / 1e9) - stored;
+      await store(tools, count);
+      stored += count;
+      await sleep(100);
+    }
+    return { stored };
+  },
+
+  // As Tally in bench/acting.py: every 25th start of a second tells how long it had waited.
+  async sustain() {
+    const counts = new Array(Math.floor(given.seconds) + 2).fill(0);
+    const lags = counts.map(() => []);
+    await begin();
+    const since = now();
+    await start(given.concurrency, (sent) => {
+      const at = now();
+      const second = Math.min(Math.floor((at - since) / 1e9), counts.length - 1);
+      counts[second] += 1;
+      if (counts[second] % 25 === 1) lags[second].push(Math.round((at - sent) / 1e5) / 10);
+    });
+    await sleep(given.seconds * 1000);
+    return { counts, lags };
+  },
+
   async idle() {
     await start(given.concurrency, () => {});
     await begin();

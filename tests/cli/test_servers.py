@@ -129,6 +129,46 @@ def test_a_count_that_is_off_is_told(millpond: Call, postgres_url: str) -> None:
     assert "wrong: " in answer.out
 
 
+REPLACED = """
+CREATE OR REPLACE FUNCTION millpond.millpond_unfold(these bigint[]) RETURNS void LANGUAGE sql AS ''
+"""
+TRIGGER = """
+CREATE FUNCTION public.told() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER told AFTER INSERT ON millpond.millpond_task
+   FOR EACH ROW EXECUTE FUNCTION public.told();
+"""
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [
+        ("DROP INDEX millpond.millpond_ready", "the index millpond_ready is missing"),
+        (
+            "ALTER TABLE millpond.millpond_live SET (autovacuum_enabled = off)",
+            'ALTER TABLE "millpond".millpond_live RESET',
+        ),
+        (
+            REPLACED,
+            "the function millpond_unfold is not what this release has made",
+        ),
+        (
+            TRIGGER,
+            "DROP TRIGGER told ON",
+        ),
+    ],
+)
+def test_a_schema_that_somebody_changed(
+    done: str, words: str, millpond: Call, postgres: Server, filled_server: str
+) -> None:
+    """It is told what is not as the migrations have made it, and what to do."""
+    with postgres.database(template=filled_server) as url:
+        with psycopg.connect(url) as connection:
+            connection.execute(done.encode())
+        answer = millpond("doctor", url)
+    assert 1 == answer.code
+    assert words in answer.out
+
+
 @pytest.mark.session
 def test_missing_rights_are_wrong(millpond: Call, store: str) -> None:
     """With the statement that gives them."""

@@ -189,6 +189,11 @@ class OwnServer(Server):
         super().__init__(f"postgresql://{USER}@/postgres?host={self.folder}&port={self.port}")
 
     @property
+    def process(self) -> int:
+        """The process from which all of the server's descend."""
+        return self._keeper.pid
+
+    @property
     def tcp_url(self) -> str:
         """Its database for maintenance, by TCP and with a password."""
         return self.tcp_url_of("postgres")

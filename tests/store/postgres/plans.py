@@ -20,6 +20,8 @@ from millpond.testing.postgres import OwnServer
 _ENTRY = re.compile(r"^\S+ \S+ \S+ \[(\d+)\] ([A-Z]+):  ", re.MULTILINE)
 _SCAN = re.compile(r"\{([A-Z]*SCAN) .*?:(?:scan\.)?scanrelid (\d+)")
 _TABLE = re.compile(r":relid (\d+)")
+SOMEBODY = "somebody"
+"""The name of sessions that stay, and do nothing that counts."""
 COUNTS_AT_ONCE, COLLECTED_WITHIN = 150_000, 1.5
 _GONE = 30.0
 """Seconds after which sessions that were closed must be gone."""
@@ -141,7 +143,8 @@ def _wait_until_alone(connection: psycopg.Connection) -> None:
     deadline = time.monotonic() + _GONE
     others = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
-        "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+        "AND application_name <> %s"
     )
-    while connection.execute(others).fetchone():
+    while connection.execute(others, [SOMEBODY]).fetchone():
         assert time.monotonic() < deadline, "sessions of a store that was closed are still there"

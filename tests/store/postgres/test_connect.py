@@ -102,6 +102,7 @@ def test_every_connection_has_the_same_settings(address: Address) -> None:
             "client_encoding": "UTF8",
             "application_name": "millpond writer",
             "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
         }.items():
             assert value == shown(connection, setting), setting
         assert connection.autocommit

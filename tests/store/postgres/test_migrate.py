@@ -352,7 +352,10 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
         found.setdefault(table, []).append(column)
     for own in ("schema", "lease", "folded", "alive", "inbox"):
         del found[f"millpond_{own}"]
-    behind = {"millpond_meta": ["version"], "millpond_task": ["plain"]}
+    behind = {"millpond_meta": ["version", "leases", "seen_upto", "seen_open", "turn"]}
+    behind["millpond_task"] = ["plain"]
+    behind["millpond_pool"] = ["bands", "lows", "undue_since", "writes", "turn"]
+    behind["millpond_worker"] = ["writes", "turn"]
     behind["millpond_measured"] = ["due", "started_at", "finished_at", "n"]
     behind["millpond_audit"] = [
         *("event", "starts", "pool", "worker", "tokens", "ids", "places", "due", "keys", "plain")

@@ -202,6 +202,11 @@ def settings(
         "default_transaction_isolation": "read committed",
         # A table that was empty when it was last looked at is read whole for a moment too long.
         "enable_seqscan": "off",
+        # Nor is one read whole for a join, or all dead versions of a row for the newest: while
+        # somebody holds a transaction open there are many more of them than statistics tell.
+        "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
         # Before PostgreSQL 18 a plan that may not do so looks dear, and is compiled for 60 ms.
         "jit": "off",
         # Planning a statement costs as much as running it, and what it is given changes no plan.

@@ -14,6 +14,7 @@ import msgspec
 from millpond.store.postgres.connect import PATIENCE, connect
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.drift import drifted
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.rights import rights
 from millpond.store.postgres.roles import Role, role_of
@@ -111,13 +112,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examined(address: Address) -> tuple[Health, list[str]]:
-    """Look at a server and count all rows; return what was seen and what does not fit together."""
+    """Look at a server and count all rows; return what was seen and what is wrong.
+
+    That is what does not fit together, and what is no longer as the migrations have made it.
+    """
     patient = msgspec.structs.replace(PATIENCE, statement=0.0, idle=0.0)
     driver = connect(address, name="millpond doctor", patience=patient, writable=False)
     try:
         version = migrate(driver, address, allowed=False, to_read=True)
         found = health(driver, address, version)
-        return found, _counted(driver, address)
+        return found, [*drifted(driver, address), *_counted(driver, address)]
     finally:
         driver.close()
 
@@ -134,8 +138,10 @@ def submits_only(address: Address) -> bool:
 def _counted(driver: Connection, address: Address) -> list[str]:
     """Count every row, of one moment."""
     dialect = dialect_of(address.schema)
-    # What reads a whole table is quicker without an index.
-    driver.execute(f"{dialect.begin_reading}; SET LOCAL enable_seqscan = on".encode())
+    # What reads a whole table is quicker without an index, and with all ways to join.
+    ways = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+    set_on = "; ".join(f"SET LOCAL enable_{way} = on" for way in ways)
+    driver.execute(f"{dialect.begin_reading}; {set_on}".encode())
     try:
         return check_rows(PostgresConnection(driver, dialect.many), dialect)
     finally:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OF_THE_USER = ("search_path", "enable_seqscan", "jit", "plan_cache_mode", "TimeZone")
+OF_THE_USER = (
+    *("search_path", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin"),
+    *("enable_mergejoin", "jit", "plan_cache_mode", "TimeZone"),
+)
 """What is as the server, the database and the role have it while a handler's statements run."""
 
 _MARGIN = 5.0

@@ -25,12 +25,17 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
     from millpond.store.postgres.transact import PostgresTransactor
     from millpond.store.protocol import SubmitAnswer
+    from millpond.store.rows.rows import Row
     from millpond.store.rows.tables import SqlTables
 
 log = logging.getLogger("millpond.postgres")
 
 MOST = 1000
 """How many tasks one transaction moves at most."""
+
+
+_SEEN = 6
+"""The columns of a row from which on it is told which transactions were over."""
 
 
 class Words(msgspec.Struct):
@@ -135,8 +140,14 @@ class Inbox:
         """Move the first that wait, and end the transaction; an error is told, and not raised."""
         arrivals: list[Arrival] = []
         try:
-            arrivals = [Arrival(*row) for row in unit.ask("inbox_first", (MOST,)).fetchall()]
-            self._take(transactor, unit, arrivals)
+            rows = unit.ask("inbox_new", (MOST + 1,)).fetchall()
+            if len(rows) > MOST:
+                rows, seen = unit.ask("inbox_first", (MOST,)).fetchall(), None
+            else:
+                # All that was committed is here, so the next one need not look there.
+                seen = rows[0][_SEEN:] if rows else None
+            arrivals = [Arrival(*row[:_SEEN]) for row in rows]
+            self._take(transactor, unit, arrivals, seen=seen)
         except Exception as error:  # noqa: BLE001 - whoever writes goes on
             transactor.undo(error)
             if self._is_of_the_moment(error):
@@ -179,6 +190,7 @@ class Inbox:
         arrivals: list[Arrival],
         *,
         readable: bool = True,
+        seen: Row | None = None,
     ) -> None:
         tasks = []
         for arrival in arrivals:
@@ -191,6 +203,8 @@ class Inbox:
         answer = steps.take_committed(unit, tasks, self._clock())
         if arrivals:
             unit.ask("inbox_drop", (unit.listed([arrival.n for arrival in arrivals]),))
+        if seen is not None:
+            unit.ask("inbox_seen", seen)
         transactor.commit(unit)
         self._told(answer)
 

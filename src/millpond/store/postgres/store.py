@@ -132,11 +132,19 @@ class PostgresStore(SteppingStore):
             self._look_at_tables(connection.driver, may_migrate=may_migrate)
             if self._told is not None:
                 self._told(server_time(connection.driver))
+            self._look_at_the_inbox_anew(connection)
             self._known_identity = self._identity_by(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
+        """See that nothing in the inbox is passed over, if the tables came from another server."""
+        row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
+        if row is not None and row[0] and self._lacking is None:
+            connection.execute(self._schema.sql["inbox_unseen"])
+            connection.sync()
 
     def _look_at_tables(self, driver: DriverConnection, *, may_migrate: bool) -> None:
         """Bring the tables up to date; whoever may only read them is refused when he writes."""

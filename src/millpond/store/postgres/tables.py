@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.store.postgres.connection import PostgresConnection
-from millpond.store.rows.rows import body_of
+from millpond.store.rows.rows import SEQ_BITS, body_of, place_of
 from millpond.store.rows.tables import SqlTables
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import NewTask
     from millpond.store.rows.database import Cursor
-    from millpond.store.rows.rows import Row
+    from millpond.store.rows.rows import Row, TaskRow
 
 _OF_SOME = frozenset({"live_tasks"})
 """What asks for tasks by their ids, given as its one argument."""
@@ -31,6 +31,17 @@ _OF_ALL = frozenset(
 )
 """What finds tasks that run by something else."""
 
+_PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
+"""What may put tasks into a queue: where in a row of it the group is told, and the place."""
+
+_FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
+
+_BEHIND_ALL = (1 << 63) - 1
+"""A rank behind every other."""
+
+FIRST_GROUP = 1 << 20
+"""Groups with lower numbers are the one line of a pool without groups, or 0: what is not due."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,6 +50,13 @@ class PostgresTables(SqlTables):
 
     folds = False
     """Whether there may be folded tasks."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
+        super().__init__(*arguments, **named)
+        self._put_in: dict[int, list[int]] = {}
+        """Places of tasks that were put into the queue of a pool, and of those that wait."""
+        self._found: dict[int, Row] = {}
+        """What was read as the first of a queue, by its pool: rank and place, or when it is due."""
 
     def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
         """Execute a statement; one that may find running tasks finds each in a row of its own."""
@@ -54,6 +72,42 @@ class PostgresTables(SqlTables):
         # A question that writes: what was asked ahead of it is answered otherwise now.
         if isinstance(self.connection, PostgresConnection):
             self.connection.foresee_nothing()
+
+    # Where others look for what is ready: past what has left, and not past what was put in since
+
+    def send(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute a statement for each row; what it puts into a queue must be found there."""
+        super().send(name, rows)
+        if name in _PUT_IN:
+            grp, place = _PUT_IN[name]
+            for row in rows:
+                if row[grp] is not None and row[grp] < FIRST_GROUP:
+                    self._put_in.setdefault(row[place] >> SEQ_BITS, []).append(row[place])
+
+    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds, to be looked at and not changed."""
+        found = super().look_at_live(name, asked)
+        if name in _FROM_THE_FIRST and asked[0] < FIRST_GROUP and not self._readonly:
+            self._found[asked[0]] = self._first_of(name, asked[0], found)
+        return found
+
+    def _first_of(self, name: str, pool: int, found: list[TaskRow]) -> Row:
+        """Return where the first that was found stands; if none was, there is nothing at all."""
+        if name == "next_due":
+            return None, None, found[0].due if found else self.latest
+        if not found:
+            return _BEHIND_ALL, 0, None
+        return found[0].rank, place_of(pool, found[0].seq), None
+
+    def write_rows(self) -> None:
+        """Send every row that changed to the file, and where to look for it."""
+        super().write_rows()
+        found, self._found = self._found, {}
+        put_in, self._put_in = self._put_in, {}
+        for pool, first in found.items():
+            super().ask("raise", (pool, *first))
+        for pool, places in put_in.items():
+            super().ask("lower", (pool, self.listed(places)))
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""

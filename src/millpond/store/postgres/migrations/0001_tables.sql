@@ -12,8 +12,12 @@
 -- In these tables '' stands for "none" where a name is part of a key: no key, share or owner is
 -- empty. Flags are 0 and 1. Texts are ordered by their code points, whatever the database's locale.
 
+-- Rows that are rewritten all the time have a turn, which grows with every 32nd rewrite and is the last
+-- column of their index. Whoever wants such a row asks for its highest turn: so it is found at once, also
+-- while a transaction of somebody else keeps thousands of its dead versions from being removed.
+
 CREATE TABLE millpond_meta (
-    one         integer PRIMARY KEY CHECK (one = 1),
+    one         integer NOT NULL CHECK (one = 1),
     latest      double precision NOT NULL,  -- time does not go back behind it
     joined      bigint NOT NULL,            -- workers, ever
     next_group  bigint NOT NULL,
@@ -22,15 +26,20 @@ CREATE TABLE millpond_meta (
     leader      text COLLATE "C" NOT NULL,
     leader_until double precision NOT NULL,
     generation  bigint NOT NULL,
-    version     bigint NOT NULL             -- grows whenever anything is written
+    version     bigint NOT NULL,            -- grows whenever anything is written
+    leases      bigint NOT NULL DEFAULT 0,  -- how often leases were stored, ever
+    -- Of the inbox all is moved that was committed before the first, but for these: they were open then.
+    seen_upto   xid8 NOT NULL DEFAULT '0',
+    seen_open   xid8[] NOT NULL DEFAULT '{}',
+    turn        bigint PRIMARY KEY DEFAULT 0
 );
 
 -- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
 INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0);
 
 CREATE TABLE millpond_pool (
-    id             bigint PRIMARY KEY,
-    name           text COLLATE "C" NOT NULL UNIQUE,
+    id             bigint NOT NULL,
+    name           text COLLATE "C" NOT NULL,
     spec           text COLLATE "C" NOT NULL, -- what is in force
     declared       text COLLATE "C" NOT NULL,
     revision       bigint NOT NULL,
@@ -65,7 +74,16 @@ CREATE TABLE millpond_pool (
     starved        text COLLATE "C" NOT NULL,
     hungry         text COLLATE "C" NOT NULL,
     limiter        text COLLATE "C" NOT NULL, -- of a limit that adapts; else ''
-    special        smallint NOT NULL CHECK (special IN (0, 1)) -- rates, budgets or such: not by the batch
+    special        smallint NOT NULL CHECK (special IN (0, 1)), -- rates, budgets or such: not by the batch
+    -- Where to look for what is ready, past what has left: every rank of which there is something, and
+    -- the first place at which there may be. NULL = it may be anywhere. Of a pool without groups only.
+    bands          bigint[] DEFAULT '{}',
+    lows           bigint[] DEFAULT '{}',
+    undue_since    double precision NOT NULL DEFAULT 0, -- nothing waits for a time before that
+    writes         bigint NOT NULL DEFAULT 0,
+    turn           bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (id, turn),
+    UNIQUE (name, turn)
 );
 
 CREATE TABLE millpond_budget (              -- what pools share; how much is taken is in their rows
@@ -138,6 +156,7 @@ CREATE TABLE millpond_live (
 CREATE INDEX millpond_ready ON millpond_live (grp, rank, place) WHERE grp > 0;
 CREATE INDEX millpond_later ON millpond_live (pool, due, place) WHERE grp = 0;
 CREATE INDEX millpond_held ON millpond_live (worker, place) WHERE worker IS NOT NULL;
+CREATE INDEX millpond_stopping ON millpond_live (worker, place) WHERE cancel_requested > 0;
 CREATE INDEX millpond_expiring ON millpond_live (expires_at, id)
     WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL;
 CREATE INDEX millpond_parked ON millpond_live (pool, function, rank, place)
@@ -165,9 +184,15 @@ CREATE TABLE millpond_lease (
     due          double precision[] NOT NULL,
     keys         text[] COLLATE "C" NOT NULL,
     plain        text[] COLLATE "C" NOT NULL,
+    n            bigint NOT NULL,           -- when it was stored, as millpond_meta counts it
     PRIMARY KEY (token, started_at),
     CHECK ((started_at = 'infinity') = (claims IS NOT NULL))
 );
+
+-- A lease that stays is stored anew before a thousand others have come: whoever looks through all of
+-- them begins there, and not with the dead.
+CREATE INDEX millpond_lease_recent ON millpond_lease (n);
+
 
 -- What is folded, as it would stand in `live`.
 CREATE VIEW millpond_folded AS
@@ -185,9 +210,7 @@ SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL:
   FROM millpond_lease AS l,
        unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims)
        AS u (id, place, rank, submitted_at, due, key, claim)
-       -- Always so. It lets the planner use an index: before PostgreSQL 18 a plan with a sequential
-       -- scan, which we forbid, looks so dear that all others look alike beside it.
- WHERE l.token >= '-9223372036854775808'::bigint;
+ WHERE l.n >= (SELECT m.leases - 1023 FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1);
 
 -- All that live, folded or not.
 CREATE VIEW millpond_alive AS SELECT * FROM millpond_live UNION ALL SELECT * FROM millpond_folded;
@@ -300,14 +323,17 @@ CREATE TABLE millpond_lane (
 );
 
 CREATE TABLE millpond_worker (
-    id         text COLLATE "C" PRIMARY KEY,
+    id         text COLLATE "C" NOT NULL,
     owner      text COLLATE "C",
     expires_at double precision NOT NULL,   -- the one thing a renewal writes
     lease      double precision NOT NULL,
     number     bigint NOT NULL,
     functions  text COLLATE "C",
     unknown    text COLLATE "C" NOT NULL,
-    ahead      bigint NOT NULL CHECK (ahead >= 0)
+    ahead      bigint NOT NULL CHECK (ahead >= 0),
+    writes     bigint NOT NULL DEFAULT 0,
+    turn       bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (id, turn)
 );
 
 CREATE TABLE millpond_run (

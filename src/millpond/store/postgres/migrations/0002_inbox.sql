@@ -3,7 +3,9 @@
 -- The inbox: tasks submitted inside transactions of others. Such a transaction may stay open for as
 -- long as it likes, so it takes no lock of the store's: it only adds rows here. Whoever writes to the
 -- store next moves what was committed into the queue, in the order of `n`, and deletes it by its key,
--- so a row that is committed late is never passed over.
+-- so a row that is committed late is never passed over. Where to look for the next ones is told by
+-- transactions (millpond_meta.seen_upto, seen_open): a row of one that was open when somebody looked,
+-- or came after, was not seen by him. By their numbers one could not tell.
 --
 -- Checked is what is committed, and what the transaction itself has submitted. What only shows when a
 -- task is moved (two transactions with one idempotency key) ends there as rejected.
@@ -19,9 +21,11 @@ CREATE TABLE millpond_inbox (
     function        text COLLATE "C" NOT NULL,
     fingerprint     bigint NOT NULL,        -- 2^63 - 1: told in SQL, not to be compared
     spoken          smallint NOT NULL CHECK (spoken IN (0, 1)),  -- its body is the words of `submit`
-    body            bytea NOT NULL
+    body            bytea NOT NULL,
+    xid             xid8 NOT NULL DEFAULT pg_current_xact_id()
 );
 
+CREATE INDEX millpond_inbox_xid ON millpond_inbox (xid, n);
 CREATE INDEX millpond_inbox_key ON millpond_inbox (pool, idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 CREATE INDEX millpond_inbox_pool ON millpond_inbox (pool, key);
@@ -61,7 +65,11 @@ $body$;
 -- "spoken", "body"}]}, bodies in base64. Answered: {"tasks": [[id, is a duplicate, status], ...],
 -- "depth"}, or {"refused": reason, ...}, and then nothing was done.
 CREATE FUNCTION millpond_put(given jsonb) RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $body$
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $body$
 DECLARE
     called  text := given ->> 'pool';
     asked   text;                           -- an idempotency key
@@ -82,9 +90,14 @@ BEGIN
     SELECT o.id, o.closed, o.paused, o.not_before, o.running + o.claimed + o.ready AS busy, o.fresh,
            o.spec::jsonb AS spec,
            CASE WHEN o.spec::jsonb ->> 'backpressure' IS NOT NULL
-                THEN (SELECT count(*) FROM millpond_inbox AS i WHERE i.pool = o.name) END AS coming
+                THEN (SELECT count(*) FROM millpond_inbox AS i
+                       WHERE i.xid >= m.seen_upto AND i.pool = o.name)
+                   + (SELECT count(*) FROM millpond_inbox AS i
+                       WHERE i.xid = ANY(m.seen_open) AND i.xid < m.seen_upto AND i.pool = o.name)
+           END AS coming
       INTO here
-      FROM millpond_pool AS o WHERE o.name = called;
+      FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m,
+           LATERAL (SELECT * FROM millpond_pool WHERE name = called ORDER BY turn DESC LIMIT 1) AS o;
     IF here.id IS NULL THEN
         RETURN jsonb_build_object('refused', 'unknown_pool');
     END IF;

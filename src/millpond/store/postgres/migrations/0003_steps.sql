@@ -7,13 +7,92 @@
 
 -- Give back a row of its own to each of these tasks that is folded; to all, if none is named.
 CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    first_lease constant bigint := (SELECT leases - 1023 FROM millpond_meta ORDER BY turn DESC LIMIT 1);
 BEGIN
     INSERT INTO millpond_live
     SELECT f.* FROM millpond_folded AS f
-     WHERE these IS NULL OR f.token IN (SELECT token FROM millpond_lease WHERE ids && these);
+     WHERE these IS NULL OR f.token IN (
+           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these);
     DELETE FROM millpond_lease
-     WHERE these IS NULL OR token IN (SELECT token FROM millpond_lease WHERE ids && these);
+     WHERE n >= first_lease AND (these IS NULL OR token IN (
+           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these));
+END $$;
+
+-- Let what the verbs have put into a queue be found there: it may stand before where others begin to
+-- look. It is told by its places.
+CREATE FUNCTION millpond_lower(the_pool bigint, put_in bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p record;
+    b record;
+    first_due double precision;
+    ready_now bigint;
+BEGIN
+    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since, o.ready INTO p
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
+    SELECT coalesce(min(l.due) FILTER (WHERE l.grp = 0), 'infinity'),
+           count(*) FILTER (WHERE l.grp = the_pool) INTO first_due, ready_now
+      FROM millpond_live AS l WHERE l.place = ANY(put_in) AND l.grp IS NOT NULL;
+    IF ready_now > 0 AND ready_now = p.ready AND p.bands IS NOT NULL THEN
+        -- There is nothing else: whatever was there has left.
+        p.bands := '{}';
+        p.lows := '{}';
+    END IF;
+    SELECT array_agg(x.rank) AS ranks, array_agg(x.low) AS lows,
+           bool_or(x.low < x.known) AS below INTO b
+      FROM (SELECT y.rank, min(y.low) AS low, coalesce(min(y.known), 9223372036854775807) AS known
+              FROM (SELECT u.rank, u.low, u.low AS known FROM unnest(p.bands, p.lows) AS u (rank, low)
+                     UNION ALL
+                    SELECT l.rank, l.place, NULL FROM millpond_live AS l
+                     WHERE l.place = ANY(put_in) AND l.grp = the_pool) AS y
+             GROUP BY y.rank) AS x;
+    IF (p.bands IS NOT NULL AND b.below) OR first_due < p.undue_since THEN
+        UPDATE millpond_pool
+           SET bands = CASE WHEN bands IS NOT NULL AND coalesce(cardinality(b.ranks), 0) <= 32
+                            THEN coalesce(b.ranks, '{}') END,
+               lows = coalesce(b.lows, '{}'),
+               undue_since = least(undue_since, first_due),
+               writes = writes + 1, turn = (writes + 1) >> 5
+         WHERE ctid = p.spot;
+    END IF;
+END $$;
+
+-- Note that there is nothing in a queue before what was found first, or before a time.
+CREATE FUNCTION millpond_raise(
+    the_pool bigint, first_rank bigint, first_place bigint, first_due double precision
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p record;
+BEGIN
+    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since INTO p
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
+    IF p.bands IS NOT NULL AND first_rank IS NOT NULL THEN
+        SELECT coalesce(array_agg(u.rank), '{}'),
+               coalesce(array_agg(CASE WHEN u.rank = first_rank THEN first_place ELSE u.low END), '{}')
+          INTO p.bands, p.lows
+          FROM unnest(p.bands, p.lows) AS u (rank, low) WHERE u.rank >= first_rank;
+    END IF;
+    UPDATE millpond_pool AS o
+       SET bands = p.bands, lows = p.lows, undue_since = greatest(o.undue_since, first_due),
+           writes = o.writes + 1, turn = (o.writes + 1) >> 5
+     WHERE o.ctid = p.spot
+       -- A little is sooner walked past than written down.
+       AND (o.bands IS DISTINCT FROM p.bands OR first_due > o.undue_since + 1
+            OR EXISTS (SELECT FROM unnest(o.lows, p.lows) AS u (known, found)
+                        WHERE u.found - 64 > u.known));
 END $$;
 
 -- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
@@ -32,14 +111,17 @@ CREATE FUNCTION millpond_renew(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 AS $$
 DECLARE
     held_ahead bigint;
+    spot tid;
 BEGIN
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(m.latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision))
-      INTO moment FROM millpond_meta AS m;
-    SELECT w.ahead INTO held_ahead FROM millpond_worker AS w WHERE w.id = renewing;
+      INTO moment FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1;
+    SELECT w.ahead, w.ctid INTO held_ahead, spot
+      FROM millpond_worker AS w WHERE w.id = renewing ORDER BY w.turn DESC LIMIT 1;
     alive := FOUND;
     IF NOT alive THEN
         RETURN;
@@ -48,12 +130,16 @@ BEGIN
         refused := 'held ahead';
         RETURN;
     END IF;
-    UPDATE millpond_worker AS w SET expires_at = round((moment + seconds) * 1000000) / 1000000
-     WHERE w.id = renewing;
+    UPDATE millpond_worker AS w
+       SET expires_at = round((moment + seconds) * 1000000) / 1000000,
+           writes = w.writes + 1, turn = (w.writes + 1) >> 5
+     WHERE w.ctid = spot;
     SELECT array_agg(l.id ORDER BY p.name, l.place),
            array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
       INTO cancelled, interrupted
-      FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
+      FROM millpond_live AS l
+     CROSS JOIN LATERAL
+           (SELECT o.name FROM millpond_pool AS o WHERE o.id = l.pool ORDER BY o.turn DESC LIMIT 1) AS p
      WHERE l.worker = renewing AND l.cancel_requested > 0;
 END $$;
 
@@ -83,12 +169,16 @@ CREATE FUNCTION millpond_take(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     count constant integer := cardinality(ids);
     told bigint;
+    meta tid;
+    inbox_upto xid8;
+    inbox_open xid8[];
     p record;
     spec jsonb;
     kind text;
@@ -96,15 +186,17 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
-           records
-      INTO moment, told
-      FROM millpond_meta;
-    SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
+           records, ctid, seen_upto, seen_open
+      INTO moment, told, meta, inbox_upto, inbox_open
+      FROM millpond_meta ORDER BY turn DESC LIMIT 1;
+    SELECT o.ctid AS spot, o.* INTO p
+      FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
     spec := p.spec::jsonb;
     kind := spec -> 'order' ->> 'kind';
     refused := CASE
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
-        WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
+        WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+          OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
         WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
         THEN 'special'
         WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
@@ -136,11 +228,34 @@ BEGIN
     INSERT INTO millpond_audit
     VALUES (told + count, count, moment, NULL, 'submit', NULL, p.id, NULL, '{0}', ids,
             ARRAY(SELECT generate_series(base + 1, base + count)), ARRAY[moment], keys, plains);
+    -- Where to look for them.
+    IF kind = 'lifo' THEN
+        p.bands := NULL;
+    ELSIF p.ready = 0 THEN
+        p.bands := '{}';
+        p.lows := '{}';
+    END IF;
+    IF kind = 'fifo' THEN
+        IF 0 <> ALL(p.bands) THEN
+            p.bands := p.bands || 0::bigint;
+            p.lows := p.lows || base + 1;
+        END IF;
+    ELSIF p.bands IS NOT NULL THEN
+        SELECT p.bands || array_agg(x.rank), p.lows || array_agg(base + 1) INTO p.bands, p.lows
+          FROM (SELECT DISTINCT -u.priority AS rank FROM unnest(priorities) AS u (priority)) AS x
+         WHERE x.rank <> ALL(p.bands);
+        IF cardinality(p.bands) > 32 THEN
+            p.bands := NULL;
+        END IF;
+    END IF;
     UPDATE millpond_pool
        SET next_seq = last_seq + count, live = p.live + count, fresh = p.fresh + count,
-           ready = p.ready + count
-     WHERE id = p.id;
-    UPDATE millpond_meta SET version = version + 1, latest = moment, records = told + count;
+           ready = p.ready + count, bands = p.bands, lows = p.lows,
+           writes = p.writes + 1, turn = (p.writes + 1) >> 5
+     WHERE ctid = p.spot;
+    UPDATE millpond_meta
+       SET version = version + 1, turn = (version + 1) >> 5, latest = moment, records = told + count
+     WHERE ctid = meta;
     IF wakes AND channel IS NOT NULL THEN
         PERFORM pg_notify(channel, message);
     END IF;
@@ -160,6 +275,7 @@ CREATE FUNCTION millpond_leave_keys(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -224,6 +340,7 @@ CREATE FUNCTION millpond_end_some(
     results bytea[],
     successors bigint[],
     successor_tokens bigint[],
+    lease_number bigint,
     OUT ended bigint,
     OUT begun bigint,
     OUT pool bigint,
@@ -243,6 +360,7 @@ CREATE FUNCTION millpond_end_some(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_nestloop = off
 SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -286,7 +404,7 @@ BEGIN
                array_agg(h.id ORDER BY h.claim), array_agg(h.place ORDER BY h.claim),
                array_agg(h.rank ORDER BY h.claim), array_agg(h.submitted_at ORDER BY h.claim),
                array_agg(h.due ORDER BY h.claim), array_agg(h.key ORDER BY h.claim),
-               array_agg(h.plain ORDER BY h.claim)
+               array_agg(h.plain ORDER BY h.claim), lease_number
           FROM held AS h LEFT JOIN ends AS o ON o.id = h.id LEFT JOIN begun AS b ON b.id = h.id
          WHERE o.id IS NULL
          GROUP BY 1, 2, 3, 4, 5
@@ -339,6 +457,7 @@ CREATE FUNCTION millpond_relay(
     results bytea[],
     successors bigint[],
     successor_tokens bigint[],
+    lease_number bigint,
     OUT done boolean,
     OUT pool bigint,
     OUT worker text,
@@ -353,6 +472,7 @@ CREATE FUNCTION millpond_relay(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -427,7 +547,8 @@ BEGIN
     tokens := '{}';
     keys := '{}';
     plain := '{}';
-    SELECT p.measured INTO measured FROM millpond_pool AS p WHERE p.id = held[1].pool;
+    SELECT p.measured INTO measured
+      FROM millpond_pool AS p WHERE p.id = held[1].pool ORDER BY p.turn DESC LIMIT 1;
     over := 0;
     begun := 0;
     FOR at IN 1..cardinality(held) LOOP
@@ -503,7 +624,7 @@ BEGIN
                     l.places[ends + 1:], millpond_part(l.ranks, ends + 1, take),
                     millpond_part(l.submitted_at, ends + 1, take),
                     millpond_part(l.due, ends + 1, take), l.keys[ends + 1:],
-                    millpond_part(l.plain, ends + 1, take));
+                    millpond_part(l.plain, ends + 1, take), lease_number);
         END IF;
     END LOOP;
     -- All ends, then all starts: each is to be told right after the end that stands as far from the front.
@@ -525,6 +646,7 @@ CREATE FUNCTION millpond_begin_claims(
     asker text,
     most bigint,
     moment double precision,
+    lease_number bigint,
     OUT n bigint,
     OUT ids bigint[],
     OUT places bigint[],
@@ -538,13 +660,15 @@ CREATE FUNCTION millpond_begin_claims(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 BEGIN
     WITH gone AS (
         DELETE FROM millpond_lease AS l
-         WHERE l.worker = asker AND l.pool = the_pool AND l.claims IS NOT NULL RETURNING l.*
+         WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool
+           AND l.claims IS NOT NULL RETURNING l.*
     ), held AS MATERIALIZED (
         SELECT l.token, l.revision, u.claim, u.id, u.place, coalesce(u.rank, l.ranks[1]) AS rank,
                coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
@@ -560,7 +684,7 @@ BEGIN
                CASE WHEN NOT h.starts THEN h.revision END,
                CASE WHEN NOT h.starts THEN array_agg(h.claim) END, array_agg(h.id),
                array_agg(h.place), array_agg(h.rank), array_agg(h.submitted_at), array_agg(h.due),
-               array_agg(h.key), array_agg(h.plain)
+               array_agg(h.key), array_agg(h.plain), lease_number
           FROM held AS h GROUP BY h.token, h.starts, h.revision
     )
     SELECT count(*), array_agg(h.id), array_agg(h.place), array_agg(h.token),
@@ -613,6 +737,7 @@ CREATE FUNCTION millpond_step(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -628,6 +753,12 @@ DECLARE
     a_worker text := asker;
     starts boolean[];
     whole boolean := false;
+    meta tid;
+    inbox_upto xid8;
+    inbox_open xid8[];
+    lease_number bigint;
+    last_rank bigint;
+    last_place bigint;
     in_order boolean := false;
     p record;  -- the pool
     w record;  -- the worker
@@ -651,9 +782,9 @@ BEGIN
     -- In a statement of its own: what comes after it sees what the holder before has committed.
     PERFORM pg_advisory_xact_lock(lock_number);
     SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
-           records, next_claim
-      INTO moment, told, claim_number
-      FROM millpond_meta;
+           records, next_claim, leases + 1, ctid, seen_upto, seen_open
+      INTO moment, told, claim_number, lease_number, meta, inbox_upto, inbox_open
+      FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
     -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
     IF ending > 0 THEN
@@ -676,7 +807,7 @@ BEGIN
             IF cardinality(array_remove(successors, NULL)) = ending THEN
                 SELECT * INTO e
                   FROM millpond_relay(moment, settled, settled_tokens, one_result, results, successors,
-                                      successor_tokens);
+                                      successor_tokens, lease_number);
                 in_order := e.done;
             END IF;
         END IF;
@@ -687,7 +818,7 @@ BEGIN
         ELSIF NOT whole THEN
             SELECT * INTO e
               FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
-                                     successor_tokens);
+                                     successor_tokens, lease_number);
             settled_tokens := e.tokens;
             relayed := e.begun;
             IF relayed > 0 THEN
@@ -706,9 +837,11 @@ BEGIN
     END IF;
 
     IF asked_pool IS NULL THEN
-        SELECT * INTO p FROM millpond_pool WHERE id = a_pool;
+        SELECT o.ctid AS spot, o.* INTO p
+          FROM millpond_pool AS o WHERE o.id = a_pool ORDER BY o.turn DESC LIMIT 1;
     ELSE
-        SELECT * INTO p FROM millpond_pool WHERE name = asked_pool;
+        SELECT o.ctid AS spot, o.* INTO p
+          FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
         IF p.id <> a_pool THEN
             RAISE EXCEPTION 'of another pool' USING ERRCODE = 'MP001';
         END IF;
@@ -743,10 +876,12 @@ BEGIN
     END IF;
 
     IF asked_pool IS NOT NULL THEN
-        SELECT * INTO w FROM millpond_worker WHERE id = asker;
+        SELECT o.ctid AS spot, o.* INTO w
+          FROM millpond_worker AS o WHERE o.id = asker ORDER BY o.turn DESC LIMIT 1;
         IF w.ahead > 0 THEN
             SELECT coalesce(sum(cardinality(l.ids)), 0) INTO own_claims FROM millpond_lease AS l
-             WHERE l.worker = asker AND l.pool = p.id AND l.claims IS NOT NULL;
+             WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = p.id
+               AND l.claims IS NOT NULL;
         END IF;
         slots := greatest(least(want, a_limit - running_now), 0);
         beginning := least(slots, own_claims);
@@ -757,7 +892,8 @@ BEGIN
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
-            WHEN EXISTS (SELECT 1 FROM millpond_inbox) THEN 'inbox'
+            WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+              OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
             WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
@@ -766,7 +902,8 @@ BEGIN
                   WHERE worker = asker AND pool = p.id AND claim IS NOT NULL)
             THEN 'held ahead, and not folded'
             WHEN p.later > 0 AND EXISTS (
-                 SELECT 1 FROM millpond_live WHERE pool = p.id AND grp = 0 AND due <= moment)
+                 SELECT 1 FROM millpond_live
+                  WHERE pool = p.id AND grp = 0 AND due >= p.undue_since AND due <= moment)
             THEN 'due'
             WHEN fair AND EXISTS (
                  SELECT 1 FROM millpond_seat WHERE pool = p.id AND owner > '' AND resting = 0)
@@ -866,8 +1003,21 @@ BEGIN
                                AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
                                AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
                                AND l.progress IS NULL AND l.steps IS NULL AS simple
-                          FROM millpond_live AS l
-                         WHERE l.grp = p.id AND l.grp > 0 ORDER BY l.rank, l.place
+                          -- From where there may be something on, rank by rank: a column of its own
+                          -- for each, or one for everything (see millpond_pool.bands).
+                          FROM (SELECT u.rank, u.low,
+                                       CASE WHEN p.bands IS NULL THEN 9223372036854775807
+                                            ELSE u.rank END AS last_rank
+                                  FROM unnest(coalesce(p.bands, '{-9223372036854775808}'),
+                                              CASE WHEN p.bands IS NULL THEN '{0}' ELSE p.lows END)
+                                       AS u (rank, low)
+                                 ORDER BY u.rank) AS b
+                         CROSS JOIN LATERAL
+                               (SELECT o.ctid, o.* FROM millpond_live AS o
+                                 WHERE o.grp = p.id AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
+                                   AND o.rank <= b.last_rank
+                                 ORDER BY o.rank, o.place
+                                 LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS l
                          LIMIT greatest(slots, 0) + greatest(may_claim, 0)) AS x
                  CROSS JOIN LATERAL
                        (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0)
@@ -897,6 +1047,9 @@ BEGIN
             IF ending > 0 THEN
                 RAISE EXCEPTION '%', refused USING ERRCODE = 'MP001';
             END IF;
+            IF taken > 0 AND NOT fair THEN
+                PERFORM millpond_raise(p.id, n.ranks[1], n.places[1], NULL);
+            END IF;
             RETURN;
         END IF;
         own_claims := own_claims - beginning + claiming;
@@ -919,11 +1072,14 @@ BEGIN
             p.measured := p.measured + e.timed;
         END IF;
         IF p.measured % 1000 < 2 * ending THEN
-            DELETE FROM millpond_measured WHERE pool = p.id AND upto <= p.measured - 2000;
+            -- What was there before was removed before.
+            DELETE FROM millpond_measured
+             WHERE pool = p.id AND upto <= p.measured - 2000
+               AND upto > p.measured - 4000 - 2 * ending;
         END IF;
     END IF;
     IF beginning > 0 THEN
-        SELECT * INTO b FROM millpond_begin_claims(p.id, asker, beginning, moment);
+        SELECT * INTO b FROM millpond_begin_claims(p.id, asker, beginning, moment, lease_number);
         IF b.n <> beginning THEN
             RAISE EXCEPTION 'claims are not folded' USING ERRCODE = 'MP001';
         END IF;
@@ -934,6 +1090,16 @@ BEGIN
     END IF;
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+        IF NOT fair AND p.bands IS NOT NULL THEN
+            -- What stood before the last of them has left.
+            last_rank := n.ranks[cardinality(n.ranks)];
+            last_place := n.places[taken];
+            SELECT coalesce(array_agg(u.rank), '{}'),
+                   coalesce(array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END), '{}')
+              INTO p.bands, p.lows
+              FROM unnest(p.bands, p.lows) AS u (rank, low)
+             WHERE u.rank >= last_rank AND p.ready > taken;
+        END IF;
         IF fair THEN
             -- Which rows are meant is said twice here and below: a planner that takes a table for empty
             -- joins all of it, and reads ten thousand keys for a few.
@@ -977,7 +1143,7 @@ BEGIN
             INSERT INTO millpond_lease
             VALUES (new_token, moment, p.id, asker, NULL, NULL, ids[:starting], places[:starting],
                     n.ranks[:starting], n.submitted_at[:starting], n.due[:starting], n.keys[:starting],
-                    n.plain[:starting]);
+                    n.plain[:starting], lease_number);
             INSERT INTO millpond_audit
             VALUES (told, starting, moment, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token],
                     ids[:starting], places[:starting], n.due[:starting], n.keys[:starting],
@@ -1000,7 +1166,7 @@ BEGIN
             INSERT INTO millpond_lease
             VALUES (new_token, 'infinity', p.id, asker, p.revision,
                     ARRAY(SELECT generate_series(claim_number, claim_number + claiming - 1)),
-                    n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain);
+                    n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, lease_number);
             INSERT INTO millpond_audit
             VALUES (told, claiming, moment, NULL, 'claim', NULL, p.id, asker, ARRAY[new_token],
                     n.ids, n.places, n.due, n.keys, n.plain);
@@ -1040,13 +1206,27 @@ BEGIN
                    jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
                        coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text END,
                holding = CASE WHEN left_held > 0 THEN held || jsonb_build_object(a_worker, left_held)
-                              ELSE held - a_worker END::text
-         WHERE id = p.id;
+                              ELSE held - a_worker END::text,
+               bands = p.bands, lows = p.lows,
+               -- It was seen above that nothing is due, where anybody asked.
+               undue_since = CASE WHEN asked_pool IS NULL THEN p.undue_since ELSE moment END,
+               writes = p.writes + 1, turn = (p.writes + 1) >> 5
+         WHERE ctid = p.spot;
         UPDATE millpond_meta
-           SET version = version + 1, latest = moment, records = told, next_claim = claim_number;
+           SET version = version + 1, latest = moment, records = told, next_claim = claim_number,
+               leases = lease_number, turn = (version + 1) >> 5
+         WHERE ctid = meta;
         IF relayed + beginning <> claiming THEN
-            UPDATE millpond_worker SET ahead = ahead - relayed - beginning + claiming
-             WHERE id = a_worker;
+            UPDATE millpond_worker
+               SET ahead = ahead - relayed - beginning + claiming,
+                   writes = writes + 1, turn = (writes + 1) >> 5
+             WHERE ctid = (SELECT ctid FROM millpond_worker
+                            WHERE id = a_worker ORDER BY turn DESC LIMIT 1);
+        END IF;
+        IF lease_number % 512 = 0 THEN
+            -- Those that stay stand among the recent again.
+            UPDATE millpond_lease SET n = lease_number
+             WHERE n >= lease_number - 1024 AND n <= lease_number - 512;
         END IF;
     END IF;
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
@@ -1058,9 +1238,7 @@ BEGIN
                 SELECT due INTO next_at FROM millpond_live
                  WHERE pool = p.id AND grp = 0 ORDER BY due, place LIMIT 1;
             END IF;
-        ELSIF own_claims > 0 OR (starting - beginning = slots AND EXISTS (
-               SELECT 1 FROM millpond_live
-                WHERE grp = p.id AND grp > 0 ORDER BY rank, place LIMIT 1)) THEN
+        ELSIF own_claims > 0 OR (starting - beginning = slots AND p.ready > taken) THEN
             next_at := moment;
         ELSIF p.later > 0 THEN
             SELECT due INTO next_at FROM millpond_live

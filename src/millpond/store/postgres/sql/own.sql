@@ -4,9 +4,12 @@
 -- something, and what belongs to no pool.
 -- name: begun
 SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
-       EXISTS (SELECT 1 FROM millpond_lease), EXISTS (SELECT 1 FROM millpond_inbox), m.latest, m.joined,
+       EXISTS (SELECT 1 FROM millpond_lease WHERE n >= m.leases - 1023),
+       EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)), m.latest, m.joined,
        m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
-  FROM (SELECT 1) AS one LEFT JOIN millpond_meta AS m ON true;
+  FROM (SELECT 1) AS one
+  LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
 -- name: step
 SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -30,7 +33,10 @@ SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
            'ids', a.ids, 'seqs', (SELECT array_agg(place & ((1::bigint << 40) - 1) ORDER BY n)
                                     FROM unnest(a.places) WITH ORDINALITY AS u (place, n)),
            'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8'))
-  FROM millpond_audit AS a LEFT JOIN millpond_pool AS p ON p.id = a.pool
+  FROM millpond_audit AS a
+  LEFT JOIN LATERAL
+       (SELECT o.name FROM millpond_pool AS o WHERE o.id = a.pool ORDER BY o.turn DESC LIMIT 1) AS p
+    ON true
  WHERE a.position > ? ORDER BY a.position LIMIT ?;
 
 -- name: measured
@@ -38,17 +44,36 @@ SELECT coalesce(m.times, (
            SELECT string_agg(float8send(m.started_at - coalesce(m.due[k], m.due[1]))
                              || float8send(m.finished_at - m.started_at), '' ORDER BY k)
              FROM generate_series(1, m.n) AS s (k)))
-  FROM millpond_measured AS m WHERE m.pool = ? ORDER BY m.upto DESC;
+  FROM millpond_measured AS m
+ WHERE m.pool = $1
+   AND m.upto > (SELECT p.measured - 4000 FROM millpond_pool AS p
+                  WHERE p.id = $1 ORDER BY p.turn DESC LIMIT 1)
+ ORDER BY m.upto DESC;
+
+-- name: drop_measured
+DELETE FROM millpond_measured WHERE pool = $1 AND upto <= $2 AND upto > $2 - 10000;
 
 -- name: version
-SELECT version, EXISTS (SELECT FROM millpond_inbox) FROM millpond_meta;
+SELECT m.version, EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
+  FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
+
+-- name: meta
+SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
+  FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
 -- name: anything_queued
-SELECT EXISTS (SELECT FROM millpond_pool WHERE live > running) OR EXISTS (SELECT FROM millpond_inbox);
+SELECT EXISTS (SELECT FROM generate_series(1, (SELECT max(id) FROM millpond_pool)) AS n (id)
+                CROSS JOIN LATERAL (SELECT o.live, o.running FROM millpond_pool AS o
+                                     WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
+                WHERE p.live > p.running)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
+  FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
 
 -- Under which generation somebody else leads at a moment: he lives, as far as is known.
 -- name: led
-SELECT m.generation FROM millpond_meta AS m
+SELECT m.generation FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
  WHERE m.leader <> ? AND m.leader_until > coalesce(?, extract(epoch FROM clock_timestamp())::double precision)
    AND EXISTS (SELECT FROM millpond_worker AS w WHERE w.owner = m.leader);
 
@@ -56,11 +81,13 @@ SELECT m.generation FROM millpond_meta AS m
 -- name: save_meta
 UPDATE millpond_meta
    SET version = version + 1, latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?,
-       leader = ?, leader_until = ?, generation = ?;
+       leader = ?, leader_until = ?, generation = ?, turn = (version + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_meta ORDER BY turn DESC LIMIT 1);
 
 -- Its version is one that nobody has seen.
 -- name: new_meta
-INSERT INTO millpond_meta
+INSERT INTO millpond_meta (one, latest, joined, next_group, next_claim, records, leader, leader_until,
+                           generation, version, leases, turn)
 SELECT 1,
        coalesce((SELECT max(submitted_at) FROM millpond_live), 0.0),
        coalesce((SELECT max(number) FROM millpond_worker), 0),
@@ -68,7 +95,143 @@ SELECT 1,
        coalesce((SELECT max(claim) + 1 FROM millpond_live), 1),
        coalesce((SELECT max(position) FROM millpond_audit), 0),
        '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0),
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       coalesce((SELECT max(n) FROM millpond_lease), 0),
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >> 5;
+
+-- Pools and workers: the row of the highest turn is the one that counts.
+
+-- name: pool
+SELECT id, name, spec, declared, revision, created_at, operator_limit, paused, closed, not_before,
+       next_seq, next_lane, live, running, claimed, fresh, ready, later, parked, parked_apart, kept,
+       stale_settles, measured, totals, grouped, joins, passed_turn, passed_join, resting,
+       unit_timers, fading, tats, holding, starved, hungry, limiter, special
+  FROM millpond_pool WHERE name = ? ORDER BY turn DESC LIMIT 1;
+
+-- name: pool_by_id
+SELECT id, name, spec, declared, revision, created_at, operator_limit, paused, closed, not_before,
+       next_seq, next_lane, live, running, claimed, fresh, ready, later, parked, parked_apart, kept,
+       stale_settles, measured, totals, grouped, joins, passed_turn, passed_join, resting,
+       unit_timers, fading, tats, holding, starved, hungry, limiter, special
+  FROM millpond_pool WHERE id = ? ORDER BY turn DESC LIMIT 1;
+
+-- name: pools
+SELECT p.id, p.name, p.spec, p.declared, p.revision, p.created_at, p.operator_limit, p.paused,
+       p.closed, p.not_before, p.next_seq, p.next_lane, p.live, p.running, p.claimed, p.fresh, p.ready,
+       p.later, p.parked, p.parked_apart, p.kept, p.stale_settles, p.measured, p.totals, p.grouped,
+       p.joins, p.passed_turn, p.passed_join, p.resting, p.unit_timers, p.fading, p.tats, p.holding,
+       p.starved, p.hungry, p.limiter, p.special
+  FROM generate_series(1, (SELECT max(id) FROM millpond_pool)) AS n (id)
+ CROSS JOIN LATERAL
+       (SELECT * FROM millpond_pool AS o WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
+ ORDER BY p.id;
+
+-- What counts as a change is what the statement says in the end: that of a row which is known.
+-- name: save_pool
+WITH new AS (
+    INSERT INTO millpond_pool
+           (id, name, spec, declared, revision, created_at, operator_limit, paused, closed, not_before,
+            next_seq, next_lane, live, running, claimed, fresh, ready, later, parked, parked_apart,
+            kept, stale_settles, measured, totals, grouped, joins, passed_turn, passed_join, resting,
+            unit_timers, fading, tats, holding, starved, hungry, limiter, special)
+    SELECT $1::bigint, $2::text, $3::text, $4::text, $5::bigint, $6::double precision, $7::bigint,
+           $8::smallint, $9::smallint, $10::double precision, $11::bigint, $12::bigint, $13::bigint,
+           $14::bigint, $15::bigint, $16::bigint, $17::bigint, $18::bigint, $19::bigint, $20::bigint,
+           $21::bigint, $22::bigint, $23::bigint, $24::text, $25::smallint, $26::bigint, $27::bigint,
+           $28::bigint, $29::bigint, $30::bigint, $31::bigint, $32::text, $33::text, $34::text,
+           $35::text, $36::text, $37::smallint
+     WHERE NOT EXISTS (SELECT FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1)
+)
+UPDATE millpond_pool
+   SET name = $2, spec = $3, declared = $4, revision = $5, created_at = $6, operator_limit = $7,
+       writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1);
+
+-- name: change_pool
+UPDATE millpond_pool
+   SET paused = ?, closed = ?, not_before = ?, next_seq = ?, next_lane = ?, live = ?, running = ?,
+       claimed = ?, fresh = ?, ready = ?, later = ?, parked = ?, parked_apart = ?, kept = ?,
+       stale_settles = ?, measured = ?, totals = ?, grouped = ?, joins = ?, passed_turn = ?,
+       passed_join = ?, resting = ?, unit_timers = ?, fading = ?, tats = ?, holding = ?,
+       starved = ?, hungry = ?, limiter = ?, special = ?,
+       writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_pool WHERE id = ? ORDER BY turn DESC LIMIT 1);
+
+-- name: worker
+SELECT id, owner, expires_at, lease, number, functions, unknown, ahead FROM millpond_worker
+ WHERE id = ? ORDER BY turn DESC LIMIT 1;
+
+-- name: save_worker
+WITH new AS (
+    INSERT INTO millpond_worker (id, owner, expires_at, lease, number, functions, unknown, ahead)
+    SELECT $1::text, $2::text, $3::double precision, $4::double precision, $5::bigint, $6::text,
+           $7::text, $8::bigint
+     WHERE NOT EXISTS (SELECT FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1)
+)
+UPDATE millpond_worker
+   SET owner = $2, expires_at = $3, lease = $4, number = $5, functions = $6, unknown = $7,
+       ahead = $8, writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1);
+
+-- Where to look for what is ready (millpond_pool.bands): what was put into a queue, and what was found
+-- to be its first. These must not be taken for questions, which may be asked ahead.
+
+-- name: lower
+WITH done AS MATERIALIZED (SELECT millpond_lower(?, ?::bigint[])) SELECT 1 FROM done;
+
+-- name: raise
+WITH done AS MATERIALIZED (SELECT millpond_raise(?, ?, ?, ?)) SELECT 1 FROM done;
+
+-- name: next_of_group
+SELECT l.*, t.body
+  FROM (SELECT u.rank, u.low,
+               CASE WHEN p.bands IS NULL THEN 9223372036854775807 ELSE u.rank END AS last_rank
+          FROM (SELECT 1) AS one
+          LEFT JOIN (SELECT o.bands, o.lows FROM millpond_pool AS o
+                      WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p ON true
+         CROSS JOIN LATERAL
+               unnest(coalesce(p.bands, '{-9223372036854775808}'),
+                      CASE WHEN p.bands IS NULL THEN '{0}' ELSE p.lows END) AS u (rank, low)
+         ORDER BY u.rank) AS b
+ CROSS JOIN LATERAL
+       (SELECT * FROM millpond_live AS o
+         WHERE o.grp = $1 AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
+           AND o.rank <= b.last_rank
+         ORDER BY o.rank, o.place LIMIT $2) AS l
+ CROSS JOIN LATERAL (SELECT o.body FROM millpond_task AS o WHERE o.place = l.place OFFSET 0) AS t
+ LIMIT $2;
+
+-- name: next_due
+SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.pool = $1 AND l.grp = 0
+   AND l.due >= (SELECT p.undue_since FROM millpond_pool AS p
+                  WHERE p.id = $1 ORDER BY p.turn DESC LIMIT 1)
+ ORDER BY l.due, l.place LIMIT $2;
+
+-- name: first_due
+SELECT due FROM millpond_live
+ WHERE pool = $1 AND grp = 0
+   AND due >= (SELECT p.undue_since FROM millpond_pool AS p
+                WHERE p.id = $1 ORDER BY p.turn DESC LIMIT 1)
+ ORDER BY due, place LIMIT 1;
+
+-- name: check_bands
+SELECT format('task %s of pool %s is ready, and nobody would look for it at rank %s, place %s',
+              l.id, p.name, l.rank, l.place)
+  FROM millpond_pool AS p JOIN millpond_live AS l ON l.grp = p.id
+ WHERE p.bands IS NOT NULL
+   AND NOT EXISTS (SELECT FROM unnest(p.bands, p.lows) AS u (rank, low)
+                    WHERE u.rank = l.rank AND u.low <= l.place)
+ UNION ALL
+SELECT format('task %s of pool %s is due at %s, and nobody would look for it before %s',
+              l.id, p.name, l.due, p.undue_since)
+  FROM millpond_pool AS p JOIN millpond_live AS l ON l.pool = p.id
+ WHERE l.grp = 0 AND l.due < p.undue_since;
+
+-- name: check_leases
+SELECT format('a lease of worker %s was stored as number %s, and of %s only the last are looked at',
+              l.worker, l.n, m.leases)
+  FROM millpond_lease AS l CROSS JOIN millpond_meta AS m WHERE l.n < m.leases - 1023 OR l.n > m.leases;
 
 -- A task to which nothing has happened yet; '' stands for none.
 -- name: add_queued
@@ -83,6 +246,14 @@ VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?::text, '')::dou
 INSERT INTO millpond_task
 SELECT place, id, ''::bytea FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
     ON CONFLICT DO NOTHING;
+
+-- Where to look for what is ready may be told wrong, too: then it may be anywhere.
+-- name: mend_9_marks
+UPDATE millpond_pool
+   SET bands = NULL, lows = '{}', undue_since = 0, writes = writes + 1, turn = (writes + 1) >> 5;
+
+-- name: mend_9_inbox
+UPDATE millpond_meta SET seen_upto = '0', seen_open = '{}';
 
 -- The counts of a pool's row are JSON, by worker.
 -- name: check_holding

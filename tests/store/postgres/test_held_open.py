@@ -1,0 +1,191 @@
+"""Somebody keeps a transaction open: no row that dies can be removed, and nobody may walk them all.
+
+What is measured is how many rows and index entries the server reads for a task, not how long it
+takes: before thousands of tasks have come and gone, and after that.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from tests.store.postgres.plans import SOMEBODY, watched
+
+from millpond.core.control import Declare, Join
+from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lifecycle import Event
+from millpond.core.settle import Settlement
+from millpond.core.spec import PoolSpec, fifo, priority
+from millpond.core.task import Call, NewTask
+from millpond.store.postgres.connect import connect
+from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.postgres.url import address_of
+from millpond.store.protocol import Batch
+from millpond.store.rows.recount import check_rows
+from millpond.testing.postgres import OwnServer
+
+pytestmark = pytest.mark.real_loop
+
+POOLS = {
+    "plain": PoolSpec(name="p", order=fifo(), max_concurrent=50),
+    "ranked": PoolSpec(name="p", order=priority(), max_concurrent=50),
+    "ahead": PoolSpec(name="p", order=fifo(), max_concurrent=50, prefetch=50),
+    "by the verbs": PoolSpec(name="p", order=fifo(), max_concurrent=50),
+    "tried again": PoolSpec(name="p", order=fifo(), max_concurrent=50),
+    "from the inbox": PoolSpec(name="p", order=fifo(), max_concurrent=50),
+}
+WATCHED = 40
+"""Turns in which it is counted what the server reads."""
+BETWEEN = 100
+MANY = 20
+"""Tasks of each turn in between."""
+
+FOR_A_PLAN = 10_000
+"""Rows: who plans a join looks for both ends of an index, in a hundred pages at most."""
+
+_ids = itertools.count(1 << 40)
+
+
+@contextmanager
+def held_open(url: str) -> Iterator[None]:
+    """Keep a transaction open that has seen how things are, and has a number itself."""
+    with psycopg.connect(url, application_name=SOMEBODY) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT pg_current_xact_id(), count(*) FROM pg_class")
+        yield
+
+
+class Load:
+    """One way to use a pool: what is submitted is started in the next turn, and then it ends."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind = kind
+        self.url = url
+        self.held: tuple[Leased, ...] = ()
+
+    def new(self, number: int) -> NewTask:
+        """Return a task as this way has it."""
+        identifier = next(_ids)
+        return NewTask(
+            id=identifier,
+            pool="p",
+            call=Call("work", b"\x91\x01"),
+            priority=number % 3 if self.kind == "ranked" else 0,
+            idempotency_key=f"order-{identifier}" if self.kind == "by the verbs" else None,
+        )
+
+    async def submit(self, store: PostgresStore, count: int) -> None:
+        """Submit some tasks."""
+        if self.kind == "from the inbox":
+            with psycopg.connect(self.url) as connection:
+                connection.execute(
+                    "SELECT millpond.submit('p', 'work') FROM generate_series(1, %s)", [count]
+                )
+            return
+        await store.submit([Batch(tasks=tuple(self.new(number) for number in range(count)))])
+
+    def ends(self) -> list[Settlement]:
+        """End all that runs; of those that are tried again, each first attempt is not the last."""
+        return [
+            Settlement(
+                fence=one.fence,
+                event=Event.RETRY
+                if self.kind == "tried again" and one.fence.attempt == 1
+                else Event.COMPLETE,
+            )
+            for one in self.held
+        ]
+
+    async def turns(self, turns: int, count: int) -> None:
+        """Take turns with a store of one's own."""
+        store = PostgresStore(address_of(self.url))
+        ask = LeaseAsk(
+            pool="p", worker="w", want=count, ahead=count if POOLS[self.kind].prefetch else 0
+        )
+        for _ in range(turns):
+            await self.submit(store, count)
+            if self.held:
+                answer = (await store.settle(self.ends(), then=ask)).lease
+            else:
+                answer = await store.lease(ask)
+            assert answer is not None
+            self.held = answer.leased
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", POOLS)
+async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> None:
+    """However many have come and gone since somebody opened his transaction."""
+    with own.database() as url, psycopg.connect(url, autocommit=True) as watching:
+        store = PostgresStore(address_of(url))
+        await store.control(Declare(POOLS[kind]))
+        await store.control(Join("w", 3600.0))
+        await store.close()
+        load = Load(kind, url)
+        await load.turns(10, 3)  # so that something always waits
+        with held_open(url):
+            with watched(own, watching) as early:
+                await load.turns(WATCHED, 1)
+            await load.turns(BETWEEN, MANY)
+            await load.turns(1, 1)  # who comes first may have to walk, and tells the others
+            watching.execute("ANALYZE")
+            with watched(own, watching) as late:
+                await load.turns(WATCHED, 1)
+        assert [] == wrong_in(url)
+    grown = {
+        table: (early.rows[table], late.rows[table])
+        for table in late.rows
+        if late.rows[table] > 2 * early.rows[table] + FOR_A_PLAN
+    }
+    assert {} == grown
+
+
+def wrong_in(url: str) -> list[str]:
+    """Return what the tables say of each other that does not fit together."""
+    address = address_of(url)
+    dialect = dialect_of(address.schema)
+    counting = PostgresConnection(connect(address), dialect.many)
+    try:
+        return check_rows(counting, dialect)
+    finally:
+        counting.close()
+
+
+async def test_what_is_committed_late_is_found(own_url: str) -> None:
+    """Also if what came after it was found, and the next of it, and marks were set past both."""
+    store = PostgresStore(address_of(own_url))
+    await store.control(Declare(POOLS["plain"]))
+    await store.control(Join("w", 3600.0))
+    submit = "SELECT millpond.submit('p', 'work')"
+    with psycopg.connect(own_url) as late, psycopg.connect(own_url) as later:
+        (first,) = late.execute(submit).fetchone() or ()
+        (second,) = later.execute(submit).fetchone() or ()
+        started = []
+        for connection in (None, None, later, None, late, None):
+            with psycopg.connect(own_url) as quick:
+                (third,) = quick.execute(submit).fetchone() or ()
+            if connection is not None:
+                connection.commit()
+            answer = await store.lease(LeaseAsk(pool="p", worker="w", want=10))
+            started.append({one.fence.task for one in answer.leased} - {third})
+        assert [set(), set(), {second}, set(), {first}, set()] == started
+    await store.close()
+    assert [] == wrong_in(own_url)
+
+
+async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
+    """Tables that were restored elsewhere tell of transactions that are yet to come there."""
+    store = PostgresStore(address_of(own_url))
+    await store.control(Declare(POOLS["plain"]))
+    await store.control(Join("w", 3600.0))
+    await store.close()
+    with psycopg.connect(own_url) as connection:
+        connection.execute("UPDATE millpond.millpond_meta SET seen_upto = '1000000000000'")
+        (task,) = connection.execute("SELECT millpond.submit('p', 'work')").fetchone() or ()
+    store = PostgresStore(address_of(own_url))
+    answer = await store.lease(LeaseAsk(pool="p", worker="w", want=10))
+    await store.close()
+    assert [task] == [one.fence.task for one in answer.leased]
