@@ -18,4 +18,4 @@ async def test_histories_with_crashes_are_the_same_on_a_file(seed: int) -> None:
 @pytest.mark.rows("DE-T24")
 def test_live_processes_live_the_same_history_on_a_file() -> None:
     """Real Millponds over a store that fails them, verb for verb."""
-    lived_on_a_file(4, simulate_live(4))
+    lived_on_a_file(2, simulate_live(2))

@@ -178,7 +178,7 @@ async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
 @pytest.fixture(scope="module")
 def story_of_events() -> list[Verb]:
     """What processes lived through that tell of events: the first of it."""
-    return simulate_live(4).history[:250]
+    return simulate_live(2).history[:250]
 
 
 async def test_two_stores_in_turns_tell_one_story_of_events_and_triggers(

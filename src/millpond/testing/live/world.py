@@ -82,7 +82,7 @@ class LiveWorld:
         self.rare_is_known = self.dice.random() < 0.6
         self.keyed = self.dice.choice((0.1, 0.25, 0.6))
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
-        self.eventful = random.Random(f"{seed}/events").random() < 0.4
+        self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes know triggers, and tell of events."""
         self.made_of_events: dict[tuple[str, str], int] = {}
         self.faults: set[str] = set()
