@@ -55,6 +55,12 @@ class PostgresTables(SqlTables):
         if isinstance(self.connection, PostgresConnection):
             self.connection.foresee_nothing()
 
+    def trimmed(self) -> int:
+        """Let go of what the next transaction will hardly ask for, or what may be old by then."""
+        # A renewal does not count as a write, or whoever rests would look each time.
+        self.workers.forget()
+        return super().trimmed()
+
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""
         return place, new.id, body_of(new), plain_text(new)
