@@ -589,3 +589,21 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     await store.control(Leave("w"))
     assert (await store.control(Lead("other", 60.0))).count == 1
     await store.close()
+
+
+async def test_who_renews_by_the_server_is_not_given_up_by_who_remembers(address: Address) -> None:
+    """A renewal changes no version: whoever keeps rows in memory must not go by an old lease."""
+    now = 1000.0
+    async with opened(address, clock=lambda: now) as store:
+        await store.control(Join("other", 30.0, owner="you"))
+        await store.recover()
+        renewer = store.renewer()
+        now += 25.0
+        assert renewer.renew("other", 30.0).alive
+        now += 10.0
+        await store.recover()
+        assert renewer.renew("other", 30.0).alive
+        now += 31.0
+        await store.recover()
+        assert not renewer.renew("other", 30.0).alive
+        renewer.close()

@@ -73,6 +73,12 @@ class PostgresTables(SqlTables):
         if isinstance(self.connection, PostgresConnection):
             self.connection.foresee_nothing()
 
+    def trimmed(self) -> int:
+        """Let go of what the next transaction will hardly ask for, or what may be old by then."""
+        # A renewal does not count as a write, or whoever rests would look each time.
+        self.workers.forget()
+        return super().trimmed()
+
     # Where others look for what is ready: past what has left, and not past what was put in since
 
     def send(self, name: str, rows: Sequence[Row]) -> None:

@@ -328,6 +328,11 @@ class SqlWorkers(dict[str, Worker]):
         self.handed.update(super().keys())
         return sorted(super().values(), key=lambda worker: worker.number)
 
+    def forget(self) -> None:
+        """Let go of what was read: it is written in ways that nobody here is told of."""
+        super().clear()
+        self._stored, self._all_read = {}, False
+
     def _read_all(self) -> None:
         if not self._all_read:
             for row in list(self._tables.ask("workers")):
