@@ -43,7 +43,7 @@ POOLED    := MILLPOND_TEST_POOLER=1 MILLPOND_TEST_PGBOUNCER=$$PGBOUNCER
 
 test-pgbouncer: venv  ## the conformance suite and pools through a real PgBouncer, in transaction mode
 	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; echo "through $$PGBOUNCER"; \
-	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 300 $(ON_SERVER) $(ARGS)
+	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 600 $(ON_SERVER) $(ARGS)
 
 test-listen-off: venv  ## the same where no process listens, and all is found by looking
 	@MILLPOND_TEST_LISTEN=0 $(PY) -m pytest -n $(JOBS) $(ON_SERVER) $(ARGS)
