@@ -120,6 +120,7 @@ def watched(server: OwnServer, connection: psycopg.Connection) -> Iterator[Seen]
     ((database,),) = connection.execute("SELECT quote_ident(current_database())").fetchall()
     connection.execute(f"ALTER DATABASE {database} SET debug_print_plan = on")
     connection.execute(f"ALTER DATABASE {database} SET debug_pretty_print = off")
+    _wait_until_alone(connection)
     before = {row[0]: row[2:] for row in _counted(connection)}
     told = len(server.log)
     yield seen
@@ -135,6 +136,9 @@ def _counted(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     """Return the server's own counts; before PostgreSQL 15 a process collects them at leisure."""
     if connection.info.server_version < COUNTS_AT_ONCE:
         time.sleep(COLLECTED_WITHIN)
+    else:
+        # What this session did itself is counted at leisure, too, unless it is told otherwise.
+        connection.execute("SELECT pg_stat_force_next_flush()")
     return connection.execute(_COUNTS).fetchall()
 
 
@@ -143,8 +147,8 @@ def _wait_until_alone(connection: psycopg.Connection) -> None:
     deadline = time.monotonic() + _GONE
     others = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
-        "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+        "AND pid <> pg_backend_pid() AND backend_type IN ('client backend', 'autovacuum worker') "
         "AND application_name <> %s"
     )
     while connection.execute(others, [SOMEBODY]).fetchone():
-        assert time.monotonic() < deadline, "sessions of a store that was closed are still there"
+        assert time.monotonic() < deadline, "sessions of others are still there"

@@ -35,6 +35,8 @@ def damage(connection: Connection, dialect: Dialect) -> list[str]:
         if connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
             lost = connection.execute(sql["lost_holders"]).fetchall()
             return [f"worker {worker} holds tasks, and is not there" for (worker,) in lost]
+        if "all_ways" in sql:
+            connection.execute(sql["all_ways"])
         return check_rows(connection, dialect, thorough=False)
     finally:
         connection.execute("ROLLBACK")

@@ -274,6 +274,7 @@ CREATE FUNCTION millpond_leave_keys(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_hashjoin = on
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
@@ -359,6 +360,7 @@ CREATE FUNCTION millpond_end_some(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_hashjoin = on
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_nestloop = off
@@ -736,6 +738,7 @@ CREATE FUNCTION millpond_step(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_hashjoin = on
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
