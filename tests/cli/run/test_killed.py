@@ -28,7 +28,7 @@ def test_nothing_that_was_done_is_done_again_after_a_kill(tmp_path: Path) -> Non
     shown = started("--show", "all", "--json", cwd=tmp_path)
     kept = map(json.loads, shown.communicate(timeout=PATIENCE)[0].splitlines())
     done = {one["item"] for one in kept if one["status"] == "completed"}
-    assert 40 <= len(done) < len(ITEMS), "it was not in the middle"
+    assert 0 < len(done) < len(ITEMS), "it was not in the middle"
     resumed = started("--resume", *line, cwd=tmp_path, items="\n".join(ITEMS))
     told = resumed.communicate(timeout=PATIENCE)
     assert RunExit.DONE == resumed.returncode, told
