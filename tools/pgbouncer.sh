@@ -12,10 +12,10 @@ program=$folder/pgbouncer
 unpacked() {
     mkdir -p "$folder/deb" && folder=$(cd "$folder" && pwd) && program=$folder/pgbouncer || return 1
     (cd "$folder/deb" && apt-get download -q pgbouncer libevent-2.1-7 libc-ares2 >&2) || return 1
-    for package in "$folder"/deb/*.deb; do dpkg-deb -x "$package" "$folder/root" || return 1; done
-    libraries=$(dirname "$(find "$folder/root" -name 'libcares.so.2' | head -1)")
+    for package in "$folder"/deb/*.deb; do dpkg-deb -x "$package" "$folder/tree" || return 1; done
+    libraries=$(dirname "$(find "$folder/tree" -name 'libcares.so.2' | head -1)")
     printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' \
-        "$libraries" "$folder/root/usr/sbin/pgbouncer" >"$program" && chmod +x "$program"
+        "$libraries" "$folder/tree/usr/sbin/pgbouncer" >"$program" && chmod +x "$program"
 }
 [ -x "$program" ] || unpacked || {
     echo "PGBOUNCER IS ABSENT, so nothing was tested through it: install it (Debian and Ubuntu: apt install" >&2
