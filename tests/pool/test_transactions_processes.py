@@ -20,6 +20,15 @@ pytestmark = pytest.mark.real_loop
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+def stands_still(pid: int) -> bool:
+    """Return whether each thread has stopped: the signal only tells them to."""
+    states = [
+        task.read_text().rpartition(")")[2].split()[0]
+        for task in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return all(state in "Tt" for state in states)
+
+
 class Workers:
     """Worker processes on one file."""
 
@@ -45,6 +54,8 @@ class Workers:
         """Stop a process, but not in the middle of a write: nobody could go on then."""
         while True:
             worker.send_signal(signal.SIGSTOP)
+            while not stands_still(worker.pid):  # noqa: ASYNC110 - nobody tells us
+                await asyncio.sleep(0.001)
             if self.is_free():
                 return
             worker.send_signal(signal.SIGCONT)
