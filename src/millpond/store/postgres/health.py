@@ -138,10 +138,7 @@ def submits_only(address: Address) -> bool:
 def _counted(driver: Connection, address: Address) -> list[str]:
     """Count every row, of one moment."""
     dialect = dialect_of(address.schema)
-    # What reads a whole table is quicker without an index, and with all ways to join.
-    ways = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
-    set_on = "; ".join(f"SET LOCAL enable_{way} = on" for way in ways)
-    driver.execute(f"{dialect.begin_reading}; {set_on}".encode())
+    driver.execute(f"{dialect.begin_reading}; {dialect.sql['all_ways']}".encode())
     try:
         return check_rows(PostgresConnection(driver, dialect.many), dialect)
     finally:
