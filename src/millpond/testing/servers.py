@@ -15,6 +15,7 @@ from psycopg.pq import PipelineStatus
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.guards import constraints
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.names import qualified
 from millpond.store.postgres.store import PostgresStore
@@ -64,6 +65,7 @@ class Schema:
         self._writes = 0
         connection = self.connection()
         migrate(connection.driver, address)
+        connection.driver.execute(qualified(constraints(), address.schema).encode())
         connection.close()
 
     def connection(self) -> PostgresConnection:

@@ -18,7 +18,7 @@ OWN = {
     *("anything_queued", "begun", "led", "renew", "step", "take", "unfold", "version"),
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise"),
-    *("check_bands", "check_leases", "check_inbox", "mend_9_marks", "mend_9_inbox"),
+    *("check_bands", "check_leases", "check_inbox", "check_guards", "mend_9_marks", "mend_9_inbox"),
     "all_ways",
 }
 """What only PostgreSQL is asked."""

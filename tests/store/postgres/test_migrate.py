@@ -386,21 +386,6 @@ def test_texts_are_ordered_by_code_points(connection: Connection, address: Addre
     assert [] == connection.execute(asked).fetchall()
 
 
-def test_the_lifecycle_is_checked(connection: Connection, address: Address) -> None:
-    """What runs has a holder: the table says so too."""
-    migrate(connection, address)
-    insert = (
-        "INSERT INTO millpond.millpond_live (place, id, pool, rank, sequence, submitted_at, due, "
-        "cancel_requested, running, attempt, runs, fresh, listed, token, worker) "
-        "VALUES (1, 1, 1, 0, 1, 0.0, 0.0, 0, %s, 1, 1, 0, 1, 0, %s)"
-    )
-    connection.execute(insert, [1, "w1"])
-    connection.execute("DELETE FROM millpond.millpond_live")
-    for wrong in ([1, None], [2, "w1"], [0, "w1"]):
-        with pytest.raises(psycopg.errors.CheckViolation):
-            connection.execute(insert, wrong)
-
-
 def test_rows_that_are_rewritten_are_vacuumed_soon(
     connection: Connection, address: Address
 ) -> None:

@@ -11,13 +11,15 @@
 --
 -- In these tables '' stands for "none" where a name is part of a key: no key, share or owner is
 -- empty. Flags are 0 and 1. Texts are ordered by their code points, whatever the database's locale.
+-- What a row must hold is said in guards.py and not here: the server would read it from its text again
+-- with every statement.
 
 -- Rows that are rewritten all the time have a turn, which grows with every 32nd rewrite and is the last
 -- column of their index. Whoever wants such a row asks for its highest turn: so it is found at once, also
 -- while a transaction of somebody else keeps thousands of its dead versions from being removed.
 
 CREATE TABLE millpond_meta (
-    one         integer NOT NULL CHECK (one = 1),
+    one         integer NOT NULL,
     latest      double precision NOT NULL,  -- time does not go back behind it
     joined      bigint NOT NULL,            -- workers, ever
     next_group  bigint NOT NULL,
@@ -45,36 +47,36 @@ CREATE TABLE millpond_pool (
     revision       bigint NOT NULL,
     created_at     double precision NOT NULL,
     operator_limit bigint,
-    paused         smallint NOT NULL CHECK (paused IN (0, 1)),
-    closed         smallint NOT NULL CHECK (closed IN (0, 1)),
+    paused         smallint NOT NULL,
+    closed         smallint NOT NULL,
     not_before     double precision NOT NULL,
     next_seq       bigint NOT NULL,
     next_lane      bigint NOT NULL,
-    live           bigint NOT NULL CHECK (live >= running + claimed),
-    running        bigint NOT NULL CHECK (running >= 0),
-    claimed        bigint NOT NULL CHECK (claimed >= 0),
-    fresh          bigint NOT NULL CHECK (fresh >= 0),
-    ready          bigint NOT NULL CHECK (ready >= 0),
-    later          bigint NOT NULL CHECK (later >= 0),
-    parked         bigint NOT NULL CHECK (parked >= 0),
-    parked_apart   bigint NOT NULL CHECK (parked_apart >= 0),
-    kept           bigint NOT NULL CHECK (kept >= 0),
+    live           bigint NOT NULL,
+    running        bigint NOT NULL,
+    claimed        bigint NOT NULL,
+    fresh          bigint NOT NULL,
+    ready          bigint NOT NULL,
+    later          bigint NOT NULL,
+    parked         bigint NOT NULL,
+    parked_apart   bigint NOT NULL,
+    kept           bigint NOT NULL,
     stale_settles  bigint NOT NULL,
     measured       bigint NOT NULL,
     totals         text COLLATE "C" NOT NULL,
-    grouped        smallint NOT NULL CHECK (grouped IN (0, 1)),
+    grouped        smallint NOT NULL,
     joins          bigint NOT NULL,
     passed_turn    bigint NOT NULL,
     passed_join    bigint NOT NULL,
-    resting        bigint NOT NULL CHECK (resting >= 0),
-    unit_timers    bigint NOT NULL CHECK (unit_timers >= 0),
-    fading         bigint NOT NULL CHECK (fading >= 0),
+    resting        bigint NOT NULL,
+    unit_timers    bigint NOT NULL,
+    fading         bigint NOT NULL,
     tats           text COLLATE "C" NOT NULL,
     holding        text COLLATE "C" NOT NULL, -- how many each worker runs
     starved        text COLLATE "C" NOT NULL,
     hungry         text COLLATE "C" NOT NULL,
     limiter        text COLLATE "C" NOT NULL, -- of a limit that adapts; else ''
-    special        smallint NOT NULL CHECK (special IN (0, 1)), -- rates, budgets or such: not by the batch
+    special        smallint NOT NULL, -- rates, budgets or such: not by the batch
     -- Where to look for what is ready, past what has left: every rank of which there is something, and
     -- the first place at which there may be. NULL = it may be anywhere. Of a pool without groups only.
     bands          bigint[] DEFAULT '{}',
@@ -127,30 +129,24 @@ CREATE TABLE millpond_live (
     due              double precision NOT NULL,
     claim            bigint,                -- held ahead: in the order of claims
     claim_revision   bigint,
-    cancel_requested smallint NOT NULL CHECK (cancel_requested IN (0, 1, 2)),  -- 2 = interrupt
+    cancel_requested smallint NOT NULL,  -- 2 = interrupt
     parked_at        double precision,
     function         text COLLATE "C",      -- while it is parked
     error            bytea,
     progress         text COLLATE "C",
     steps            bytea,
     -- What a start changes.
-    running          smallint NOT NULL CHECK (running IN (0, 1)),
-    attempt          integer NOT NULL CHECK (attempt >= 0),
-    runs             integer NOT NULL CHECK (runs >= attempt),
-    fresh            smallint NOT NULL CHECK (fresh IN (0, 1)),
-    listed           smallint NOT NULL CHECK (listed IN (0, 1)),
+    running          smallint NOT NULL,
+    attempt          integer NOT NULL,
+    runs             integer NOT NULL,
+    fresh            smallint NOT NULL,
+    listed           smallint NOT NULL,
     token            bigint NOT NULL,
     worker           text COLLATE "C",
     started_at       double precision,
     first_started_at double precision,
     reason           text COLLATE "C",
-    grp              bigint,                -- of a group: ready; 0 = not due; NULL = not queued
-    -- The lifecycle, once more: what runs has a holder and a fence and is out of the queue.
-    CHECK (running = 0 OR (worker IS NOT NULL AND grp IS NULL AND claim IS NULL AND attempt > 0)),
-    CHECK (running = 1 OR (worker IS NULL) = (claim IS NULL)),
-    CHECK (claim IS NULL OR grp IS NULL),
-    CHECK (fresh = 0 OR (running = 0 AND claim IS NULL AND runs = 0)),
-    CHECK (parked_at IS NULL OR running = 0)
+    grp              bigint                 -- of a group: ready; 0 = not due; NULL = not queued
 );
 
 CREATE INDEX millpond_ready ON millpond_live (grp, rank, place) WHERE grp > 0;
@@ -185,8 +181,7 @@ CREATE TABLE millpond_lease (
     keys         text[] COLLATE "C" NOT NULL,
     plain        text[] COLLATE "C" NOT NULL,
     n            bigint NOT NULL,           -- when it was stored, as millpond_meta counts it
-    PRIMARY KEY (token, started_at),
-    CHECK ((started_at = 'infinity') = (claims IS NOT NULL))
+    PRIMARY KEY (token, started_at)
 );
 
 -- A lease that stays is stored anew before a thousand others have come: whoever looks through all of
@@ -218,9 +213,8 @@ CREATE VIEW millpond_alive AS SELECT * FROM millpond_live UNION ALL SELECT * FRO
 CREATE TABLE millpond_ended (
     place       bigint PRIMARY KEY,
     pool        bigint NOT NULL,
-    status      text COLLATE "C" NOT NULL
-        CHECK (status IN ('completed', 'failed', 'cancelled', 'rejected')),
-    completed   smallint NOT NULL CHECK (completed = (status = 'completed')::integer),
+    status      text COLLATE "C" NOT NULL,
+    completed   smallint NOT NULL,
     finished_at double precision NOT NULL,
     reason      text COLLATE "C",
     attempt     integer NOT NULL,
@@ -267,12 +261,12 @@ CREATE INDEX millpond_old_key ON millpond_key (pool, ended_at) WHERE ended_at IS
 CREATE TABLE millpond_unit (                -- lanes and keys, while there is something to know
     pool       bigint NOT NULL,
     unit       text COLLATE "C" NOT NULL,
-    running    bigint NOT NULL CHECK (running >= 0),
-    paused     smallint NOT NULL CHECK (paused IN (0, 1)),
-    blocked    smallint NOT NULL CHECK (blocked IN (0, 1)),
+    running    bigint NOT NULL,
+    paused     smallint NOT NULL,
+    blocked    smallint NOT NULL,
     held_until double precision NOT NULL,
     tat        bigint NOT NULL,
-    groups     bigint NOT NULL CHECK (groups >= 0),
+    groups     bigint NOT NULL,
     timer_at   double precision,
     timer_rank bigint,
     timer_seq  bigint,
@@ -291,11 +285,11 @@ CREATE TABLE millpond_group (               -- queued tasks of one unit, one sha
     unit  text COLLATE "C" NOT NULL,
     share text COLLATE "C" NOT NULL,
     owner text COLLATE "C" NOT NULL,
-    tasks bigint NOT NULL CHECK (tasks >= 0),
+    tasks bigint NOT NULL,
     rank  bigint NOT NULL,                  -- where it stands: its first task's place
     seq   bigint NOT NULL,
     due   double precision NOT NULL,
-    ready smallint NOT NULL CHECK (ready IN (0, 1)),
+    ready smallint NOT NULL,
     UNIQUE (pool, unit, share, owner)
 );
 
@@ -307,7 +301,7 @@ CREATE TABLE millpond_seat (                -- the fair ring
     owner   text COLLATE "C" NOT NULL,
     turn    bigint NOT NULL,
     joined  bigint NOT NULL,
-    resting smallint NOT NULL CHECK (resting IN (0, 1)),
+    resting smallint NOT NULL,
     PRIMARY KEY (pool, share, owner)
 );
 
@@ -330,7 +324,7 @@ CREATE TABLE millpond_worker (
     number     bigint NOT NULL,
     functions  text COLLATE "C",
     unknown    text COLLATE "C" NOT NULL,
-    ahead      bigint NOT NULL CHECK (ahead >= 0),
+    ahead      bigint NOT NULL,
     writes     bigint NOT NULL DEFAULT 0,
     turn       bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (id, turn)
@@ -365,8 +359,7 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     places   bigint[],
     due      double precision[],
     keys     text[] COLLATE "C",
-    plain    text[] COLLATE "C",
-    CHECK ((told IS NULL) <> (ids IS NULL))
+    plain    text[] COLLATE "C"
 );
 
 CREATE TABLE millpond_measured (            -- how long the latest attempts waited and ran
