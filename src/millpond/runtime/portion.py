@@ -22,6 +22,8 @@ MOST_BYTES = 8 << 20
 
 def portion(waiting: Sequence[T], weight: Callable[[T], int], most: int) -> int:
     """Return how many of those that wait go together: the first in any case."""
+    if len(waiting) <= most and sum(map(weight, waiting)) <= MOST_BYTES:
+        return len(waiting)
     count = bytes_ = 0
     for one in waiting:
         bytes_ += weight(one)

@@ -346,6 +346,26 @@ class Runtime:
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
+    def completed(self, ended: Sequence[tuple[Settlement, Job, Any]]) -> dict[int, None]:
+        """Our own settlements completed tasks: as `ended`, for many; return which."""
+        for pool in {job.leased.pool.removesuffix(CALLBACKS) for _, job, _ in ended}:
+            if not self.maintenance.keeps(pool):
+                self.maintenance.keep(pool)
+        if self.report.timer is None:
+            self.report.begin()
+        closures, tell, completed = self.closures, self.waiting.ended, Status.COMPLETED
+        told: dict[int, None] = {}
+        for decided, job, value in ended:
+            task = job.leased.fence.task
+            told[task] = None
+            if closures:
+                closures.pop(task, None)
+            end = End.of(decided, job, value, completed)
+            tell(task, end)
+            if self.hooks.observers:
+                self.hooks.settled(self, job.leased, completed, end)
+        return told
+
     def _failed(self, leased: Leased, end: End) -> None:
         """Log a task that failed for good; a callback as a warning, since nobody can await it.
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.task import Fence
+    from millpond.runtime.probe import Probes
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import LeaseAnswer, SettleAnswer
 
@@ -834,15 +835,41 @@ class Worker:
         answer: SettleAnswer,
     ) -> None:
         """Tell everybody who waits how these attempts ended, and start what was leased."""
-        runtime, probes = self.runtime, self.runtime.hooks.probes
+        runtime, count = self.runtime, len(ended)
+        if (
+            answer.settled.count(Settled.APPLIED) == count
+            and answer.after.count(Status.COMPLETED) == count
+            and not any(answer.follow_ups)
+        ):
+            # Most turns end so, and what is the same for all need not be asked of each.
+            self.tally.completed += count
+            told = runtime.completed(ended)
+        else:
+            told = self._settled_each(ended, answer)
+        if runtime.hooks.probes is not None:
+            self._probed(runtime.hooks.probes, ended, answer)
+        if self.ahead.gone:
+            self.ahead.gone.difference_update([job.leased.fence for _, job, _ in ended])
+        if Settled.STALE in answer.started:
+            self._started(ended, answer)
+        if ask is None or answer.lease is None:
+            runtime.heed(answer, told=told)
+            return
+        runtime.heed(answer, asked=(self, ask.pool), told=told)
+        self._take_in(ask, answer.lease)
+
+    def _settled_each(
+        self, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer
+    ) -> dict[int, None]:
+        """Tell how each attempt ended; return the tasks that did."""
+        runtime = self.runtime
         told: dict[int, None] = {}
         for number, ((decided, job, value), settled, after) in enumerate(
             zip(ended, answer.settled, answer.after, strict=True)
         ):
             if settled is Settled.STALE and job.unsure:
                 runtime.told_twice(job, decided, value)
-                continue
-            if settled is Settled.STALE:
+            elif settled is Settled.STALE:
                 self.tally.stale += 1
                 runtime.stale(job)
             elif after is not None and after is not Status.QUEUED:
@@ -854,17 +881,17 @@ class Worker:
             else:
                 self.tally.queued_again(decided)
                 runtime.retried(job.leased, decided)
-            if probes is not None and job.body is not NOBODY:
+        return told
+
+    def _probed(
+        self, probes: Probes, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer
+    ) -> None:
+        """Tell those who measure how each attempt ended, but for what they were told before."""
+        for (decided, job, _), settled, after in zip(
+            ended, answer.settled, answer.after, strict=True
+        ):
+            if job.body is not NOBODY and not (settled is Settled.STALE and job.unsure):
                 probes.settled(job, decided, settled, after)
-        if self.ahead.gone:
-            self.ahead.gone.difference_update(job.leased.fence for _, job, _ in ended)
-        if any(answer.started):
-            self._started(ended, answer)
-        if ask is None or answer.lease is None:
-            runtime.heed(answer, told=told)
-            return
-        runtime.heed(answer, asked=(self, ask.pool), told=told)
-        self._take_in(ask, answer.lease)
 
     def _started(self, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer) -> None:
         """Stop what was started from a claim that the store had taken back meanwhile."""
