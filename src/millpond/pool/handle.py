@@ -26,6 +26,10 @@ R_co = TypeVar("R_co", covariant=True)
 CancelMode = Literal["cooperative", "interrupt"]
 
 
+_REJECTED = Status.REJECTED
+"""A member of an enum is slow to look up."""
+
+
 class Handle(Generic[R_co]):
     """One submitted task: its last known state, and the way to its result.
 
@@ -61,7 +65,7 @@ class Handle(Generic[R_co]):
         if admission.duplicate:
             self.id = admission.task
             self._era = None
-        elif admission.status is Status.REJECTED:
+        elif admission.status is _REJECTED:
             # It was never stored: nobody will tell of its end, and there is nothing to read.
             self._end = End(Status.REJECTED)
             self._end.reason = admission.reason

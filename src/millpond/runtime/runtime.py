@@ -139,8 +139,7 @@ class Runtime:
         self.closed = False
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
-        self.new_id = partial(self.dice.getrandbits, 63)
-        """Makes a new id: 63 bits, by chance."""
+        self.new_id = identity.new_id
         self._names = 0
         self._appeared = False
         self._tasks: dict[asyncio.Task[Any], None] = {}

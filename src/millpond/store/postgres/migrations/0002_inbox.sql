@@ -322,7 +322,7 @@ END
 $body$;
 
 -- What became of a task; NULL for one that is not known (any more). Whoever submitted it knows its
--- id, which nobody else can guess.
+-- id; who guesses one learns of some task that it runs or has ended, and nothing else.
 CREATE FUNCTION status(task bigint) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
     SELECT coalesce(

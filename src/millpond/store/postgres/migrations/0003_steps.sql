@@ -215,16 +215,27 @@ BEGIN
     wakes := p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
                                OR p.claimed < (spec ->> 'prefetch')::bigint);
     base := (p.id << 40) + last_seq;
-    INSERT INTO millpond_task
-    SELECT base + u.n, u.id, u.body, coalesce(u.plain, plains[1])
-      FROM unnest(ids, bodies, plains) WITH ORDINALITY AS u (id, body, plain, n);
-    INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
-                               cancel_requested, running, attempt, runs, fresh, listed, token, grp)
-    SELECT base + u.n, u.id, p.id,
-           CASE kind WHEN 'priority' THEN -coalesce(u.priority, priorities[1])
-                     WHEN 'lifo' THEN -(last_seq + u.n) ELSE 0 END,
-           u.key, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id
-      FROM unnest(ids, keys, priorities) WITH ORDINALITY AS u (id, key, priority, n);
+    IF count = 1 THEN
+        -- Most submits are of one task, and to set out for a list takes as long as this does.
+        INSERT INTO millpond_task VALUES (base + 1, ids[1], bodies[1], plains[1]);
+        INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+        VALUES (base + 1, ids[1], p.id,
+                CASE kind WHEN 'priority' THEN -priorities[1]
+                          WHEN 'lifo' THEN -(last_seq + 1) ELSE 0 END,
+                keys[1], last_seq + 1, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id);
+    ELSE
+        INSERT INTO millpond_task
+        SELECT base + u.n, u.id, u.body, coalesce(u.plain, plains[1])
+          FROM unnest(ids, bodies, plains) WITH ORDINALITY AS u (id, body, plain, n);
+        INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+        SELECT base + u.n, u.id, p.id,
+               CASE kind WHEN 'priority' THEN -coalesce(u.priority, priorities[1])
+                         WHEN 'lifo' THEN -(last_seq + u.n) ELSE 0 END,
+               u.key, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id
+          FROM unnest(ids, keys, priorities) WITH ORDINALITY AS u (id, key, priority, n);
+    END IF;
     INSERT INTO millpond_audit
     VALUES (told + count, count, moment, NULL, 'submit', NULL, p.id, NULL, '{0}', ids,
             ARRAY(SELECT generate_series(base + 1, base + count)), ARRAY[moment], keys, plains);
