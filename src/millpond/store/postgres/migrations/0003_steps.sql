@@ -738,9 +738,9 @@ CREATE FUNCTION millpond_step(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_hashjoin = on
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_memoize = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -779,6 +779,8 @@ DECLARE
     per_key bigint;
     k record;  -- what became of keys
     forgotten bigint;
+    functions jsonb;  -- what the worker knows; NULL = all
+    unknown jsonb;
 BEGIN
     starting := 0;
     give_back := false;
@@ -932,7 +934,7 @@ BEGIN
                             ELSE array_agg(t.plain) END AS plain,
                        array_agg(t.body) AS bodies,
                        bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh,
-                       array_agg(x.share) AS shares, array_agg(x.grp) AS groups,
+                       array_agg(x.seat) AS seats, array_agg(x.grp) AS groups,
                        array_agg(x.unit) AS units, array_agg(x.last) AS last,
                        array_agg(x.stays) AS stays, array_agg(x.next_rank) AS next_rank,
                        array_agg(x.next_seq) AS next_seq, array_agg(x.next_due) AS next_due,
@@ -941,7 +943,8 @@ BEGIN
                        (array_agg(x.turn))[count(*)] AS last_turn,
                        (array_agg(x.joined))[count(*)] AS last_joined
                   INTO n
-                  FROM (SELECT s.share, s.turn, s.joined, g.id AS grp, g.unit, g.tasks = 1 AS last,
+                  FROM (SELECT s.ctid AS seat, s.turn, s.joined, g.ctid AS grp, u.ctid AS unit,
+                               g.tasks = 1 AS last,
                                g.tasks > 1 AND (per_key IS NULL OR g.unit = '' OR u.running + 1 < per_key)
                                AS stays,
                                l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh,
@@ -958,11 +961,12 @@ BEGIN
                                     WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
                                       AND o.ready = 1 AND (o.rank, o.seq) > (g.rank, g.seq))
                                AS simple
-                          FROM (SELECT * FROM millpond_seat AS s
+                          FROM (SELECT s.ctid, s.* FROM millpond_seat AS s
                                  WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
+                                   AND (s.turn, s.joined) > (p.ring_turn, p.ring_join)
                                  ORDER BY s.turn, s.joined LIMIT slots) AS s
                          CROSS JOIN LATERAL
-                               (SELECT * FROM millpond_group AS o
+                               (SELECT o.ctid, o.* FROM millpond_group AS o
                                  WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
                                    AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
                          CROSS JOIN LATERAL
@@ -973,7 +977,7 @@ BEGIN
                                  WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
                                  ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
                           LEFT JOIN LATERAL
-                               (SELECT o.running, o.groups FROM millpond_unit AS o
+                               (SELECT o.ctid, o.running, o.groups FROM millpond_unit AS o
                                  WHERE o.pool = p.id AND o.unit = g.unit) AS u ON true
                          ORDER BY s.turn, s.joined) AS x
                  CROSS JOIN LATERAL
@@ -1034,12 +1038,14 @@ BEGIN
                 NULL;
             ELSIF taken > 0 AND NOT n.simple THEN
                 refused := 'not simple';
-            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') AND EXISTS (
-                SELECT 1 FROM unnest(n.plain) AS f (plain)
-                 WHERE NOT coalesce(w.functions::jsonb ? (f.plain::jsonb ->> 'function'), true)
-                    OR w.unknown::jsonb ? (f.plain::jsonb ->> 'function'))
-            THEN
-                refused := 'unknown function';
+            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN
+                functions := w.functions::jsonb;
+                unknown := w.unknown::jsonb;
+                IF EXISTS (SELECT 1 FROM unnest(n.plain) AS f (plain)
+                            WHERE NOT coalesce(functions ? (f.plain::json ->> 'function'), true)
+                               OR unknown ? (f.plain::json ->> 'function')) THEN
+                    refused := 'unknown function';
+                END IF;
             END IF;
         END IF;
         IF refused IS NULL AND want > 0 AND slots > 0 AND starting + beginning = 0
@@ -1104,36 +1110,37 @@ BEGIN
              WHERE u.rank >= last_rank AND p.ready > taken;
         END IF;
         IF fair THEN
-            -- Which rows are meant is said twice here and below: a planner that takes a table for empty
-            -- joins all of it, and reads ten thousand keys for a few.
             UPDATE millpond_seat AS s
                SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
-              FROM unnest(n.shares, n.stays) AS u (share, stays)
-             WHERE s.pool = p.id AND s.share = u.share AND s.owner = ''
-               AND s.share = ANY(n.shares);
+              FROM unnest(n.seats, n.stays) AS u (spot, stays)
+             WHERE s.ctid = u.spot;
             p.resting := p.resting + n.resting;
-            p.passed_turn := n.last_turn;
-            p.passed_join := n.last_joined;
             IF p.resting > 0 THEN
+                -- None of them stands before what was served last.
                 DELETE FROM millpond_seat
                  WHERE pool = p.id AND resting = 1
-                   AND (turn, joined) <= (p.passed_turn, p.passed_join);
+                   AND (turn, joined) > (p.passed_turn, p.passed_join)
+                   AND (turn, joined) <= (n.last_turn, n.last_joined);
                 GET DIAGNOSTICS forgotten = ROW_COUNT;
                 p.resting := p.resting - forgotten;
             END IF;
-            DELETE FROM millpond_group WHERE id = ANY(
-                SELECT u.id FROM unnest(n.groups, n.last) AS u (id, last) WHERE u.last);
+            p.passed_turn := n.last_turn;
+            p.passed_join := n.last_joined;
+            p.ring_turn := n.last_turn;
+            p.ring_join := n.last_joined;
+            DELETE FROM millpond_group WHERE ctid = ANY(
+                ARRAY(SELECT u.spot FROM unnest(n.groups, n.last) AS u (spot, last) WHERE u.last));
             UPDATE millpond_group AS g
                SET tasks = g.tasks - 1, rank = u.rank, seq = u.seq, due = u.due,
                    ready = u.stays::integer
               FROM unnest(n.groups, n.last, n.stays, n.next_rank, n.next_seq, n.next_due)
-                   AS u (id, last, stays, rank, seq, due)
-             WHERE g.id = u.id AND NOT u.last;
+                   AS u (spot, last, stays, rank, seq, due)
+             WHERE g.ctid = u.spot AND NOT u.last;
             UPDATE millpond_unit AS o
                SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
-              FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
-                      FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
-             WHERE o.pool = p.id AND o.unit = u.unit AND o.unit = ANY(n.units);
+              FROM (SELECT spot, count(*) AS n, count(*) FILTER (WHERE last) AS last
+                      FROM unnest(n.units, n.last) AS y (spot, last) GROUP BY spot) AS u
+             WHERE o.ctid = u.spot;
             DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
         END IF;
         ids := n.ids;
@@ -1203,6 +1210,7 @@ BEGIN
         UPDATE millpond_pool
            SET live = live_left, running = running_now, claimed = p.claimed,
                joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
+               ring_turn = p.ring_turn, ring_join = p.ring_join,
                resting = p.resting, fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
                measured = p.measured,
                totals = CASE WHEN ending = 0 THEN p.totals ELSE
@@ -1235,7 +1243,8 @@ BEGIN
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
         IF fair THEN
             IF EXISTS (SELECT 1 FROM millpond_seat
-                        WHERE pool = p.id AND owner = '' AND resting = 0 LIMIT 1) THEN
+                        WHERE pool = p.id AND owner = '' AND resting = 0
+                          AND (turn, joined) > (p.ring_turn, p.ring_join) LIMIT 1) THEN
                 next_at := moment;
             ELSIF p.later > 0 THEN
                 SELECT due INTO next_at FROM millpond_live
