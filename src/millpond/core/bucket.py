@@ -73,6 +73,9 @@ class Bucket(msgspec.Struct, array_like=True):
         lows, owed = list(self.lows), self.owed(moment)
         while lows and lows[-1][1] >= owed:
             moment = max(moment, lows.pop()[0])
+        if lows and lows[-1][0] >= moment:
+            # Of what starts at one moment the first says it all: nobody asks for less than that.
+            return
         lows.append((moment, owed))
         if len(lows) > LOWS_KEPT:
             # The two that differ least become one: at the later moment, with the lower debt.

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 from psycopg import Connection
 
+from millpond.core.rate import Rate
 from millpond.core.spec import Order as QueueOrder
-from millpond.core.spec import OrderKind, PoolSpec
+from millpond.core.spec import BudgetSpec, OrderKind, PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch, Store
 
@@ -21,7 +22,17 @@ POOLS = (
     PoolSpec(name="fifo", max_concurrent=50, prefetch=20, order=QueueOrder(kind=OrderKind.FIFO)),
     PoolSpec(name="ranked", max_concurrent=50, order=QueueOrder(kind=OrderKind.PRIORITY)),
     PoolSpec(name="fair", max_concurrent=50, max_per_key=2, order=QueueOrder(kind=OrderKind.FAIR)),
+    PoolSpec(
+        name="flow",
+        max_concurrent=50,
+        max_per_key=2,
+        order=QueueOrder(kind=OrderKind.FAIR),
+        rates=(Rate(100_000, of="weight"),),
+        rate_per_key=Rate(100_000),
+        budgets=("wide",),
+    ),
 )
+BUDGET = BudgetSpec(name="wide", max_concurrent=1_000, rates=(Rate(100_000, of="weight"),))
 
 _IDS = 10**9
 """Copies of a task have ids that lie so far apart."""
@@ -32,7 +43,7 @@ _KEY_COPIES = 9
 
 def new_task(pool: str, number: int, first: int) -> NewTask:
     """Return a task as each of these pools would have it."""
-    key = f"tenant-{number}" if pool == "fair" else None
+    key = f"tenant-{number}" if pool in ("fair", "flow") else None
     return NewTask(
         id=first + number,
         pool=pool,

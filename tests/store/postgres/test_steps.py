@@ -10,8 +10,9 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
+from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
-from millpond.core.spec import PoolSpec, fair_round_robin, fifo, lifo, priority
+from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, lifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.store.memory import MemoryStore
 from millpond.store.postgres.store import PostgresStore
@@ -32,7 +33,31 @@ POOLS = {
         name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=1
     ),
     "fair by twos": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=2),
+    "paced": PoolSpec(
+        name="p",
+        order=priority(),
+        max_concurrent=7,
+        rates=(Rate(40, per=1.0), Rate(90, per=1.0, of="weight")),
+    ),
+    "shared": PoolSpec(name="p", order=fifo(), max_concurrent=7, budgets=("slots", "tokens")),
+    "each key paced": PoolSpec(
+        name="p", order=fair_round_robin(), max_concurrent=6, rate_per_key=Rate(3, per=5.0)
+    ),
+    "all at once": PoolSpec(
+        name="p",
+        order=fair_round_robin(),
+        max_concurrent=6,
+        max_per_key=2,
+        rates=(Rate(60, per=1.0, burst=200, of="weight"), Rate(200, per=1.0)),
+        rate_per_key=Rate(2, per=0.001),
+        budgets=("tokens",),
+    ),
 }
+
+BUDGETS = (
+    BudgetSpec(name="slots", max_concurrent=9),
+    BudgetSpec(name="tokens", max_concurrent=30, rates=(Rate(90, per=1.0, of="weight"),)),
+)
 
 
 @pytest.fixture
@@ -72,6 +97,8 @@ class Two:
         self.next_id = 1 << 40
         self.running: dict[str, list[Leased]] = {"one": [], "two": []}
         self.ahead: dict[str, list[Leased]] = {"one": [], "two": []}
+        self.elsewhere: list[Leased] = []
+        """What runs of the pools with which this one shares a budget."""
 
     async def do(self, name: str, asked: Any) -> Any:
         """Carry out a verb on both."""
@@ -82,6 +109,10 @@ class Two:
 
     async def begin(self) -> None:
         """Declare the pool and let two workers join; one knows less than there is."""
+        for budget in BUDGETS if self.spec.budgets else ():
+            await self.do("control", orders.DeclareBudget(budget))
+            other = PoolSpec(name=budget.name, order=fifo(), max_concurrent=9, budgets=(budget.name,))
+            await self.do("control", orders.Declare(other))
         await self.do("control", orders.Declare(self.spec))
         await self.do("control", orders.Join("one", 1e6))
         known = ("more", "work")
@@ -109,7 +140,22 @@ class Two:
             delay=2.0 if dice.random() < 0.01 else 0.0,
             attempts=dice.choice([1, 3]),
             idempotency_key=f"i{self.next_id}" if odd else None,
+            weight=dice.randint(1, 3) if self.spec.special else 1,
         )
+
+    async def take_from_another(self, worker: str) -> None:
+        """Start something of another pool with which this one shares a budget, and end the rest."""
+        dice, pool = self.dice, self.dice.choice(self.spec.budgets)
+        self.next_id += 1
+        task = NewTask(id=self.next_id, pool=pool, call=Call("work", b"x"), weight=dice.randint(1, 9))
+        await self.do("submit", (Batch(tasks=(task,)),))
+        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in self.elsewhere]
+        kept = dice.randint(0, len(ends))
+        if ends[kept:]:
+            await self.do("settle", (tuple(ends[kept:]), None))
+        self.elsewhere = self.elsewhere[:kept]
+        ask = LeaseAsk(pool=pool, worker=worker, want=dice.randint(1, 5))
+        self.elsewhere += (await self.do("lease", ask)).leased
 
     async def settle(self, worker: str, *, then: bool) -> None:
         """End some of what a worker runs, mostly well; in the slots it may start its claims."""
@@ -136,6 +182,7 @@ class Two:
                     event=Event.RETRY if failed else Event.COMPLETE,
                     delay=1.0 if failed else 0.0,
                     result=None if failed else result,
+                    weight=self.used(leased),
                     successor=None if successor is None else successor.fence,
                 )
             )
@@ -149,6 +196,12 @@ class Two:
             answer = await self.do("settle", (tuple(settlements), ask))
             if answer.lease is not None:
                 self.take_in(worker, answer.lease)
+
+    def used(self, leased: Leased) -> int | None:
+        """Make up what an attempt has really used; mostly it says nothing of it."""
+        if self.spec.special and self.dice.random() < 0.02:
+            return self.dice.randint(0, 2 * leased.weight)
+        return None
 
     def ask(self, worker: str) -> LeaseAsk:
         """Ask for some tasks."""
@@ -167,6 +220,8 @@ class Two:
         """Do something."""
         dice = self.dice
         self.now += dice.choice([0.0, 0.001, 0.5])
+        if self.spec.budgets and dice.random() < 0.1:
+            await self.take_from_another(dice.choice(["one", "two"]))
         worker = dice.choice(["one", "one", "one", "two"])
         match dice.choices(["submit", "lease", "settle", "step", "odd"], [3, 3, 2, 6, 0.2])[0]:
             case "submit":

@@ -55,6 +55,8 @@ class PostgresTables(SqlTables):
         super().__init__(*arguments, **named)
         self._put_in: dict[int, list[int]] = {}
         """Places of tasks that were put into the queue of a pool, and of those that wait."""
+        self._seated: dict[int, tuple[int, int]] = {}
+        """The first place that was given to a share of a pool, of those that all may claim from."""
         self._found: dict[int, Row] = {}
         """What was read as the first of a queue, by its pool: rank and place, or when it is due."""
 
@@ -84,6 +86,11 @@ class PostgresTables(SqlTables):
     def send(self, name: str, rows: Sequence[Row]) -> None:
         """Execute a statement for each row; what it puts into a queue must be found there."""
         super().send(name, rows)
+        if name == "save_seat":
+            for pool, _, owner, turn, joined, resting in rows:
+                if not owner and not resting:
+                    first = self._seated.get(pool, (turn, joined))
+                    self._seated[pool] = min(first, (turn, joined))
         if name in _PUT_IN:
             grp, place = _PUT_IN[name]
             for row in rows:
@@ -110,6 +117,9 @@ class PostgresTables(SqlTables):
         super().write_rows()
         found, self._found = self._found, {}
         put_in, self._put_in = self._put_in, {}
+        seated, self._seated = self._seated, {}
+        for pool, place in seated.items():
+            super().send("lower_ring", [(pool, *place)])
         for pool, first in found.items():
             super().ask("raise", (pool, *first))
         for pool, places in put_in.items():

@@ -82,6 +82,9 @@ CREATE TABLE millpond_pool (
     bands          bigint[] DEFAULT '{}',
     lows           bigint[] DEFAULT '{}',
     undue_since    double precision NOT NULL DEFAULT 0, -- nothing waits for a time before that
+    -- The same of a fair pool's ring: all that take part for everybody stand behind this place.
+    ring_turn      bigint NOT NULL DEFAULT 0,
+    ring_join      bigint NOT NULL DEFAULT 0,
     writes         bigint NOT NULL DEFAULT 0,
     turn           bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (id, turn),

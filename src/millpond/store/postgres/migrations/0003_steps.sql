@@ -272,24 +272,102 @@ BEGIN
     END IF;
 END $$;
 
+-- Microseconds that one unit of a rate costs, and how far it may be overdrawn, in microseconds too.
+CREATE FUNCTION millpond_interval(rate jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT ceil((rate ->> 'per')::double precision * 1000000 / (rate ->> 'n')::double precision)::bigint
+$$;
+
+CREATE FUNCTION millpond_depth(rate jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce((rate ->> 'burst')::bigint, (rate ->> 'n')::bigint)
+$$;
+
+-- When rates let a task of some weight start: `at`, or later. All is told in microseconds.
+CREATE FUNCTION millpond_ready_at(rates jsonb, buckets jsonb, weight bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(at, max((b.bucket ->> 0)::bigint
+               + (CASE WHEN r.rate ->> 'of' = 'weight' THEN weight ELSE 1 END - millpond_depth(r.rate))
+                 * millpond_interval(r.rate)))
+      FROM ROWS FROM (jsonb_array_elements(rates), jsonb_array_elements(buckets)) AS b (rate, bucket)
+     CROSS JOIN LATERAL (SELECT b.rate) AS r (rate)
+$$;
+
+-- Take what some tasks that start at one moment cost from the buckets of rates, as core/bucket.py does.
+-- `fits` = they may all start; then each before the last may, too, for a cost only adds up.
+CREATE FUNCTION millpond_charge(
+    rates jsonb, INOUT buckets jsonb, starts bigint, weight bigint, at bigint, OUT fits boolean
+)
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    rate jsonb;
+    tat bigint;
+    cost bigint;
+    step bigint;
+    owed bigint;
+    moments bigint[];
+    debts bigint[];
+    least_at integer;
+    noted_at bigint;
+    lows jsonb;
+BEGIN
+    fits := true;
+    FOR i IN 0..jsonb_array_length(rates) - 1 LOOP
+        rate := rates -> i;
+        step := millpond_interval(rate);
+        tat := (buckets -> i ->> 0)::bigint;
+        lows := buckets -> i -> 1;
+        cost := starts;
+        IF rate ->> 'of' = 'weight' THEN
+            cost := weight;
+        END IF;
+        IF (CASE WHEN starts > 1 THEN greatest(tat, at) ELSE tat END)
+           + (cost - millpond_depth(rate)) * step > at THEN
+            fits := false;
+            RETURN;
+        END IF;
+        IF rate ->> 'of' = 'weight' THEN
+            owed := greatest(tat - at, 0);
+            SELECT array_agg((l.low ->> 0)::bigint ORDER BY l.n), array_agg((l.low ->> 1)::bigint ORDER BY l.n)
+              INTO moments, debts
+              FROM jsonb_array_elements(lows) WITH ORDINALITY AS l (low, n)
+             WHERE (l.low ->> 1)::bigint < owed;
+            -- They rise in both: those that are no lower stood behind all others.
+            noted_at := greatest(
+                at, (lows -> -1 ->> 0)::bigint * ((lows -> -1 ->> 1)::bigint >= owed)::integer);
+            IF moments IS NULL OR moments[cardinality(moments)] < noted_at THEN
+                moments := moments || noted_at;
+                debts := debts || owed;
+                IF cardinality(moments) > 16 THEN
+                    SELECT n INTO least_at FROM generate_series(1, cardinality(debts) - 1) AS n
+                     ORDER BY debts[n + 1] - debts[n], n LIMIT 1;
+                    moments := moments[:least_at - 1] || moments[least_at + 1:];
+                    debts := debts[:least_at] || debts[least_at + 2:];
+                END IF;
+            END IF;
+            SELECT jsonb_agg(jsonb_build_array(u.moment, u.owed)) INTO lows
+              FROM unnest(moments, debts) AS u (moment, owed);
+        END IF;
+        buckets := jsonb_set(buckets, ARRAY[i::text],
+                             jsonb_build_array(greatest(tat, at) + cost * step, lows));
+    END LOOP;
+END $$;
+
 -- Count the tasks of a fair pool that ended off their keys; those that were at their limit take part
--- again, in the order in which that happened. `odd` = something else keeps one of these keys.
+-- again, in the order in which that happened. Keys have a rate if it has an interval; the time is told
+-- in microseconds. `odd` = something else keeps one of these keys. It has its caller's settings.
 CREATE FUNCTION millpond_leave_keys(
     the_pool bigint,
     per_key bigint,
+    key_interval bigint,
+    key_depth bigint,
+    at bigint,
     gone text[],
     passed_turn bigint,
     INOUT joins bigint,
     INOUT resting bigint,
+    INOUT fading bigint,
     OUT odd boolean
 )
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-SET enable_hashjoin = on
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan
-AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     c record;
@@ -299,24 +377,37 @@ BEGIN
     WITH leaving AS MATERIALIZED (
         SELECT k.key, count(*) AS n, min(k.o) AS o
           FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
-    ), changed AS (
-        UPDATE millpond_unit AS u SET running = u.running - l.n
+    ), found AS MATERIALIZED (
+        SELECT u.*, l.o, l.n, u.running = l.n AND u.groups = 0 AS idle,
+               u.groups > 0 AND u.running >= per_key AS freed
           FROM leaving AS l
-         WHERE u.pool = the_pool AND u.unit = l.key AND u.unit = ANY(gone)
-        RETURNING u.*, l.n, l.o
+         CROSS JOIN LATERAL
+               (SELECT x.ctid AS spot, x.unit, x.running, x.groups, x.tat, x.fades_at,
+                       x.held_until > 0 OR x.paused = 1 OR x.blocked = 1
+                       OR (x.tat <> 0 AND key_interval IS NULL) AS kept
+                  FROM millpond_unit AS x WHERE x.pool = the_pool AND x.unit = l.key OFFSET 0) AS u
+    ), changed AS (
+        UPDATE millpond_unit AS u
+           SET running = u.running - f.n,
+               fades_at = CASE WHEN f.idle THEN f.tat::double precision / 1000000 ELSE u.fades_at END
+          FROM found AS f WHERE u.ctid = f.spot AND NOT (f.idle AND f.tat <= at)
+    ), forgotten AS (
+        DELETE FROM millpond_unit AS u USING found AS f
+         WHERE u.ctid = f.spot AND f.idle AND f.tat <= at
     )
-    SELECT count(*) AS n, array_agg(unit) FILTER (WHERE running = 0 AND groups = 0) AS idle,
-           array_agg(unit ORDER BY o) FILTER (WHERE groups > 0 AND running + n >= per_key) AS freed,
-           coalesce(bool_or(held_until > 0 OR tat <> 0 OR paused = 1 OR blocked = 1
-                            OR (groups > 1 AND running + n >= per_key)), false) AS odd
-      INTO c FROM changed;
+    SELECT array_agg(unit ORDER BY o) FILTER (WHERE freed) AS freed,
+           coalesce(bool_or(kept OR (freed AND groups > 1)
+                            -- Time alone lets it go on.
+                            OR (groups > 0 AND (per_key IS NULL OR running - n < per_key)
+                                AND tat + (1 - key_depth) * key_interval > at)), false) AS odd,
+           count(*) FILTER (WHERE idle AND tat > at AND fades_at IS NULL)
+           - count(*) FILTER (WHERE idle AND tat <= at AND fades_at IS NOT NULL) AS fading
+      INTO c FROM found;
     odd := c.odd;
     IF odd THEN
         RETURN;
     END IF;
-    IF c.idle IS NOT NULL THEN
-        DELETE FROM millpond_unit WHERE pool = the_pool AND unit = ANY(c.idle);
-    END IF;
+    fading := fading + c.fading;
     IF c.freed IS NOT NULL THEN
         WITH ready AS (
             UPDATE millpond_group AS g SET ready = 1
@@ -749,9 +840,9 @@ CREATE FUNCTION millpond_step(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_hashjoin = on
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_memoize = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -790,6 +881,23 @@ DECLARE
     per_key bigint;
     k record;  -- what became of keys
     forgotten bigint;
+    faded bigint := 0;
+    spec jsonb;
+    flow boolean;      -- it has rates or budgets
+    ticks bigint;      -- the moment, in microseconds
+    key_interval bigint;
+    key_depth bigint;
+    shared record;     -- a budget
+    budgets text[] := '{}';
+    budget_rates jsonb[] := '{}';
+    budget_buckets jsonb[] := '{}';
+    budget_left bigint[] := '{}';
+    weight bigint;     -- of all that start; then of what would be next
+    charged record;
+    own_at bigint;
+    shared_at bigint;
+    functions jsonb;  -- what the worker knows; NULL = all
+    unknown jsonb;
 BEGIN
     starting := 0;
     give_back := false;
@@ -861,32 +969,63 @@ BEGIN
         END IF;
     END IF;
     pool_name := p.name;
-    IF ending > 0 AND p.special = 1 THEN
+    spec := p.spec::jsonb;
+    flow := p.special = 1 AND p.limiter = '' AND p.claimed = 0 AND (spec ->> 'prefetch')::bigint = 0;
+    IF ending > 0 AND p.special = 1 AND NOT flow THEN
         -- An end tells others than its counts.
         RAISE EXCEPTION 'special' USING ERRCODE = 'MP001';
     END IF;
-    a_limit := (p.spec::json ->> 'max_concurrent')::bigint;
+    ticks := round(moment * 1000000)::bigint;
+    a_limit := (spec ->> 'max_concurrent')::bigint;
     live_left := p.live - ending;
     running_now := p.running - ending + relayed;
     held := p.holding::jsonb;
     left_held := coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;
     IF p.grouped = 1 THEN
         -- Shares of equal weight that take turns, and perhaps a limit for each key.
-        fair := p.spec::jsonb @> '{"order": {"kind": "fair_round_robin"}, "ordered": false, "lanes": null,
-                                   "rate_per_key": null, "rates": []}'
-                AND coalesce(p.spec::jsonb -> 'order' -> 'weights', '{}') IN ('{}', 'null', '[]')
-                AND p.unit_timers = 0 AND p.fading = 0 AND p.claimed = 0;
-        per_key := (p.spec::jsonb ->> 'max_per_key')::bigint;
+        fair := spec @> '{"order": {"kind": "fair_round_robin"}, "ordered": false, "lanes": null}'
+                AND coalesce(spec -> 'order' -> 'weights', '{}') IN ('{}', 'null', '[]')
+                AND p.unit_timers = 0 AND p.claimed = 0 AND (flow OR p.special = 0 AND p.fading = 0);
+        per_key := (spec ->> 'max_per_key')::bigint;
+        IF spec ->> 'rate_per_key' IS NOT NULL THEN
+            key_interval := millpond_interval(spec -> 'rate_per_key');
+            key_depth := millpond_depth(spec -> 'rate_per_key');
+        END IF;
         IF fair AND ending > 0 THEN
-            SELECT * INTO k
-              FROM millpond_leave_keys(p.id, per_key, e.keys, p.passed_turn, p.joins, p.resting);
+            k := millpond_leave_keys(p.id, per_key, key_interval, key_depth, ticks, e.keys,
+                                     p.passed_turn, p.joins, p.resting, p.fading);
             p.joins := k.joins;
             p.resting := k.resting;
+            p.fading := k.fading;
             fair := NOT k.odd;
         END IF;
         IF ending > 0 AND NOT fair THEN
             RAISE EXCEPTION 'grouped' USING ERRCODE = 'MP001';
         END IF;
+    END IF;
+
+    IF flow THEN
+        FOR shared IN SELECT o.* FROM jsonb_array_elements_text(spec -> 'budgets') AS n (name)
+                   JOIN millpond_budget AS o ON o.name = n.name LOOP
+            IF shared.waiting <> '{}' THEN
+                -- An end is offered to who waits, and a start asks whose turn it is.
+                IF ending > 0 THEN
+                    RAISE EXCEPTION 'in line' USING ERRCODE = 'MP001';
+                END IF;
+                refused := 'in line';
+                RETURN;
+            END IF;
+            budgets := budgets || shared.name;
+            budget_rates := budget_rates || (shared.spec::jsonb -> 'rates');
+            budget_buckets := budget_buckets || shared.buckets::jsonb;
+            budget_left := budget_left || (
+                SELECT (shared.spec::jsonb ->> 'max_concurrent')::bigint
+                       - coalesce(sum(o.running), 0)::bigint - running_now
+                  FROM jsonb_object_keys(shared.pools::jsonb) AS n (name)
+                 CROSS JOIN LATERAL (SELECT x.running FROM millpond_pool AS x
+                                      WHERE x.name = n.name AND x.id <> p.id
+                                      ORDER BY x.turn DESC LIMIT 1) AS o);
+        END LOOP;
     END IF;
 
     IF asked_pool IS NOT NULL THEN
@@ -901,14 +1040,15 @@ BEGIN
         beginning := least(slots, own_claims);
         slots := slots - beginning;
         IF ahead > 0 AND running_now <= a_limit AND a_limit > 0 THEN
-            may_claim := least(ahead, (p.spec::json ->> 'prefetch')::bigint - own_claims
+            may_claim := least(ahead, (spec ->> 'prefetch')::bigint - own_claims
                                       + beginning);
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
             WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
               OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
-            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR p.special = 1 THEN 'grouped'
+            WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR (p.special = 1 AND NOT flow)
+            THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
             WHEN w.ahead - relayed > own_claims AND EXISTS (
@@ -943,7 +1083,7 @@ BEGIN
                             ELSE array_agg(t.plain) END AS plain,
                        array_agg(t.body) AS bodies,
                        bool_and(x.simple AND t.plain IS NOT NULL) AS simple, sum(x.fresh) AS fresh,
-                       array_agg(x.share) AS shares, array_agg(x.grp) AS groups,
+                       array_agg(x.seat) AS seats, array_agg(x.grp) AS groups,
                        array_agg(x.unit) AS units, array_agg(x.last) AS last,
                        array_agg(x.stays) AS stays, array_agg(x.next_rank) AS next_rank,
                        array_agg(x.next_seq) AS next_seq, array_agg(x.next_due) AS next_due,
@@ -952,9 +1092,10 @@ BEGIN
                        (array_agg(x.turn))[count(*)] AS last_turn,
                        (array_agg(x.joined))[count(*)] AS last_joined
                   INTO n
-                  FROM (SELECT s.share, s.turn, s.joined, g.id AS grp, g.unit, g.tasks = 1 AS last,
-                               g.tasks > 1 AND (per_key IS NULL OR g.unit = '' OR u.running + 1 < per_key)
-                               AS stays,
+                  FROM (SELECT s.ctid AS seat, s.turn, s.joined, g.ctid AS grp, u.ctid AS unit,
+                               g.tasks = 1 AS last,
+                               g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running + 1 < per_key)
+                                                AND NOT coalesce(u.closed, false)) AS stays,
                                l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh,
                                f.rank AS next_rank, f.place & ((1::bigint << 40) - 1) AS next_seq,
                                f.due AS next_due,
@@ -962,18 +1103,23 @@ BEGIN
                                AND l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0
                                AND l.lane IS NULL AND l.run IS NULL AND l.owner IS NULL
                                AND l.error IS NULL AND l.progress IS NULL AND l.steps IS NULL
-                               AND (u.groups = 1 OR g.unit = '' OR per_key IS NULL)
+                               AND (u.groups = 1 OR g.unit = ''
+                                    OR (per_key IS NULL AND key_interval IS NULL))
+                               -- Time alone would let it go on.
+                               AND NOT (coalesce(u.closed, false) AND g.tasks > 1 AND g.unit <> ''
+                                        AND (per_key IS NULL OR u.running + 1 < per_key))
                                AND (g.tasks = 1 OR f.due <= moment)
                                AND NOT EXISTS (
                                    SELECT 1 FROM millpond_group AS o
                                     WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
                                       AND o.ready = 1 AND (o.rank, o.seq) > (g.rank, g.seq))
                                AS simple
-                          FROM (SELECT * FROM millpond_seat AS s
+                          FROM (SELECT s.ctid, s.* FROM millpond_seat AS s
                                  WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
+                                   AND (s.turn, s.joined) > (p.ring_turn, p.ring_join)
                                  ORDER BY s.turn, s.joined LIMIT slots) AS s
                          CROSS JOIN LATERAL
-                               (SELECT * FROM millpond_group AS o
+                               (SELECT o.ctid, o.* FROM millpond_group AS o
                                  WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
                                    AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
                          CROSS JOIN LATERAL
@@ -984,7 +1130,8 @@ BEGIN
                                  WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
                                  ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
                           LEFT JOIN LATERAL
-                               (SELECT o.running, o.groups FROM millpond_unit AS o
+                               (SELECT o.ctid, o.running, o.groups, greatest(o.tat, ticks) + key_interval
+                                       + (1 - key_depth) * key_interval > ticks AS closed FROM millpond_unit AS o
                                  WHERE o.pool = p.id AND o.unit = g.unit) AS u ON true
                          ORDER BY s.turn, s.joined) AS x
                  CROSS JOIN LATERAL
@@ -1045,12 +1192,32 @@ BEGIN
                 NULL;
             ELSIF taken > 0 AND NOT n.simple THEN
                 refused := 'not simple';
-            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') AND EXISTS (
-                SELECT 1 FROM unnest(n.plain) AS f (plain)
-                 WHERE NOT coalesce(w.functions::jsonb ? (f.plain::jsonb ->> 'function'), true)
-                    OR w.unknown::jsonb ? (f.plain::jsonb ->> 'function'))
-            THEN
-                refused := 'unknown function';
+            ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN
+                functions := w.functions::jsonb;
+                unknown := w.unknown::jsonb;
+                IF EXISTS (SELECT 1 FROM unnest(n.plain) AS f (plain)
+                            WHERE NOT coalesce(functions ? (f.plain::json ->> 'function'), true)
+                               OR unknown ? (f.plain::json ->> 'function')) THEN
+                    refused := 'unknown function';
+                END IF;
+            END IF;
+            IF refused IS NULL AND flow AND taken > 0 THEN
+                SELECT sum((f.plain::json ->> 'weight')::bigint) INTO weight FROM unnest(n.plain) AS f (plain);
+                IF cardinality(n.plain) < taken THEN
+                    weight := weight * taken;
+                END IF;
+                charged := millpond_charge(spec -> 'rates', p.tats::jsonb, taken, weight, ticks);
+                p.tats := charged.buckets::text;
+                IF NOT charged.fits THEN
+                    refused := 'rate';
+                END IF;
+                FOR i IN 1..cardinality(budgets) LOOP
+                    charged := millpond_charge(budget_rates[i], budget_buckets[i], taken, weight, ticks);
+                    budget_buckets[i] := charged.buckets;
+                    IF NOT charged.fits OR taken > budget_left[i] THEN
+                        refused := 'budget';
+                    END IF;
+                END LOOP;
             END IF;
         END IF;
         IF refused IS NULL AND want > 0 AND slots > 0 AND starting + beginning = 0
@@ -1070,6 +1237,20 @@ BEGIN
         give_back := own_claims > 0 AND running_now + beginning + starting > a_limit;
     END IF;
 
+    IF fair AND p.fading > 0 THEN
+        -- Keys whose rate no longer matters.
+        WITH over AS MATERIALIZED (
+            SELECT o.ctid AS spot, o.running = 0 AND o.groups = 0 AND o.paused = 0 AND o.blocked = 0 AS idle
+              FROM millpond_unit AS o WHERE o.pool = p.id AND o.fades_at <= moment
+        ), gone AS (
+            DELETE FROM millpond_unit AS o USING over AS f WHERE o.ctid = f.spot AND f.idle
+        ), kept AS (
+            UPDATE millpond_unit AS o SET fades_at = NULL FROM over AS f
+             WHERE o.ctid = f.spot AND NOT f.idle
+        )
+        SELECT count(*) INTO faded FROM over;
+        p.fading := p.fading - faded;
+    END IF;
     IF ending > 0 THEN
         told := told + ending + relayed;
         INSERT INTO millpond_audit
@@ -1115,36 +1296,39 @@ BEGIN
              WHERE u.rank >= last_rank AND p.ready > taken;
         END IF;
         IF fair THEN
-            -- Which rows are meant is said twice here and below: a planner that takes a table for empty
-            -- joins all of it, and reads ten thousand keys for a few.
             UPDATE millpond_seat AS s
                SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
-              FROM unnest(n.shares, n.stays) AS u (share, stays)
-             WHERE s.pool = p.id AND s.share = u.share AND s.owner = ''
-               AND s.share = ANY(n.shares);
+              FROM unnest(n.seats, n.stays) AS u (spot, stays)
+             WHERE s.ctid = u.spot;
             p.resting := p.resting + n.resting;
-            p.passed_turn := n.last_turn;
-            p.passed_join := n.last_joined;
             IF p.resting > 0 THEN
+                -- None of them stands before what was served last.
                 DELETE FROM millpond_seat
                  WHERE pool = p.id AND resting = 1
-                   AND (turn, joined) <= (p.passed_turn, p.passed_join);
+                   AND (turn, joined) > (p.passed_turn, p.passed_join)
+                   AND (turn, joined) <= (n.last_turn, n.last_joined);
                 GET DIAGNOSTICS forgotten = ROW_COUNT;
                 p.resting := p.resting - forgotten;
             END IF;
-            DELETE FROM millpond_group WHERE id = ANY(
-                SELECT u.id FROM unnest(n.groups, n.last) AS u (id, last) WHERE u.last);
+            p.passed_turn := n.last_turn;
+            p.passed_join := n.last_joined;
+            p.ring_turn := n.last_turn;
+            p.ring_join := n.last_joined;
+            DELETE FROM millpond_group WHERE ctid = ANY(
+                ARRAY(SELECT u.spot FROM unnest(n.groups, n.last) AS u (spot, last) WHERE u.last));
             UPDATE millpond_group AS g
                SET tasks = g.tasks - 1, rank = u.rank, seq = u.seq, due = u.due,
                    ready = u.stays::integer
               FROM unnest(n.groups, n.last, n.stays, n.next_rank, n.next_seq, n.next_due)
-                   AS u (id, last, stays, rank, seq, due)
-             WHERE g.id = u.id AND NOT u.last;
+                   AS u (spot, last, stays, rank, seq, due)
+             WHERE g.ctid = u.spot AND NOT u.last;
             UPDATE millpond_unit AS o
-               SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last
-              FROM (SELECT unit, count(*) AS n, count(*) FILTER (WHERE last) AS last
-                      FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY unit) AS u
-             WHERE o.pool = p.id AND o.unit = u.unit AND o.unit = ANY(n.units);
+               SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last,
+                   tat = CASE WHEN key_interval IS NULL OR o.unit = '' THEN o.tat
+                              ELSE greatest(o.tat, ticks) + key_interval END
+              FROM (SELECT spot, count(*) AS n, count(*) FILTER (WHERE last) AS last
+                      FROM unnest(n.units, n.last) AS y (spot, last) GROUP BY spot) AS u
+             WHERE o.ctid = u.spot;
             DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
         END IF;
         ids := n.ids;
@@ -1209,11 +1393,17 @@ BEGIN
     processed := coalesce((p.totals::json ->> 'completed')::bigint, 0) + ending
                  + coalesce((p.totals::json ->> 'failed')::bigint, 0);
     p.claimed := p.claimed - relayed - beginning + claiming;
-    has_room := running_now < a_limit OR p.claimed < (p.spec::json ->> 'prefetch')::bigint;
-    IF ending + taken + beginning > 0 THEN
+    has_room := running_now < a_limit OR p.claimed < (spec ->> 'prefetch')::bigint;
+    IF taken > 0 AND cardinality(budgets) > 0 THEN
+        UPDATE millpond_budget AS o SET buckets = n.buckets::text
+          FROM unnest(budgets, budget_buckets) AS n (name, buckets)
+         WHERE o.name = n.name AND n.buckets <> '[]';
+    END IF;
+    IF ending + taken + beginning + faded > 0 THEN
         UPDATE millpond_pool
            SET live = live_left, running = running_now, claimed = p.claimed,
                joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
+               fading = p.fading, tats = p.tats, ring_turn = p.ring_turn, ring_join = p.ring_join,
                resting = p.resting, fresh = p.fresh - taken_fresh, ready = p.ready - taken, kept = p.kept + ending,
                measured = p.measured,
                totals = CASE WHEN ending = 0 THEN p.totals ELSE
@@ -1244,9 +1434,62 @@ BEGIN
         END IF;
     END IF;
     IF asked_pool IS NOT NULL AND running_now < a_limit AND live_left > running_now THEN
-        IF fair THEN
+        IF flow THEN
+            -- What would be next, and when the rates allow it.
+            IF fair THEN
+                SELECT (t.plain::json ->> 'weight')::bigint, t.place INTO weight, last_place
+                  FROM (SELECT * FROM millpond_seat AS o
+                         WHERE o.pool = p.id AND o.owner = '' AND o.resting = 0
+                           AND (o.turn, o.joined) > (p.ring_turn, p.ring_join)
+                         ORDER BY o.turn, o.joined LIMIT 1) AS s
+                 CROSS JOIN LATERAL
+                       (SELECT * FROM millpond_group AS o
+                         WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                           AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
+                 CROSS JOIN LATERAL
+                       (SELECT o.place FROM millpond_live AS o
+                         WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
+                 CROSS JOIN LATERAL
+                       (SELECT o.place, o.plain FROM millpond_task AS o WHERE o.place = l.place OFFSET 0)
+                       AS t;
+            ELSE
+                SELECT (t.plain::json ->> 'weight')::bigint, t.place INTO weight, last_place
+                  FROM (SELECT u.rank, u.low,
+                               CASE WHEN p.bands IS NULL THEN 9223372036854775807 ELSE u.rank END AS last_rank
+                          FROM unnest(coalesce(p.bands, '{-9223372036854775808}'),
+                                      CASE WHEN p.bands IS NULL THEN '{0}' ELSE p.lows END)
+                               AS u (rank, low)
+                         ORDER BY u.rank) AS b
+                 CROSS JOIN LATERAL
+                       (SELECT o.place FROM millpond_live AS o
+                         WHERE o.grp = p.id AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
+                           AND o.rank <= b.last_rank ORDER BY o.rank, o.place LIMIT 1) AS l
+                 CROSS JOIN LATERAL
+                       (SELECT o.place, o.plain FROM millpond_task AS o WHERE o.place = l.place OFFSET 0)
+                       AS t LIMIT 1;
+            END IF;
+            IF last_place IS NOT NULL THEN
+                own_at := millpond_ready_at(spec -> 'rates', p.tats::jsonb, weight, ticks);
+                shared_at := ticks;
+                FOR i IN 1..cardinality(budgets) LOOP
+                    shared_at := greatest(shared_at, millpond_ready_at(
+                        budget_rates[i], budget_buckets[i], weight, ticks));
+                END LOOP;
+                IF weight IS NULL OR (own_at <= ticks AND (shared_at > ticks OR taken >= ANY(budget_left)))
+                THEN
+                    -- It would stand in line for a budget.
+                    RAISE EXCEPTION 'in line' USING ERRCODE = 'MP001';
+                END IF;
+                next_at := greatest(own_at, shared_at)::double precision / 1000000;
+            END IF;
+            IF p.later > 0 THEN
+                SELECT least(next_at, o.due) INTO next_at FROM millpond_live AS o
+                 WHERE o.pool = p.id AND o.grp = 0 ORDER BY o.due, o.place LIMIT 1;
+            END IF;
+        ELSIF fair THEN
             IF EXISTS (SELECT 1 FROM millpond_seat
-                        WHERE pool = p.id AND owner = '' AND resting = 0 LIMIT 1) THEN
+                        WHERE pool = p.id AND owner = '' AND resting = 0
+                          AND (turn, joined) > (p.ring_turn, p.ring_join) LIMIT 1) THEN
                 next_at := moment;
             ELSIF p.later > 0 THEN
                 SELECT due INTO next_at FROM millpond_live

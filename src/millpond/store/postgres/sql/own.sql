@@ -187,6 +187,12 @@ WITH done AS MATERIALIZED (SELECT millpond_lower(?, ?::bigint[])) SELECT 1 FROM 
 -- name: raise
 WITH done AS MATERIALIZED (SELECT millpond_raise(?, ?, ?, ?)) SELECT 1 FROM done;
 
+-- name: lower_ring
+UPDATE millpond_pool
+   SET ring_turn = $2, ring_join = $3 - 1, writes = writes + 1, turn = (writes + 1) >> 5
+ WHERE ctid = (SELECT ctid FROM millpond_pool WHERE id = $1 ORDER BY turn DESC LIMIT 1)
+   AND (ring_turn, ring_join) >= ($2, $3);
+
 -- name: next_of_group
 SELECT l.*, t.body
   FROM (SELECT u.rank, u.low,
@@ -231,7 +237,12 @@ SELECT format('task %s of pool %s is ready, and nobody would look for it at rank
 SELECT format('task %s of pool %s is due at %s, and nobody would look for it before %s',
               l.id, p.name, l.due, p.undue_since)
   FROM millpond_pool AS p JOIN millpond_live AS l ON l.pool = p.id
- WHERE l.grp = 0 AND l.due < p.undue_since;
+ WHERE l.grp = 0 AND l.due < p.undue_since
+ UNION ALL
+SELECT format('share %s of pool %s takes part at turn %s, %s, and nobody would look for it there',
+              s.share, p.name, s.turn, s.joined)
+  FROM millpond_pool AS p JOIN millpond_seat AS s ON s.pool = p.id
+ WHERE s.owner = '' AND s.resting = 0 AND (s.turn, s.joined) <= (p.ring_turn, p.ring_join);
 
 -- name: check_leases
 SELECT format('a lease of worker %s was stored as number %s, and of %s only the last are looked at',
@@ -255,7 +266,7 @@ SELECT place, id, ''::bytea FROM millpond_live WHERE place NOT IN (SELECT place 
 -- Where to look for what is ready may be told wrong, too: then it may be anywhere.
 -- name: mend_9_marks
 UPDATE millpond_pool
-   SET bands = NULL, lows = '{}', undue_since = 0, writes = writes + 1, turn = (writes + 1) >> 5;
+   SET bands = NULL, lows = '{}', undue_since = 0, ring_turn = 0, ring_join = 0, writes = writes + 1, turn = (writes + 1) >> 5;
 
 -- name: mend_9_inbox
 UPDATE millpond_meta SET seen_upto = '0', seen_open = '{}';
