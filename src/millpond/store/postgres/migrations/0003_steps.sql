@@ -1045,29 +1045,46 @@ BEGIN
         END IF;
         refused := CASE
             WHEN p.id IS NULL OR w.id IS NULL THEN 'unknown'
-            WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
-              OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
             WHEN (p.grouped = 1 AND (NOT fair OR may_claim > 0)) OR (p.special = 1 AND NOT flow)
             THEN 'grouped'
             WHEN p.paused = 1 OR p.not_before > moment OR p.parked > 0 OR p.starved <> '{}'
               OR p.hungry <> '{}' OR w.expires_at <= moment OR w.functions = '[]' THEN 'special'
-            WHEN w.ahead - relayed > own_claims AND EXISTS (
-                 SELECT 1 FROM millpond_live
-                  WHERE worker = asker AND pool = p.id AND claim IS NOT NULL)
-            THEN 'held ahead, and not folded'
-            WHEN p.later > 0 AND EXISTS (
-                 SELECT 1 FROM millpond_live
-                  WHERE pool = p.id AND grp = 0 AND due >= p.undue_since AND due <= moment)
-            THEN 'due'
-            WHEN fair AND EXISTS (
-                 SELECT 1 FROM millpond_seat WHERE pool = p.id AND owner > '' AND resting = 0)
-            THEN 'owned'
-            WHEN NOT fair AND w.owner IS NOT NULL AND EXISTS (
-                 SELECT 1 FROM millpond_group
-                  WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner)
-            THEN 'owned'
-            WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0 THEN 'starved'
+            WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0
+            THEN 'starved'
         END;
+        -- Each question by itself, and only where it matters: to set out for one takes longer than to
+        -- answer it.
+        IF refused IS NULL AND EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto) THEN
+            refused := 'inbox';
+        END IF;
+        IF refused IS NULL AND cardinality(inbox_open) > 0 THEN
+            IF EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN
+                refused := 'inbox';
+            END IF;
+        END IF;
+        IF refused IS NULL AND w.ahead - relayed > own_claims THEN
+            IF EXISTS (SELECT 1 FROM millpond_live
+                        WHERE worker = asker AND pool = p.id AND claim IS NOT NULL) THEN
+                refused := 'held ahead, and not folded';
+            END IF;
+        END IF;
+        IF refused IS NULL AND p.later > 0 THEN
+            IF EXISTS (SELECT 1 FROM millpond_live
+                        WHERE pool = p.id AND grp = 0 AND due >= p.undue_since AND due <= moment) THEN
+                refused := 'due';
+            END IF;
+        END IF;
+        IF refused IS NULL AND fair THEN
+            IF EXISTS (SELECT 1 FROM millpond_seat
+                        WHERE pool = p.id AND owner > '' AND resting = 0) THEN
+                refused := 'owned';
+            END IF;
+        ELSIF refused IS NULL AND w.owner IS NOT NULL THEN
+            IF EXISTS (SELECT 1 FROM millpond_group
+                        WHERE pool = p.id AND unit = '' AND share = '' AND owner = w.owner) THEN
+                refused := 'owned';
+            END IF;
+        END IF;
         IF refused IS NULL AND p.ready > 0 AND greatest(slots, 0) + greatest(may_claim, 0) > 0 THEN
             IF fair THEN
                 SELECT count(*) AS n, array_agg(x.spot) AS spots, array_agg(x.id) AS ids,
@@ -1195,9 +1212,14 @@ BEGIN
             ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN
                 functions := w.functions::jsonb;
                 unknown := w.unknown::jsonb;
-                IF EXISTS (SELECT 1 FROM unnest(n.plain) AS f (plain)
-                            WHERE NOT coalesce(functions ? (f.plain::json ->> 'function'), true)
-                               OR unknown ? (f.plain::json ->> 'function')) THEN
+                IF cardinality(n.plain) = 1 THEN
+                    IF NOT coalesce(functions ? (n.plain[1]::json ->> 'function'), true)
+                       OR unknown ? (n.plain[1]::json ->> 'function') THEN
+                        refused := 'unknown function';
+                    END IF;
+                ELSIF EXISTS (SELECT 1 FROM unnest(n.plain) AS f (plain)
+                               WHERE NOT coalesce(functions ? (f.plain::json ->> 'function'), true)
+                                  OR unknown ? (f.plain::json ->> 'function')) THEN
                     refused := 'unknown function';
                 END IF;
             END IF;
@@ -1289,11 +1311,17 @@ BEGIN
             -- What stood before the last of them has left.
             last_rank := n.ranks[cardinality(n.ranks)];
             last_place := n.places[taken];
-            SELECT coalesce(array_agg(u.rank), '{}'),
-                   coalesce(array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END), '{}')
-              INTO p.bands, p.lows
-              FROM unnest(p.bands, p.lows) AS u (rank, low)
-             WHERE u.rank >= last_rank AND p.ready > taken;
+            IF p.ready <= taken THEN
+                p.bands := '{}';
+                p.lows := '{}';
+            ELSIF cardinality(p.bands) = 1 THEN
+                p.lows := ARRAY[last_place + 1];
+            ELSE
+                SELECT array_agg(u.rank),
+                       array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END)
+                  INTO p.bands, p.lows
+                  FROM unnest(p.bands, p.lows) AS u (rank, low) WHERE u.rank >= last_rank;
+            END IF;
         END IF;
         IF fair THEN
             UPDATE millpond_seat AS s
