@@ -37,26 +37,26 @@ POOLS = {
         name="p",
         order=priority(),
         max_concurrent=7,
-        rates=(Rate(40, per=1.0), Rate(90, per=1.0, of="weight")),
+        rates=(Rate(12, per=1.0, burst=20), Rate(24, per=1.0, burst=30, of="weight")),
     ),
     "shared": PoolSpec(name="p", order=fifo(), max_concurrent=7, budgets=("slots", "tokens")),
     "each key paced": PoolSpec(
-        name="p", order=fair_round_robin(), max_concurrent=6, rate_per_key=Rate(3, per=5.0)
+        name="p", order=fair_round_robin(), max_concurrent=6, rate_per_key=Rate(2, per=3.0)
     ),
     "all at once": PoolSpec(
         name="p",
         order=fair_round_robin(),
         max_concurrent=6,
         max_per_key=2,
-        rates=(Rate(60, per=1.0, burst=200, of="weight"), Rate(200, per=1.0)),
-        rate_per_key=Rate(2, per=0.001),
+        rates=(Rate(30, per=1.0, burst=40, of="weight"), Rate(100, per=1.0)),
+        rate_per_key=Rate(2, per=0.3),
         budgets=("tokens",),
     ),
 }
 
 BUDGETS = (
     BudgetSpec(name="slots", max_concurrent=9),
-    BudgetSpec(name="tokens", max_concurrent=30, rates=(Rate(90, per=1.0, of="weight"),)),
+    BudgetSpec(name="tokens", max_concurrent=11, rates=(Rate(30, burst=40, of="weight"),)),
 )
 
 
@@ -111,7 +111,9 @@ class Two:
         """Declare the pool and let two workers join; one knows less than there is."""
         for budget in BUDGETS if self.spec.budgets else ():
             await self.do("control", orders.DeclareBudget(budget))
-            other = PoolSpec(name=budget.name, order=fifo(), max_concurrent=9, budgets=(budget.name,))
+            other = PoolSpec(
+                name=budget.name, order=fifo(), max_concurrent=9, budgets=(budget.name,)
+            )
             await self.do("control", orders.Declare(other))
         await self.do("control", orders.Declare(self.spec))
         await self.do("control", orders.Join("one", 1e6))
@@ -127,7 +129,7 @@ class Two:
         """Make up a task."""
         dice = self.dice
         self.next_id += dice.randint(1, 1 << 20)
-        few = 9 if self.spec.order != fair_round_robin() else 60
+        few = 9 if self.spec.order != fair_round_robin() else 25 if self.spec.special else 60
         key = dice.choice([None, *(f"k{n}" for n in range(few))])
         odd = dice.random() < 0.005
         return NewTask(
@@ -147,7 +149,9 @@ class Two:
         """Start something of another pool with which this one shares a budget, and end the rest."""
         dice, pool = self.dice, self.dice.choice(self.spec.budgets)
         self.next_id += 1
-        task = NewTask(id=self.next_id, pool=pool, call=Call("work", b"x"), weight=dice.randint(1, 9))
+        task = NewTask(
+            id=self.next_id, pool=pool, call=Call("work", b"x"), weight=dice.randint(1, 9)
+        )
         await self.do("submit", (Batch(tasks=(task,)),))
         ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in self.elsewhere]
         kept = dice.randint(0, len(ends))
@@ -199,7 +203,7 @@ class Two:
 
     def used(self, leased: Leased) -> int | None:
         """Make up what an attempt has really used; mostly it says nothing of it."""
-        if self.spec.special and self.dice.random() < 0.02:
+        if self.spec.special and self.dice.random() < 0.04:
             return self.dice.randint(0, 2 * leased.weight)
         return None
 
