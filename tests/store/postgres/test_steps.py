@@ -275,8 +275,58 @@ async def test_they_answer_and_tell_what_the_verbs_do(
     assert views[0] == views[1]
     tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
     assert tasks[0] == tasks[1]
+    for name in two.spec.budgets:
+        assert await memory.view.budget(name) == await server.view.budget(name)
     await server.close()
     assert steps[True] > 0
+
+
+@pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])
+async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
+    schema: Schema, steps: Counter[bool], short: str, elsewhere: int, weight: int
+) -> None:
+    """That is not for the server to do by itself; before, it was."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(1, POOLS["shared"], (memory, server))
+    await two.begin()
+    for pool, count in (("slots", elsewhere), ("p", 9)):
+        for _ in range(count):
+            two.next_id += 1
+            new = NewTask(id=two.next_id, pool=pool, call=Call("work", b"x"), weight=weight)
+            await two.do("submit", (Batch(tasks=(new,)),))
+    await two.do("lease", LeaseAsk(pool="slots", worker="two", want=9))
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))
+    assert (2, 0) == (steps[True], steps[False])
+    leased = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    assert 2 == len(leased)
+    assert (2, 1) == (steps[True], steps[False])
+    views = [await store.view.budget(short) for store in two.stores]
+    assert views[0] == views[1]
+    assert views[0] is not None
+    assert ("p",) == views[0].waiting
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"rates": (Rate(2, per=10.0),)}, {"rate_per_key": Rate(3, per=10.0)}]
+)
+async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
+    schema: Schema, steps: Counter[bool], limits: dict[str, Any]
+) -> None:
+    """With the second start nothing is left, and the answer tells until when; or for a third."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    spec = PoolSpec(name="p", order=fair_round_robin(), max_concurrent=9, **limits)
+    two = Two(1, spec, (memory, server))
+    await two.begin()
+    call = Call("work", b"x")
+    tasks = [NewTask(id=n, pool="p", call=call, key="k", share="k") for n in range(1, 9)]
+    await two.do("submit", (Batch(tasks=tuple(tasks)),))
+    for _ in range(3):
+        await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+    assert (2, 1) == (steps[True], steps[False])
+    two.now += 4.0
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+    await server.close()
 
 
 async def test_a_relay_in_order_is_told_in_two_halves(schema: Schema, steps: Counter[bool]) -> None:
