@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from psycopg import Connection
 
 from millpond.core.rate import Rate
-from millpond.core.spec import Order as QueueOrder
 from millpond.core.spec import BudgetSpec, OrderKind, PoolSpec
+from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch, Store
 
