@@ -24,6 +24,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="the seed of a torture that went wrong")
     parser.add_argument("--store", choices=("sqlite", "postgres", "pgbouncer"), default="sqlite")
     parser.add_argument("--url", help="a store that is there; without it a new one of the kind")
+    parser.add_argument(
+        "--deaf", action="store_true", help="nobody listens to the others; only on a new server"
+    )
     parser.add_argument("--short", action="store_true", help="some hundreds of tasks, 20 seconds")
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--seconds", type=float, help="for how long processes are hurt")
@@ -46,7 +49,7 @@ def main() -> int:
     named = {name: getattr(given, name) for name in ("tasks", "seconds", "lease", "workers")}
     chosen = {name: value for name, value in named.items() if value is not None}
     whole = not given.short and not chosen
-    with place_of(given.store, given.url, home) as place:
+    with place_of(given.store, given.url, home, listens=not given.deaf) as place:
         asked = {**place.orders, **(SHORT if given.short else {}), **chosen}
         orders = Orders(home=str(home), seed=seed, **asked)
         print(
