@@ -17,6 +17,9 @@ from millpond.testing.torture.place import place_of
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.report import Report, lines_of
 
+AT_LEISURE = {name: value for name, value in SHORT.items() if name != "patience"}
+"""The short form where nobody ends it: that nothing happens any more is seen by itself."""
+
 
 def options() -> argparse.Namespace:
     """Return what was asked for on the command line."""
@@ -50,7 +53,7 @@ def main() -> int:
     chosen = {name: value for name, value in named.items() if value is not None}
     whole = not given.short and not chosen
     with place_of(given.store, given.url, home, listens=not given.deaf) as place:
-        asked = {**place.orders, **(SHORT if given.short else {}), **chosen}
+        asked = {**place.orders, **(AT_LEISURE if given.short else {}), **chosen}
         orders = Orders(home=str(home), seed=seed, **asked)
         print(
             f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}",
