@@ -76,6 +76,14 @@ def test_a_handler_that_had_ended_is_not_asked() -> None:
     assert [] == found(began(1.0), over, called_off(3.0))
 
 
+def test_a_handler_that_its_worker_gave_up_need_not_hear() -> None:
+    """It cannot renew its lease, and stops what it runs; who returns has not heard."""
+    stopped = Ended(**when(4.0), **RUN, how="stopped")
+    assert [] == found(began(1.0), called_off(3.0), stopped)
+    returned = Ended(**when(4.0), **RUN, how="returned")
+    assert [inf] == [one.seconds for one in found(began(1.0), called_off(3.0), returned)]
+
+
 def cancel(seconds: float, *, stood_still: bool = False) -> Cancel:
     return Cancel(task=1, way="thread", seconds=seconds, stood_still=stood_still)
 
