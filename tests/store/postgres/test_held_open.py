@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import psycopg
 import pytest
 from tests.store.postgres.plans import SOMEBODY, watched
@@ -201,3 +202,24 @@ async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
     answer = await store.lease(LeaseAsk(pool="p", worker="w", want=10))
     await store.close()
     assert [task] == [one.fence.task for one in answer.leased]
+
+
+async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) -> None:
+    """Whoever looks for what is due, and then for what is ready, has seen where both begin."""
+    now = [1000.0]
+    store = PostgresStore(address_of(own_url), clock=lambda: now[0])
+    await store.control(Declare(POOLS["plain"]))
+    await store.control(Join("w", 3600.0))
+    load = Load("plain", own_url)
+    await load.submit(store, WAITING)
+    for _ in range(2):
+        await store.submit([Batch(tasks=(msgspec.structs.replace(load.new(0), delay=10.0),))])
+        now[0] += 20.0
+        await store.close()  # who has it in memory does not look
+        store = PostgresStore(address_of(own_url), clock=lambda: now[0])
+        assert (await store.lease(LeaseAsk(pool="p", worker="w", want=1))).leased
+    await store.close()
+    with psycopg.connect(own_url) as connection:
+        asked = "SELECT max(undue_since) FROM millpond.millpond_pool"
+        assert [(1030.0,)] == connection.execute(asked).fetchall()
+    assert [] == wrong_in(own_url)
