@@ -38,12 +38,13 @@ test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs 
 
 # What every store must keep, and what pools on a server do, by another way than usual.
 ON_SERVER := tests/store/test_postgres_suite.py tests/durable tests/cli/test_servers.py \
-    $(addprefix tests/store/postgres/test_,store.py inbox.py steps.py migrate.py pgbouncer.py)
+    $(addprefix tests/store/postgres/test_,store.py inbox.py steps.py migrate.py)
 POOLED    := MILLPOND_TEST_POOLER=1 MILLPOND_TEST_PGBOUNCER=$$PGBOUNCER
 
 test-pgbouncer: venv  ## the conformance suite and pools through a real PgBouncer, in transaction mode
 	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; echo "through $$PGBOUNCER"; \
-	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 600 $(ON_SERVER) $(ARGS)
+	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 600 $(ON_SERVER) \
+	    tests/store/postgres/test_pgbouncer.py $(ARGS)
 
 test-listen-off: venv  ## the same where no process listens, and all is found by looking
 	@MILLPOND_TEST_LISTEN=0 $(PY) -m pytest -n $(JOBS) $(ON_SERVER) $(ARGS)

@@ -6,6 +6,9 @@ from millpond.store.protocol import Store
 from millpond.testing.conformance import StoreConformance
 from millpond.testing.servers import Schemas
 
+# In a seeded world a server is asked ten thousand times, and a busy machine takes its time.
+pytestmark = pytest.mark.timeout(300)
+
 
 class TestPostgresStore(StoreConformance):
     """Held to the same word as the memory store."""

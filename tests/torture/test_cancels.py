@@ -51,7 +51,7 @@ def test_a_handler_that_says_nothing_has_not_heard() -> None:
     """In a process that nobody hurt."""
     (one,) = found(began(1.0), called_off(3.0))
     assert inf == one.seconds
-    assert ["task 1 (interrupt) never noticed"] == cancelled_in_time([one]).broken
+    assert ["task 1 (interrupt) never noticed"] == cancelled_in_time([one], 1.0).broken
 
 
 @pytest.mark.parametrize("at", [2.0, 3.1, 9.0])
@@ -76,6 +76,14 @@ def test_a_handler_that_had_ended_is_not_asked() -> None:
     assert [] == found(began(1.0), over, called_off(3.0))
 
 
+def test_a_handler_that_its_worker_gave_up_need_not_hear() -> None:
+    """It cannot renew its lease, and stops what it runs; who returns has not heard."""
+    stopped = Ended(**when(4.0), **RUN, how="stopped")
+    assert [] == found(began(1.0), called_off(3.0), stopped)
+    returned = Ended(**when(4.0), **RUN, how="returned")
+    assert [inf] == [one.seconds for one in found(began(1.0), called_off(3.0), returned)]
+
+
 def cancel(seconds: float, *, stood_still: bool = False) -> Cancel:
     return Cancel(task=1, way="thread", seconds=seconds, stood_still=stood_still)
 
@@ -83,5 +91,6 @@ def cancel(seconds: float, *, stood_still: bool = False) -> Cancel:
 def test_one_in_a_hundred_may_be_late() -> None:
     """Two may not; those that nobody could have heard of do not count."""
     fine = [cancel(0.1) for _ in range(99)]
-    assert not cancelled_in_time([*fine, cancel(2.0), cancel(5.0, stood_still=True)]).broken
-    assert cancelled_in_time([*fine, cancel(2.0), cancel(2.0)]).broken
+    assert not cancelled_in_time([*fine, cancel(2.0), cancel(5.0, stood_still=True)], 1.0).broken
+    assert cancelled_in_time([*fine, cancel(2.0), cancel(2.0)], 1.0).broken
+    assert not cancelled_in_time([*fine, cancel(2.0), cancel(2.0)], 3.0).broken

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psycopg
 
+from millpond.store.postgres.url import address_of
 from millpond.testing.postgres import OwnServer, Server
 from millpond.testing.torture.place import Place, ServerPlace, on, place_of
 from millpond.testing.torture.plan import Orders
@@ -24,6 +25,16 @@ def test_a_server_knows_the_dead_by_their_leases(tmp_path: Path) -> None:
         orders = Orders(home="", seed=0, lease=3.0, **place.orders)
         assert (4.0, 10) == (orders.recovered_within, orders.idlers)
         assert 0 == orders.crashes, "it is not ours"
+        assert 1.0 == orders.cancelled_within
+
+
+def test_where_nobody_listens_more_time_is_given(postgres: Server) -> None:
+    """And the URL says so; workers that look all the time are not counted."""
+    with on(postgres, listens=False) as place:
+        address = address_of(place.url)
+        orders = Orders(home="", seed=0, **place.orders)
+    assert address.listener is None
+    assert (3.0, 0) == (orders.cancelled_within, orders.idlers)
 
 
 def test_a_url_names_a_store_that_is_there(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ from millpond.core.errors import (
     StoreUnreachable,
     TooManyConnections,
 )
-from millpond.store.postgres.connect import connect, is_pooled
+from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
 from millpond.testing.pgbouncer import Pooler, find_pgbouncer
 from millpond.testing.postgres import OwnServer
+from millpond.testing.torture.place import on
+from millpond.testing.torture.plan import Orders
 
 pytestmark = pytest.mark.real_loop
 
@@ -74,8 +76,31 @@ async def test_it_works_whether_or_not_somebody_tells_of_it(url: str, said: str)
         asked = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
         found = {connection.execute(asked).fetchone() for _ in range(5)}
         assert {(0,)} == found
-        shown = {connection.execute("SHOW synchronous_commit").fetchone() for _ in range(5)}
-        assert {("on",)} == shown
+        ours = sorted(settings("full").keys() - {"TimeZone"})  # of which a pooler keeps track
+        left = "SELECT name FROM pg_settings WHERE source = 'session' AND name = ANY(%s)"
+        assert [] == [row for _ in range(5) for row in connection.execute(left, [ours])]
+
+
+async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -> None:
+    """Whoever had the session before: nobody waits for a lock or for an answer for ever."""
+    async with shop(url, work=False):
+        pass
+    with psycopg.connect(direct(pooler, url), autocommit=True) as admin:
+        admin.execute("CREATE TABLE public.noted (lock text, statement text)")
+        admin.execute(
+            "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "INSERT INTO public.noted VALUES "
+            "(current_setting('lock_timeout'), current_setting('statement_timeout')); "
+            "RETURN NULL; END $$"
+        )
+        admin.execute(
+            "CREATE TRIGGER note AFTER INSERT OR UPDATE ON millpond.millpond_meta "
+            "EXECUTE FUNCTION public.note()"
+        )
+        async with shop(url) as mp:
+            for number in range(5):
+                assert 2 * number == await (await mp.tasks["double"].submit(number))
+        assert [("30s", "1min")] == admin.execute("SELECT DISTINCT * FROM public.noted").fetchall()
 
 
 def test_it_is_noticed(pooler: Pooler, url: str) -> None:
@@ -112,6 +137,20 @@ async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> 
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
         while not mp.runtime.abilities.hears:
             assert 2 == await (await mp.tasks["double"].submit(1))
+
+
+def test_a_fleet_that_is_tortured_listens_past_it_or_not_at_all(pooler: Pooler) -> None:
+    """All else goes through it."""
+    with on(pooler) as hears, on(pooler, listens=False) as deaf:
+        address, silent = address_of(hears.url), address_of(deaf.url)
+        assert f":{pooler.port}/" in address.conninfo
+        assert address.listens_at is not None
+        with connect(address.listens_at) as straight, connect(address) as through:
+            assert [False, True] == [is_pooled(straight), is_pooled(through)]
+    assert silent is silent.listener
+    assert (1.0, 3.0) == tuple(
+        Orders(home="", seed=0, **place.orders).cancelled_within for place in (hears, deaf)
+    )
 
 
 def test_the_doctor_leaves_nothing_behind(url: str) -> None:

@@ -14,7 +14,8 @@ from millpond.core.errors import MigrationNeeded, MissingRights
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import known_migrations, migrate
-from millpond.store.postgres.roles import Role, grants, role_of
+from millpond.store.postgres.names import quoted
+from millpond.store.postgres.roles import FOR_SUBMITTERS, Role, grants, role_of
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 from millpond.testing.postgres import OwnServer
@@ -113,6 +114,8 @@ async def test_a_worker_works_and_does_not_migrate(at: At) -> None:
     with connect(address) as connection:
         with pytest.raises(MissingRights, match="millpond migrate"):
             migrate(connection, address, migrations=[*known_migrations(), newer])
+        (submitted,) = connection.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
+        assert submitted
         for statement in (
             'CREATE TABLE "Work\'s ""pool""".x ()',
             'DROP TABLE "Work\'s ""pool""".millpond_inbox',
@@ -202,6 +205,23 @@ async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
         own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
 
 
+@pytest.mark.parametrize(
+    ("role", "may"),
+    {Role.WORKER: True, Role.SUBMITTER: True, Role.READER: False}.items(),
+)
+def test_what_acts_with_the_owners_rights_is_for_those_who_were_let(
+    at: At, role: Role, may: bool
+) -> None:
+    """And nothing else does: whoever calls another function has his own rights there."""
+    asked = (
+        "SELECT proname, has_function_privilege(oid, 'EXECUTE') FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace AND prosecdef"
+    )
+    with by_hand(at(role)) as own:
+        found = own.execute(asked, [quoted(SCHEMA)]).fetchall()
+    assert set(dict.fromkeys(FOR_SUBMITTERS, may).items()) == set(found)
+
+
 @pytest.mark.parametrize("role", Role)
 def test_the_doctor_knows_them(at: At, role: Role) -> None:
     """Nothing is wrong with having few rights."""
@@ -220,14 +240,23 @@ def test_the_doctor_knows_them(at: At, role: Role) -> None:
 def test_tables_of_a_later_release_are_there_for_all(at: At) -> None:
     """What the owner makes later is theirs, too."""
     address = address_of(at(Role.OWNER))
-    newer = Migration(
-        known_migrations()[-1].version + 1, "new", "CREATE TABLE millpond_new (n int)"
+    made = (
+        "CREATE TABLE millpond_new (n int); "
+        "CREATE FUNCTION millpond_newer() RETURNS int LANGUAGE sql AS 'SELECT 1'; "
+        "REVOKE EXECUTE ON FUNCTION millpond_newer FROM PUBLIC"
     )
+    newer = Migration(known_migrations()[-1].version + 1, "new", made)
     with connect(address) as owner:
         migrate(owner, address, migrations=[*known_migrations(), newer])
     for role in (Role.WORKER, Role.READER):
         with by_hand(at(role)) as own:
             own.execute('SELECT * FROM "Work\'s ""pool""".millpond_new')
+            call = 'SELECT "Work\'s ""pool""".millpond_newer()'
+            if role is Role.WORKER:
+                own.execute(call)
+            else:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    own.execute(call)
 
 
 async def test_a_reader_makes_no_tables(users: OwnServer) -> None:

@@ -37,7 +37,12 @@ _MANY = 200
 """Tasks of a submit that are put into words in a thread: the event loop has other things to do."""
 
 _HEARD_WITHIN = 0.25
-"""The part of a lease in which a renewal must be answered."""
+"""The part of a lease in which a renewal must be answered. The next one has twice as long, as long
+as none is: a connection may be dead, two in a row are slow, and each that is given up costs the
+server more than its answer would have."""
+
+_MOST_DOUBLINGS = 2
+"""So that one may take as long as the lease: who has not renewed by then has lost it."""
 
 _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
@@ -55,6 +60,8 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     _detours: dict[str, int]
     """How often what the server was asked for will be left to the verbs at once."""
     _refusals: dict[str, int]
+    _unanswered: dict[str, int]
+    """How many renewals of a worker in a row were not answered."""
     _told_along: set[str]
     """Pools of which others were told in the very commit that gave them something to start."""
 
@@ -141,7 +148,8 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         """Return what renews from a thread of its own."""
         transactor = self._transactor(self._new_unit)
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
-        return PostgresRenewer(transactor, self._clock, self._schema.sql["renew"], self._renewal)
+        statement = self._schema.sql["renew"]
+        return PostgresRenewer(transactor, self._clock, statement, self._renewal, self._unanswered)
 
     def _renewal(self, worker: str, lease: float) -> list[Sent]:
         """Return the arguments of a renewal."""
@@ -230,8 +238,11 @@ class PostgresRenewer(Renewer):
         clock: Callable[[], float],
         statement: str,
         arguments: Callable[[str, float], list[Sent]],
+        unanswered: dict[str, int],
     ) -> None:
+        """`unanswered` is kept by whoever makes a new one after each that failed."""
         super().__init__(transactor, clock)
+        self._unanswered = unanswered
         self._caller = transactor
         self._statement = statement
         self._arguments = arguments
@@ -241,7 +252,14 @@ class PostgresRenewer(Renewer):
 
         A connection that says nothing is given up while a new one may still be in time.
         """
-        self._caller.hurry(lease * _HEARD_WITHIN)
+        before = self._unanswered.get(worker, 0)
+        self._caller.hurry(lease * _HEARD_WITHIN * 2**before)
+        self._unanswered[worker] = min(before + 1, _MOST_DOUBLINGS)
+        answer = self._renewed(worker, lease)
+        del self._unanswered[worker]
+        return answer
+
+    def _renewed(self, worker: str, lease: float) -> RenewAnswer:
         row = self._caller.call(self._statement, partial(self._arguments, worker, lease))
         if row is None or row[0] is not None:
             return super().renew(worker, lease)

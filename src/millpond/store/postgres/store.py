@@ -86,6 +86,7 @@ class PostgresStore(SteppingStore):
         self._schema = dialect_of(address.schema)
         self._lock = to_write(address.schema)
         self._detours, self._refusals, self._told_along = {}, {}, set()
+        self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._told = getattr(clock, "told", None)
         self._inbox = Inbox(clock, self._note_moved)

@@ -36,6 +36,8 @@ _PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
 
 _FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
 
+_NOT_LOOKED: Row = (None, None, None)
+
 _BEHIND_ALL = (1 << 63) - 1
 """A rank behind every other."""
 
@@ -58,7 +60,8 @@ class PostgresTables(SqlTables):
         self._seated: dict[int, tuple[int, int]] = {}
         """The first place that was given to a share of a pool, of those that all may claim from."""
         self._found: dict[int, Row] = {}
-        """What was read as the first of a queue, by its pool: rank and place, or when it is due."""
+        """What was read as the first of a queue, by its pool: rank and place of what is ready, and
+        when the first is due of what is not; None where nobody looked."""
 
     def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
         """Execute a statement; one that may find running tasks finds each in a row of its own."""
@@ -101,7 +104,12 @@ class PostgresTables(SqlTables):
         """Return the live tasks that a statement finds, to be looked at and not changed."""
         found = super().look_at_live(name, asked)
         if name in _FROM_THE_FIRST and asked[0] < FIRST_GROUP and not self._readonly:
-            self._found[asked[0]] = self._first_of(name, asked[0], found)
+            seen = self._found.get(asked[0], _NOT_LOOKED)
+            first = self._first_of(name, asked[0], found)
+            # Whoever looks for what is due looks for what is ready next: both are told.
+            self._found[asked[0]] = tuple(
+                old if new is None else new for new, old in zip(first, seen, strict=True)
+            )
         return found
 
     def _first_of(self, name: str, pool: int, found: list[TaskRow]) -> Row:

@@ -17,6 +17,9 @@ from millpond.testing.torture.place import place_of
 from millpond.testing.torture.plan import Orders
 from millpond.testing.torture.report import Report, lines_of
 
+AT_LEISURE = {name: value for name, value in SHORT.items() if name != "patience"}
+"""The short form where nobody ends it: that nothing happens any more is seen by itself."""
+
 
 def options() -> argparse.Namespace:
     """Return what was asked for on the command line."""
@@ -24,6 +27,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="the seed of a torture that went wrong")
     parser.add_argument("--store", choices=("sqlite", "postgres", "pgbouncer"), default="sqlite")
     parser.add_argument("--url", help="a store that is there; without it a new one of the kind")
+    parser.add_argument(
+        "--deaf", action="store_true", help="nobody listens to the others; only on a new server"
+    )
     parser.add_argument("--short", action="store_true", help="some hundreds of tasks, 20 seconds")
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--seconds", type=float, help="for how long processes are hurt")
@@ -46,8 +52,8 @@ def main() -> int:
     named = {name: getattr(given, name) for name in ("tasks", "seconds", "lease", "workers")}
     chosen = {name: value for name, value in named.items() if value is not None}
     whole = not given.short and not chosen
-    with place_of(given.store, given.url, home) as place:
-        asked = {**place.orders, **(SHORT if given.short else {}), **chosen}
+    with place_of(given.store, given.url, home, listens=not given.deaf) as place:
+        asked = {**place.orders, **(AT_LEISURE if given.short else {}), **chosen}
         orders = Orders(home=str(home), seed=seed, **asked)
         print(
             f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}",

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from millpond.testing.torture.plan import Item
     from millpond.testing.torture.replay import Held
 
-CANCELLED_WITHIN = 1.0
-"""Seconds in which 99 of 100 handlers must notice that their task was cancelled elsewhere."""
-
 FEW_QUESTIONS = 10.0
 """Questions in a second that all workers of an idle fleet together ask at most."""
 
@@ -155,7 +152,7 @@ def audit(evidence: Evidence) -> Verdict:
         nobody_fell_over(case),
         called_off(case),
         recovered_in_time(found, evidence.orders.recovered_within),
-        cancelled_in_time(told),
+        cancelled_in_time(told, evidence.orders.cancelled_within),
         *rested(case),
     ]
     return Verdict(
@@ -435,11 +432,11 @@ def recovered_in_time(found: list[Recovery], within: float) -> Check:
     return _in_time("recovery of a killed worker", [one.in_peace for one in found], within)
 
 
-def cancelled_in_time(told: list[Cancel]) -> Check:
-    """A running handler notices that it was cancelled elsewhere, and 99 of 100 within a second."""
+def cancelled_in_time(told: list[Cancel], within: float) -> Check:
+    """A running handler notices that it was cancelled elsewhere, and 99 of 100 in time."""
     usual = [one for one in told if not one.stood_still]
     heard = [one.seconds for one in usual if one.seconds < inf]
-    check = _in_time("cancel reaches a running handler", heard, CANCELLED_WITHIN)
+    check = _in_time("cancel reaches a running handler", heard, within)
     deaf = [f"task {one.task} ({one.way}) never noticed" for one in usual if one.seconds == inf]
     return msgspec.structs.replace(check, seen=len(usual), broken=check.broken + deaf)
 

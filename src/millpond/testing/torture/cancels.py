@@ -36,6 +36,8 @@ class _Run(msgspec.Struct, kw_only=True):
     began: Began
     noticed: float | None = None
     ended: float | None = None
+    given_up: bool = False
+    """Whether its worker stopped it, as it does where it cannot renew: it is to notice no more."""
 
     @property
     def fence(self) -> Fence:
@@ -52,7 +54,8 @@ def cancels(evidence: Evidence, replay: Replay) -> list[Cancel]:
         heard = run.noticed
         last = call.wall + HEARD_WITHIN if heard is None else heard
         hurt = any(run.began.wall <= at <= last for at in blows.get(run.began.pid, ()))
-        if hurt or (heard is None and (run.ended is not None and held is not None and held.lost)):
+        lost = held is not None and held.lost
+        if hurt or (heard is None and run.ended is not None and (lost or run.given_up)):
             continue
         if run.ended is not None and run.ended < call.wall:
             continue
@@ -80,7 +83,7 @@ def _calls(evidence: Evidence) -> list[tuple[CalledOff, _Run]]:
             case Noticed():
                 runs[Fence(line.task, line.attempt, line.token)].noticed = line.wall
             case Ended() if (fence := Fence(line.task, line.attempt, line.token)) in runs:
-                runs[fence].ended = line.wall
+                runs[fence].ended, runs[fence].given_up = line.wall, line.how == "stopped"
             case CalledOff():
                 calls.append((line, latest[line.task]))
             case _:

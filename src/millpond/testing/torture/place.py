@@ -85,10 +85,19 @@ class ServerPlace(Place):
     """A database of a server, on which the dead are known by their leases."""
 
     def __init__(
-        self, url: str, server: OwnServer | None = None, *, direct: str | None = None
+        self,
+        url: str,
+        server: OwnServer | None = None,
+        *,
+        direct: str | None = None,
+        hears: bool = True,
     ) -> None:
-        """`direct` is its URL for those who hurt it, where a pooler is before it."""
+        """`direct` is its URL for those who hurt it, where a pooler is before it.
+
+        Where nobody hears the others, idle workers look all the time: nothing is promised of them.
+        """
         super().__init__(url)
+        self._hears = hears
         self._direct = direct or url
         self._server = server
         self._counts_statements = False
@@ -102,7 +111,8 @@ class ServerPlace(Place):
             "sees_deaths": False,
             "cut_every": CUT_EVERY,
             "crashes": crashes,
-            "idlers": IDLERS,
+            "hears": self._hears,
+            "idlers": IDLERS if self._hears else 0,
             **GENTLER,
         }
 
@@ -161,8 +171,11 @@ class ServerPlace(Place):
 
 
 @contextlib.contextmanager
-def place_of(store: str, url: str | None, home: Path) -> Iterator[Place]:
-    """Yield where a torture takes place: the store that a URL names, or a new one of a kind."""
+def place_of(store: str, url: str | None, home: Path, *, listens: bool = True) -> Iterator[Place]:
+    """Yield where a torture takes place: the store that a URL names, or a new one of a kind.
+
+    On a new server nobody listens to the others unless `listens`.
+    """
     if url is not None:
         yield ServerPlace(url) if is_postgres(url) else Place(url)
     elif store == "sqlite":
@@ -171,10 +184,10 @@ def place_of(store: str, url: str | None, home: Path) -> Iterator[Place]:
         # As it is by default: what was committed is on its disk.
         with serve(CONNECTIONS) as server:
             if store == "postgres":
-                with on(server) as place:
+                with on(server, listens=listens) as place:
                     yield place
             else:
-                with pooled(server) as pooler, on(pooler) as place:
+                with pooled(server) as pooler, on(pooler, listens=listens) as place:
                     yield place
 
 
@@ -188,13 +201,25 @@ def pooled(server: Server) -> Pooler:
 
 
 @contextlib.contextmanager
-def on(server: Server) -> Iterator[Place]:
-    """Yield a new database of a server."""
+def on(server: Server, *, listens: bool = True) -> Iterator[Place]:
+    """Yield a new database of a server, on which one hears the others or does not."""
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
         direct = behind.url_of(database_of(url))
-        # Where a pooler is between, only what must be told at once goes past it.
-        ear = f"?listen={quote(direct, safe='')}" if behind is not server else ""
+        says = _listening(past=direct if behind is not server else None, listens=listens)
         yield ServerPlace(
-            f"{url}{ear}", behind if isinstance(behind, OwnServer) else None, direct=direct
+            url if says is None else f"{url}{'&' if '?' in url else '?'}listen={says}",
+            behind if isinstance(behind, OwnServer) else None,
+            direct=direct,
+            hears=listens,
         )
+
+
+def _listening(*, past: str | None, listens: bool) -> str | None:
+    """Return what a URL says of listening, if anything; `past` is the way past a pooler.
+
+    Where one is between, only what must be told at once goes past it, and who says nothing is deaf.
+    """
+    if past is None:
+        return None if listens else "0"
+    return quote(past, safe="") if listens else None

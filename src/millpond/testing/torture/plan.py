@@ -45,6 +45,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that are cancelled while they run."""
     sees_deaths: bool = True
     """Whether the store sees at once who died; else it is known when a lease is over."""
+    hears: bool = True
+    """Whether processes tell each other at once what is worth a look; else each finds it out."""
     cut_every: float = 0.0
     """Seconds between two connections that the server ends, on average; 0 = it ends none."""
     crashes: int = 0
@@ -59,6 +61,11 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     def recovered_within(self) -> float:
         """Seconds in which the tasks of 99 of 100 killed workers must be taken back."""
         return 1.0 if self.sees_deaths else self.lease + 1.0
+
+    @property
+    def cancelled_within(self) -> float:
+        """Seconds in which a cancel must reach a running handler."""
+        return 1.0 if self.hears else 3.0
 
     @property
     def submitting(self) -> float:

@@ -47,7 +47,10 @@ UPDATE millpond_live AS l
        AS n (due, claim, claim_revision, cancel_requested, parked_at, function, error, progress,
              steps, running, attempt, runs, fresh, listed, token, worker, started_at,
              first_started_at, reason, grp, place)
- WHERE l.place = n.place;
+ -- Each looked for by itself: where few live among many dead, a join would walk them all.
+ CROSS JOIN LATERAL
+       (SELECT o.ctid AS spot FROM millpond_live AS o WHERE o.place = n.place OFFSET 0) AS found
+ WHERE l.ctid = found.spot;
 
 -- name: tell_result
 UPDATE millpond_ended AS e SET result = n.result

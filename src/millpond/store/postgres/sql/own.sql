@@ -28,6 +28,12 @@ SELECT set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin',
 -- name: unfold
 SELECT millpond_unfold(?::bigint[]);
 
+-- Each looked for by itself: where few live among many dead, a join would walk them all.
+-- name: live_tasks
+SELECT l.*, t.body FROM millpond_task AS t
+ CROSS JOIN LATERAL (SELECT * FROM millpond_live AS o WHERE o.place = t.place OFFSET 0) AS l
+ WHERE t.id = ANY(?::bigint[]);
+
 -- name: add_task
 INSERT INTO millpond_task (place, id, body, plain) VALUES (?, ?, ?, ?);
 
