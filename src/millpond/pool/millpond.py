@@ -724,6 +724,8 @@ class Millpond:
         for one in (own, *task.aliases):
             self._tasks[one] = task
             self._handlers[one] = handler
+        if self._runtime is not None:
+            self._runtime.presenting.learned()
         return task
 
     @property
