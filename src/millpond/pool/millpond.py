@@ -48,7 +48,7 @@ from millpond.pool.budget import Budget
 from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.cron import CRON, arm
-from millpond.pool.cron import handler as firing_handler
+from millpond.pool.cron import handlers as cron_handlers
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
@@ -144,7 +144,7 @@ class Millpond:
         self._pools: dict[str, Pool] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
+        self._handlers: dict[str, Handler] = cron_handlers(self._event_of_firing)
         self._schedules: dict[str, Schedule] = {}
         self._arming: set[asyncio.Task[Any]] = set()
         """Schedules that were declared while it is open, on their way to the store."""
