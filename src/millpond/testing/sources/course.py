@@ -32,11 +32,12 @@ WHOLE: dict[str, Any] = {
     "seconds": 90.0,
     "workers": 4,
     "submitters": 2,
-    "lease": 2.0,
+    "concurrency": 30,
+    "lease": 4.0,
     "kill_every": 1.5,
-    "freeze_every": 8.0,
+    "freeze_every": 10.0,
     "idlers": 0,
-    "patience": 240.0,
+    "patience": 400.0,
 }
 
 SHORT: dict[str, Any] = {
@@ -47,7 +48,7 @@ SHORT: dict[str, Any] = {
     "submitters": 1,
     "kill_every": 0.7,
     "freeze_every": 2.5,
-    "lease": 1.5,
+    "lease": 2.0,
     "crashes": 0,
     "patience": 40.0,
 }

@@ -57,9 +57,9 @@ class Fleet:
         self.ledger = ledger
         self.home = Path(orders.home)
         self.mp = Millpond(orders.url, lease=orders.lease)
-        self.work = self.mp.pool("work", max_concurrent=8, retry=PATIENT)
+        self.work = self.mp.pool("work", max_concurrent=40, retry=PATIENT)
         self.narrow = self.mp.pool(
-            "narrow", max_concurrent=2, queue=fifo(), backpressure=bounded(10), retry=PATIENT
+            "narrow", max_concurrent=6, queue=fifo(), backpressure=bounded(10), retry=PATIENT
         )
         self._late: Any = None
         self._register()
@@ -149,7 +149,7 @@ class Fleet:
         """Declare the late pool, and register its task, while all the rest is at work."""
         if self._late is not None:
             return
-        pool = self.mp.pool(LATE, max_concurrent=4, retry=PATIENT)
+        pool = self.mp.pool(LATE, max_concurrent=12, retry=PATIENT)
 
         @pool.task
         async def handle_late(ctx: Context, event: Event) -> str:
