@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from millpond.core.task import NewTask
-    from millpond.pool.bridge import Bridge
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
     from millpond.pool.schedules import Schedules
+    from millpond.pool.sync_schedules import SyncSchedule
     from millpond.runtime.runtime import Runtime
 
 
@@ -133,48 +133,6 @@ class Schedule:
         await self._among.armed()
         found = await schedules(self._mp.runtime, [self.id])
         return found[0] if found else None
-
-
-class SyncSchedule:
-    """A schedule, for threads."""
-
-    def __init__(self, bridge: Bridge, schedule: Schedule) -> None:
-        self._bridge = bridge
-        self.twin = schedule
-        """The schedule as the loop has it."""
-
-    def __repr__(self) -> str:
-        return f"<sync {self.twin!r}>"
-
-    @property
-    def id(self) -> str:
-        """Its name, one for all processes of the store."""
-        return self.twin.id
-
-    @property
-    def timetable(self) -> Timetable:
-        """When it fires."""
-        return self.twin.timetable
-
-    def arm(self) -> None:
-        """See to it that it waits for its next firing; opening the Millpond does this by itself."""
-        self._bridge.call(self.twin.arm)
-
-    def pause(self) -> None:
-        """Fire no more. What is due meanwhile is missed, as `missed` has it, when it goes on."""
-        self._bridge.call(self.twin.pause)
-
-    def resume(self) -> None:
-        """Fire again."""
-        self._bridge.call(self.twin.resume)
-
-    def remove(self) -> bool:
-        """Let it end, for all processes; return whether there was anything to end."""
-        return self._bridge.call(self.twin.remove)
-
-    def status(self) -> ScheduleInfo | None:
-        """Return when it fires next, and how it stands; None if it was removed."""
-        return self._bridge.call(self.twin.status)
 
 
 def template(new: NewTask) -> NewTask:
