@@ -25,6 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.rows("CR-01", "HN-22")
 def test_a_fleet_that_is_killed_fires_and_delivers_once(tmp_path: Path, place: Place) -> None:
     """Each moment of each schedule, and each event for each trigger, is one task, and it is done.

@@ -42,15 +42,16 @@ WHOLE: dict[str, Any] = {
 
 SHORT: dict[str, Any] = {
     **WHOLE,
-    "tasks": 20,
-    "seconds": 3.0,
+    "tasks": 15,
+    "seconds": 2.5,
     "workers": 2,
     "submitters": 1,
     "kill_every": 0.7,
     "freeze_every": 2.5,
     "lease": 2.0,
     "crashes": 0,
-    "patience": 40.0,
+    "patience": 90.0,
+    "stalled": 60.0,
 }
 """What the suite has time for."""
 
