@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer test-pg-all
+.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -101,6 +101,9 @@ simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
+
+torture-triggers: venv  ## schedules and triggers of a fleet that is killed; ARGS="--store postgres --seed 7 --short"
+	@$(PY) -m millpond.testing.sources $(ARGS)
 
 chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
 	@$(PY) -m millpond.testing.chaos $(ARGS)

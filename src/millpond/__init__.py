@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from millpond.pool.rejection import SubmitRejection
     from millpond.pool.run import Run, RunReport
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-    from millpond.pool.sync import SyncHandle, SyncMillpond, SyncPool
+    from millpond.pool.sync import SyncMillpond, SyncPool
+    from millpond.pool.sync_handle import SyncHandle
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.pool.trigger import Trigger
     from millpond.runtime.batch import Failed
@@ -218,7 +219,8 @@ _HOME = {
         "millpond.pool.rejection": ("SubmitRejection",),
         "millpond.pool.run": ("Run", "RunReport"),
         "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
-        "millpond.pool.sync": ("SyncHandle", "SyncMillpond", "SyncPool"),
+        "millpond.pool.sync": ("SyncMillpond", "SyncPool"),
+        "millpond.pool.sync_handle": ("SyncHandle",),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.pool.trigger": ("Trigger",),
         "millpond.runtime.batch": ("Failed",),

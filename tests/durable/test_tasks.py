@@ -468,3 +468,35 @@ async def test_room_made_elsewhere_lets_a_blocked_submitter_in(place: Path | Sch
         assert not blocked.done()
         async with worker:
             assert 1 == await (await blocked)
+
+
+# What is known later
+
+
+async def test_a_task_registered_while_its_workers_run_is_run_at_once(
+    place: Path | Schema,
+) -> None:
+    """By every worker of its process, also if it was submitted, and parked, before it was known."""
+    fleet = Fleet(place)
+    told, worker = fleet.millpond(work=False), fleet.millpond(work=True)
+    asked, served = told.pool("late"), worker.pool("late", max_concurrent=2)
+
+    @asked.task(name="early")
+    async def early_elsewhere() -> str:
+        raise NotImplementedError
+
+    async with told, worker, worker.worker():
+        waiting = await early_elsewhere.submit()
+        await asyncio.sleep(5.0)
+
+        @served.task
+        async def early() -> str:
+            return "early"
+
+        @served.task
+        async def late(number: int) -> int:
+            return number
+
+        async with asyncio.timeout(2.0):
+            assert 3 == await (await late.submit(3))
+            assert "early" == await waiting

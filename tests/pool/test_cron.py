@@ -15,6 +15,7 @@ from millpond import Context, Millpond
 from millpond.core.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
 from millpond.core.event import Event
 from millpond.core.task import Call, NewTask
+from millpond.pool import cron
 from millpond.pool.cron import CRON, SPEC, shown
 from millpond.pool.schedule import schedules
 from millpond.store.protocol import Batch
@@ -287,6 +288,55 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule(
             view = await new.runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued + view.running
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=60, task=report)
+    async with old:
+        await asyncio.sleep(10)
+        await change_and_die(fleet, 45, monkeypatch)
+        before = wall()
+        await asyncio.sleep(600)
+        (told,) = await old.schedules()
+        assert 45 == told.every
+        view = await old.runtime.view.pool(CRON)
+        assert view is not None
+        assert 1 == view.queued
+        moments = range(int(before // 45) + 1, int(wall() // 45) + 1)
+        assert [shown(at * 45.0) for at in moments] == fleet.done
+
+
+@pytest.mark.rows("CR-05")
+async def test_what_is_declared_again_after_such_a_death_is_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    old, report = fleet.process(work=False)
+    schedule = old.cron("report", every=60, task=report)
+    async with old:
+        await change_and_die(fleet, 45, monkeypatch)
+        await schedule.arm()
+        (told,) = await old.schedules()
+        assert 60 == told.every
+
+
+async def change_and_die(fleet: Fleet, pace: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare the schedule otherwise, in a process that dies as soon as that is stored."""
+    new, report = fleet.process(work=False)
+
+    async def die(*_: Any) -> bool:
+        raise ConnectionResetError
+
+    with monkeypatch.context() as patch, pytest.raises(ConnectionResetError):
+        patch.setattr(cron, "_end_older", die)
+        new.cron("report", every=pace, task=report)
+        async with new:
+            pass
 
 
 @pytest.mark.rows("CR-07")

@@ -14,17 +14,11 @@ from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
 from millpond.pool.run import Run, Stream
-from millpond.pool.schedule import Schedule, SyncSchedule
-from millpond.pool.sync import (
-    SyncHandle,
-    SyncMapped,
-    SyncMillpond,
-    SyncPool,
-    SyncRun,
-    SyncStream,
-    SyncTaskFunction,
-)
+from millpond.pool.schedule import Schedule
+from millpond.pool.sync import SyncMillpond, SyncPool, SyncTaskFunction
 from millpond.pool.sync_events import SyncEmission, SyncTrigger
+from millpond.pool.sync_handle import SyncHandle, SyncMapped, SyncRun, SyncStream
+from millpond.pool.sync_schedules import SyncSchedule
 from millpond.pool.task import Optioned
 from millpond.pool.trigger import Trigger
 
@@ -75,7 +69,7 @@ NOT_PROMISED: dict[type, set[str]] = {
     Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
     | {"url", "imports", "keep", "lease", "max_payload", "work"}
     | {"durable", "durability", "migrate"}
-    | {"pool_in_store", "emit_as", "emit_within", "forget_schedule", "armed"},
+    | {"pool_in_store", "emit_as", "emit_within"},
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope", "foreign"},
@@ -130,7 +124,8 @@ def names(kind: type) -> set[str]:
 
 def translated(annotation: Any, pool_word: str) -> Any:
     """An annotation of the loop's API as it must stand in that of threads."""
-    if not isinstance(annotation, str):
+    if not isinstance(annotation, str) or "SyncPool" in annotation or "SyncBudget" in annotation:
+        # What both take is said in one place.
         return annotation
     for word, other in [*WORDS, (r"\bPool\b", pool_word)]:
         annotation = re.sub(word, other, annotation)

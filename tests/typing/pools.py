@@ -38,8 +38,9 @@ from millpond.core.audit import Record
 from millpond.core.quantiles import Quantiles
 from millpond.pool.map import Mapped
 from millpond.pool.run import Run, Stream
-from millpond.pool.schedule import Schedule, SyncSchedule
+from millpond.pool.schedule import Schedule
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
+from millpond.pool.sync_schedules import SyncSchedule
 from millpond.runtime.error import ErrorInfo
 from millpond.runtime.hooks import DeadLetter, Empty, Observed
 from millpond.runtime.worker import Worker

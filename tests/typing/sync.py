@@ -14,7 +14,7 @@ from millpond import (
     SyncPool,
 )
 from millpond.pool.outcome import Outcome
-from millpond.pool.sync import SyncMapped, SyncRun, SyncStream
+from millpond.pool.sync_handle import SyncMapped, SyncRun, SyncStream
 from millpond.runtime.worker import Worker
 
 mp = Millpond()

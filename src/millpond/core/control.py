@@ -164,7 +164,10 @@ class Close(msgspec.Struct, frozen=True, tag=True):
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """A worker presents itself; it may hold leases as long as it renews."""
+    """A worker presents itself; it may hold leases as long as it renews.
+
+    One that is known already may say that it knows more functions by now.
+    """
 
     worker: str
     lease: float

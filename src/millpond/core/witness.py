@@ -181,14 +181,23 @@ class Witness:
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
                 self._hold(self.pools[pool], unit, rounded(now + seconds))
-            case orders.Join(worker):
-                self.workers.setdefault(worker, order)
+            case orders.Join():
+                self._joined(order)
             case orders.Leave(worker) | orders.Bury(worker):
                 self._gone(worker)
             case orders.Seal(run, holder):
                 self.run_holders.get(run, set()).discard(holder)
             case _:
                 pass
+
+    def _joined(self, order: orders.Join) -> None:
+        before = self.workers.setdefault(order.worker, order)
+        if before.functions and order.functions:
+            known = tuple({*before.functions, *order.functions})
+            self.workers[order.worker] = msgspec.structs.replace(before, functions=known)
+            self.could_not_run -= {
+                (order.worker, name) for name in set(known) - set(before.functions)
+            }
 
     def _pause(self, facts: PoolFacts, unit: str | None, *, paused: bool) -> None:
         if unit is None:

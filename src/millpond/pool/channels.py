@@ -39,19 +39,24 @@ from millpond.core.task import Dedupe
 from millpond.pool.codec import ENCODER
 from millpond.pool.context import Context
 from millpond.pool.event import Emission, EventInfo, Receipt, sent_of
+from millpond.pool.options import checked, policy
+from millpond.pool.parts import on_loop
 from millpond.pool.pool import Pool
 from millpond.pool.submit import new_task
 from millpond.pool.task import TaskFunction
-from millpond.pool.trigger import DELIVERY, Trigger
+from millpond.pool.trigger import DELIVERY, Trigger, maker_of
 from millpond.runtime.batch import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Sequence
+    from typing import Unpack
 
     from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
+    from millpond.pool.sync import SyncPool
     from millpond.pool.trigger import Make
+    from millpond.runtime.hooks import DeadLetter, Hooks
     from millpond.runtime.job import Handler
     from millpond.runtime.outcome import Policy
 
@@ -70,15 +75,16 @@ ENVELOPE = 4096
 class Channels:
     """The events and triggers of one Millpond."""
 
-    def __init__(self, mp: Millpond) -> None:
+    def __init__(self, mp: Millpond, retries: dict[str, Policy], hooks: Hooks) -> None:
         self._mp = mp
+        self._retries = retries
+        self._hooks = hooks
         spec = PoolSpec(name=EVENTS, max_concurrent=4 * AT_ONCE, order=fifo())
-        self.events = self.own_pool(spec, DISPATCHING)
+        self._events = self.own_pool(spec, DISPATCHING)
         """The pool of all events."""
-        self.triggers: dict[str, Trigger] = {}
-        """The triggers of this process, by id."""
+        self._triggers: dict[str, Trigger] = {}
         self._dispatch: TaskFunction[[Sent], dict[str, int], Any] = TaskFunction(
-            mp, self.events, self.dispatch, name=DISPATCH, batch=(AT_ONCE, 0.0)
+            mp, self._events, self.dispatch, name=DISPATCH, batch=(AT_ONCE, 0.0)
         )
         self._deliver: TaskFunction[[Sent], Receipt, Any] = TaskFunction(
             mp, None, self.deliver, name=DELIVER
@@ -105,46 +111,127 @@ class Channels:
 
     def pools(self) -> list[Pool]:
         """Return the pools that the store must know: none, where nothing waits for events."""
-        own = [trigger.deliveries for trigger in self.triggers.values()]
-        return [self.events, *own] if own else []
+        own = [trigger.deliveries for trigger in self._triggers.values()]
+        return [self._events, *own] if own else []
 
-    def add(
+    # Triggers
+
+    def trigger(
         self,
-        trigger: str,
-        spec: TriggerSpec,
-        into: str | Pool,
+        trigger_id: str,
+        /,
         *,
-        make: Make,
-        options: Mapping[str, Any],
-        max_concurrent: int,
-        retry: Policy | None,
+        on: str | Sequence[str],
+        into: str | Pool | SyncPool | None = None,
+        task: TaskFunction[..., Any, Any] | None = None,
+        make: Make | None = None,
+        priority_from: str | None = None,
+        key_from: str | None = None,
+        weight_from: str | None = None,
+        max_concurrent: int = 16,
+        delivery_retry: Policy | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        **options: Unpack[Options],
     ) -> Trigger:
-        """Declare a trigger."""
-        name = pool_of_trigger(trigger)
-        if trigger in self.triggers:
-            message = f"a trigger {trigger!r} exists already; mp.get_trigger({trigger!r}) has it"
-            raise DuplicateName(message, kind="trigger", name=trigger)
-        policy = retry or DELIVERY
-        spec = msgspec.structs.replace(
-            spec, attempts=getattr(policy, "attempts", DISPATCHING.attempts)
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool.
+
+        `task` is called with the event, if it takes an `Event`, else with its payload; `make` is a
+        function of the event that returns the call, or None for nothing. `priority_from` and its
+        like are paths into the event, such as `payload.urgency`; where one leads nowhere, the
+        option of that name counts.
+
+        The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
+        again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
+        """
+        maker = maker_of(task, make)
+        names = (on,) if isinstance(on, str) else tuple(on)
+        if not names:
+            raise ConfigError("on", on, "must name an event")
+        target = self._target(on_loop(into), task)
+        given = checked(options)
+        for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
+            raise ConfigError(option, given[option], "follows from the trigger and the event")
+        again = policy("delivery_retry", delivery_retry) or DELIVERY
+        spec = TriggerSpec(
+            on=names,
+            into=target.spec.name if isinstance(target, Pool) else target,
+            task=None if task is None else task.name,
+            priority_from=priority_from,
+            key_from=key_from,
+            weight_from=weight_from,
+            attempts=getattr(again, "attempts", DISPATCHING.attempts),
         )
+        name = pool_of_trigger(trigger_id)
+        if trigger_id in self._triggers:
+            message = (
+                f"a trigger {trigger_id!r} exists already; mp.get_trigger({trigger_id!r}) has it"
+            )
+            raise DuplicateName(message, kind="trigger", name=trigger_id)
         own = self.own_pool(
-            PoolSpec(name=name, max_concurrent=max_concurrent, order=fifo(), trigger=spec), policy
+            PoolSpec(name=name, max_concurrent=max_concurrent, order=fifo(), trigger=spec), again
         )
-        made = Trigger(self._mp, trigger, own, into, make=make, options=options)
-        self.triggers[trigger] = made
+        if on_dead_letter is not None:
+            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
+        made = Trigger(self._mp, trigger_id, own, target, make=maker, options=given)
+        self._triggers[trigger_id] = made
+        self._retries[name] = again
         return made
 
-    def get(self, trigger: str) -> Trigger:
-        """Return a trigger of this process."""
+    def _target(
+        self, into: str | Pool | None, task: TaskFunction[..., Any, Any] | None
+    ) -> str | Pool:
+        """Return the pool that a trigger submits to."""
+        target = into if into is not None or task is None else task.own_pool
+        if target is None:
+            raise ConfigError("into", into, "must say which pool the trigger submits to")
+        if isinstance(target, Pool) and target.millpond is not self._mp:
+            raise ConfigError("into", target.name, "is a pool of another Millpond")
+        return target
+
+    def get_trigger(self, trigger_id: str, /) -> Trigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
         try:
-            return self.triggers[trigger]
+            return self._triggers[trigger_id]
         except KeyError:
-            known = ", ".join(self.triggers) or "none"
-            message = f"no trigger {trigger!r} was declared here (there are: {known})"
-            raise UnknownTrigger(message, trigger=trigger) from None
+            known = ", ".join(self._triggers) or "none"
+            message = f"no trigger {trigger_id!r} was declared here (there are: {known})"
+            raise UnknownTrigger(message, trigger=trigger_id) from None
+
+    def triggers(self) -> list[Trigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return list(self._triggers.values())
 
     # Events
+
+    async def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> Emission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        return await self._send(self.told(name, payload, event_id), connection)
+
+    async def emit_as(
+        self, submitted_by: str, name: str, payload: object, event_id: str | None
+    ) -> Emission:
+        """Emit in the name of somebody else."""
+        return await self._send(self.told(name, payload, event_id), submitted_by=submitted_by)
+
+    def emit_within(
+        self, name: str, payload: object, event_id: str | None, connection: object
+    ) -> Emission:
+        """Emit inside a transaction of the caller's, in its thread and at once."""
+        sent = self.told(name, payload, event_id)
+        call, options = self._dispatch.bind(sent), _identity(sent)
+        (handle,) = self._events.submit_within([call], options, connection)
+        return Emission(self._mp, sent.event, handle)
 
     def told(self, name: str, payload: object, event_id: str | None) -> Sent:
         """Return an event as it is stored."""
@@ -166,7 +253,7 @@ class Channels:
             ) from error
         return Sent(Event(name, event_id, data))
 
-    async def send(
+    async def _send(
         self, sent: Sent, connection: object = None, submitted_by: str | None = None
     ) -> Emission:
         """Store an event for the triggers."""
@@ -176,24 +263,19 @@ class Channels:
         call = self._dispatch.bind(sent)
         if submitted_by is not None:
             call = call.options(submitted_by=submitted_by)
-        handle = await self.events.submit(call, connection=connection, **_identity(sent))
+        handle = await self._events.submit(call, connection=connection, **_identity(sent))
         return Emission(self._mp, sent.event, handle)
 
-    def send_within(self, sent: Sent, connection: object) -> Emission:
-        """Store an event inside a transaction of the caller's, in its thread and at once."""
-        call, options = self._dispatch.bind(sent), _identity(sent)
-        (handle,) = self.events.submit_within([call], options, connection)
-        return Emission(self._mp, sent.event, handle)
-
-    async def as_task(self, sent: Sent) -> NewTask:
+    async def as_task(self, name: str, payload: object, event_id: str) -> NewTask:
         """Return an event as a task, for whoever stores it with what else it stores."""
-        for pool in [self.events, *self.pools()]:
+        sent = self.told(name, payload, event_id)
+        for pool in [self._events, *self.pools()]:
             await pool.ready()
         options = {"idempotency_key": sent.key, "key": sent.event.name}
-        return new_task(self.events, self._dispatch.bind(sent), options)
+        return new_task(self._events, self._dispatch.bind(sent), options)
 
     async def replay(self, name: str, event_id: str) -> Emission:
-        """Send an event to the triggers once more."""
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
         view, now = self._mp.runtime.view, self._mp.runtime.clock()
         key = Event(name, event_id).key
         task = await view.holder(EVENTS, key, run=None, dedupe=Dedupe.FOREVER)
@@ -206,10 +288,12 @@ class Channels:
             )
             raise UnknownEvent(message, name=name, event_id=event_id)
         nonce = f"{self._mp.runtime.new_id():016x}"
-        return await self.send(msgspec.structs.replace(sent_of(record), replay=nonce))
+        return await self._send(msgspec.structs.replace(sent_of(record), replay=nonce))
 
-    async def kept(self, name: str | None, after: int, limit: int) -> list[EventInfo]:
-        """Return events that are kept, oldest first."""
+    async def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
         page = await self._mp.runtime.view.tasks(EVENTS, key=name, after=after, limit=limit)
         return [EventInfo.of(task) for task in page.tasks]
 
@@ -264,7 +348,7 @@ class Channels:
 
     async def deliver(self, ctx: Context, sent: Sent) -> Receipt:
         """Submit what a trigger makes of an event."""
-        trigger = self.get(ctx.pool.removeprefix(TRIGGERS))
+        trigger = self.get_trigger(ctx.pool.removeprefix(TRIGGERS))
         return await trigger.deliver(sent.event, ctx.task_id)
 
 

@@ -28,13 +28,14 @@ from millpond.core.control import Cancel
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Dedupe, NewTask
+from millpond.core.wish import RetryLater
 from millpond.pool.submit import UNLIMITED, refused
 from millpond.pool.timetable import Missed, Timetable, plan
 from millpond.runtime.job import Handler, Where
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Coroutine, Iterable
 
     from millpond.core.task import Task
     from millpond.runtime.job import Job
@@ -44,6 +45,9 @@ log = logging.getLogger("millpond.cron")
 
 CRON = "~cron"
 """The pool of all firings of a store, and the function that they call."""
+
+ENDING = "~cron/end"
+"""The function that ends the firings of declarations that are not in force any more."""
 
 SPEC = PoolSpec(name=CRON, max_concurrent=16)
 
@@ -116,18 +120,35 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
     wanted = {one.id: one for one in declared}
     await runtime.declare(SPEC)
     standing = await standing_of(runtime, wanted)
-    now = runtime.clock()
-    fresh = [
-        first_firing(one, standing[one.id], now, runtime.new_id())
-        for one in wanted.values()
-        if one.digest not in _digests(standing[one.id])
-    ]
-    for begin in range(0, len(fresh), AT_ONCE):
-        await _submit(runtime, tuple(fresh[begin : begin + AT_ONCE]))
-    if fresh or any(map(_outdated, standing.values())):
+    if any(map(_outdated, standing.values())):
+        # Before anything is armed: what is declared anew would be taken for what waits already.
+        await _end_older(runtime, wanted)
+        standing = await standing_of(runtime, wanted)
+    fresh = [one for one in wanted.values() if one.digest not in _digests(standing[one.id])]
+    if fresh:
+        endings = await _begin(runtime, fresh, standing)
         # Also where nothing stood before: another may have armed the same otherwise meanwhile, and
         # whoever looks last sees both.
-        await _end_older(runtime, wanted)
+        if await _end_older(runtime, wanted):
+            runtime.heed(await runtime.store.control(Cancel(endings, of=CRON)))
+
+
+async def _begin(
+    runtime: Runtime, fresh: list[Declaration], standing: dict[str, list[Standing]]
+) -> tuple[int, ...]:
+    """Store the first firings of schedules, and with them the tasks that end what was before.
+
+    So whoever dies after this leaves nothing undone. Return those tasks.
+    """
+    now = runtime.clock()
+    endings = []
+    for begin in range(0, len(fresh), AT_ONCE):
+        some = fresh[begin : begin + AT_ONCE]
+        firings = [first_firing(one, standing[one.id], now, runtime.new_id()) for one in some]
+        ending = _ending([one.id for one in some], runtime.new_id())
+        await _submit(runtime, (*firings, ending))
+        endings.append(ending.id)
+    return tuple(endings)
 
 
 def first_firing(schedule: Declaration, standing: list[Standing], now: float, task: int) -> NewTask:
@@ -145,19 +166,31 @@ async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> None:
         raise refused(answer.refusal, len(firings))
 
 
-async def _end_older(runtime: Runtime, wanted: Mapping[str, Declaration]) -> None:
-    """Cancel what waits for declarations that are not in force any more.
+async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
+    """Cancel what waits for declarations that are not in force any more; return if none is left.
 
     One that runs just now leaves a successor, so this looks until there is none.
     """
+    meant = set(wanted)
     for _ in range(TURNS):
-        standing = await standing_of(runtime, wanted)
+        standing = await standing_of(runtime, meant)
         older = [one.task for found in standing.values() for one in _outdated(found)]
         if not older:
-            return
+            return True
         runtime.heed(await runtime.store.control(Cancel(tuple(older), of=CRON)))
         await asyncio.sleep(TURN)
-    log.warning("firings of older declarations are still under way: %s", ", ".join(wanted))
+    return False
+
+
+def _ending(schedules: list[str], task: int) -> NewTask:
+    """Return the task that ends what schedules waited for before they were changed."""
+    return NewTask(
+        id=task,
+        pool=CRON,
+        call=Call(ENDING, msgspec.json.encode(schedules)),
+        attempts=UNLIMITED,
+        submitted_by="cron",
+    )
 
 
 def _outdated(found: list[Standing]) -> list[Standing]:
@@ -206,13 +239,26 @@ ToldAs: TypeAlias = Callable[[str, Any, str], Awaitable[NewTask]]
 """Makes an event of a name, a payload and an id: the task that it is stored as."""
 
 
-def handler(told_as: ToldAs) -> Handler:
-    """Return what runs firings."""
+def handlers(told_as: ToldAs) -> dict[str, Handler]:
+    """Return what runs firings, and what ends those of older declarations."""
 
-    def invoke(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
+    def fire(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
         return _fire(job, _decode(job.leased.call.payload), told_as)
 
-    return Handler(CRON, Where.LOOP, invoke, msgspec.json.encode, PATIENCE)
+    def end(job: Job) -> Coroutine[Any, Any, None]:
+        return _end(job.runtime, msgspec.json.decode(job.leased.call.payload, type=list[str]))
+
+    encode = msgspec.json.encode
+    return {
+        CRON: Handler(CRON, Where.LOOP, fire, encode, PATIENCE),
+        ENDING: Handler(ENDING, Where.LOOP, end, encode, PATIENCE),
+    }
+
+
+async def _end(runtime: Runtime, schedules: list[str]) -> None:
+    """Do what whoever changed schedules may not have lived to do."""
+    if not await _end_older(runtime, schedules):
+        raise RetryLater(TURN, spend=False)
 
 
 async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
@@ -291,7 +337,8 @@ async def standing_of(
             )
             for task in page.tasks:
                 schedule = task.new.key or ""
-                firing = _read(task) if meant is None or schedule in meant else None
+                ours = task.new.call.function == CRON and (meant is None or schedule in meant)
+                firing = _read(task) if ours else None
                 if firing is not None:
                     found[schedule][task.new.id] = Standing(task.new.id, firing)
             after = page.next

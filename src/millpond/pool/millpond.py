@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import threading
-import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -24,38 +22,33 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 import msgspec
 
 from millpond.core import check
-from millpond.core.adaptive import Adaptive
 from millpond.core.check import Seconds
 from millpond.core.control import CancelAll, Close
 from millpond.core.errors import (
     AlreadyOpen,
     ConfigError,
-    DuplicateName,
     NotOpen,
     NotSupported,
     UnknownPool,
     UnknownTask,
 )
-from millpond.core.event import TriggerSpec
 from millpond.core.lifecycle import Status
-from millpond.core.rate import Rate
-from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
-from millpond.core.spec import Order as QueueOrder
 from millpond.core.task import CALLBACKS
 from millpond.core.why import explain
 from millpond.pool.address import place_of, shown
-from millpond.pool.budget import Budget
 from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
-from millpond.pool.cron import CRON, arm
-from millpond.pool.cron import handler as firing_handler
+from millpond.pool.cron import CRON
+from millpond.pool.cron import handlers as cron_handlers
+from millpond.pool.functions import Functions
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
+from millpond.pool.parts import of_part
 from millpond.pool.payload import LARGEST
 from millpond.pool.pool import Pool
-from millpond.pool.schedule import Schedule, ScheduleInfo, made_schedule, schedules
-from millpond.pool.scope import NAMED, check_scope, check_scope_id, prefix_of, stored_name
+from millpond.pool.pools import Pools
+from millpond.pool.schedules import Schedules
+from millpond.pool.scope import NAMED, check_scope_id, prefix_of
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.task import (
     Executor,
@@ -65,7 +58,6 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
-from millpond.pool.trigger import Make, Trigger, caller_of
 from millpond.runtime.child import refuse_while_main_loads
 from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
@@ -77,16 +69,11 @@ from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self, Unpack
+    from typing import Self
 
     from millpond.core.audit import Record
-    from millpond.core.task import NewTask
-    from millpond.pool.event import Emission, EventInfo
     from millpond.pool.sync import SyncMillpond
-    from millpond.pool.task import BoundCall
-    from millpond.pool.timetable import Missed
-    from millpond.runtime.hooks import DeadLetter, Empty, Observed
-    from millpond.runtime.job import Handler
+    from millpond.runtime.hooks import Observed
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
     from millpond.store.postgres.url import Address
@@ -141,13 +128,6 @@ class Millpond:
         self.durability: Durability = durability
         self.migrate = migrate
         self._resources = resources
-        self._pools: dict[str, Pool] = {}
-        self._budgets: dict[str, BudgetSpec] = {}
-        self._tasks: dict[str, TaskFunction[..., Any, Any]] = {}
-        self._handlers: dict[str, Handler] = {CRON: firing_handler(self._event_of_firing)}
-        self._schedules: dict[str, Schedule] = {}
-        self._arming: set[asyncio.Task[Any]] = set()
-        """Schedules that were declared while it is open, on their way to the store."""
         self._retries: dict[str, Policy] = {}
         self._hooks = Hooks()
         self._counts = Counts()
@@ -155,8 +135,12 @@ class Millpond:
         self._opening = False
         self._stack: contextlib.AsyncExitStack | None = None
         self._sync: SyncMillpond | None = None
-        self._channels = Channels(self)
-        self._handlers.update(self._channels.handlers())
+        self._pools = Pools(self, self._retries, self._hooks)
+        self._functions = Functions(self)
+        self._schedules = Schedules(self)
+        self._channels = Channels(self, self._retries, self._hooks)
+        self._functions.handlers.update(cron_handlers(self._channels.as_task))
+        self._functions.handlers.update(self._channels.handlers())
         self.make_store: Callable[[], Store] | None = None
         """How to make the store, for tests that bring their own; None = as the URL says."""
         self.shared: bool | None = None
@@ -182,13 +166,13 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
-                runtime.budgets = self._budgets
-                for name in self._budgets:
+                runtime.budgets = self._pools.budgets
+                for name in self._pools.budgets:
                     await runtime.declare_budget(name)
                 for pool in [*self.pools(), *self._channels.pools()]:
                     await runtime.declare(pool.spec)
                 runtime.begin()
-                await self._arm()
+                await self._schedules.arm()
                 if self._works:
                     await stack.enter_async_context(self.worker())
                 self._stack = stack.pop_all()
@@ -216,7 +200,7 @@ class Millpond:
             store, shared = await self._opened_server(self._place, identity.owner, clock), True
         return Runtime(
             store,
-            functions=MappingProxyType(self._handlers),
+            functions=MappingProxyType(self._functions.handlers),
             retries=MappingProxyType(self._retries),
             hooks=self._hooks,
             keep=self.keep,
@@ -325,7 +309,7 @@ class Millpond:
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         place = f"on {shown(self.url)}" if self.durable else "in memory"
-        return f"<millpond {place}, {state}: {', '.join(self._pools) or 'no pools'}>"
+        return f"<millpond {place}, {state}: {', '.join(self._pools.by_name) or 'no pools'}>"
 
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
@@ -377,231 +361,26 @@ class Millpond:
             finally:
                 await runtime.remove_worker(worker, patience)
 
-    # Pools
+    # What is declared
 
-    def pool(
-        self,
-        name: str,
-        *,
-        max_concurrent: int | Adaptive | None = None,
-        queue: QueueOrder | None = None,
-        backpressure: Backpressure | None = None,
-        max_per_key: int | None = None,
-        rate: Rate | Sequence[Rate] | None = None,
-        rate_per_key: Rate | None = None,
-        lanes: int | None = None,
-        ordered: bool = False,
-        prefetch: int = 0,
-        budgets: Sequence[Budget] = (),
-        max_callbacks: int = 16,
-        retry: Policy | None = None,
-        on_dead_letter: Callable[[DeadLetter], object] | None = None,
-        on_empty: Callable[[Empty], object] | None = None,
-        scope: str | None = None,
-        scope_id: str | None = None,
-    ) -> Pool:
-        """Declare a pool; it is made known to the store when the Millpond is open.
+    pool = of_part(Pools.pool, "_pools")
+    get_pool = of_part(Pools.get_pool, "_pools")
+    pools = of_part(Pools.pools, "_pools")
+    budget = of_part(Pools.budget, "_pools")
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
-        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
-        """
-        check_scope(scope, scope_id, durable=self.durable)
-        stored = stored_name(name, scope, scope_id)
-        if stored in self._pools:
-            message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
-            raise DuplicateName(message, kind="pool", name=stored)
-        strict = ordered or lanes is not None
-        adapts = max_concurrent if isinstance(max_concurrent, Adaptive) else None
-        if isinstance(max_concurrent, Adaptive):
-            max_concurrent = max_concurrent.initial
-        spec = PoolSpec(
-            name=stored,
-            max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
-            order=queue if queue is not None else (fifo() if strict else priority()),
-            backpressure=backpressure,
-            max_per_key=max_per_key,
-            rates=_rates(rate),
-            rate_per_key=rate_per_key,
-            lanes=lanes,
-            ordered=ordered,
-            prefetch=prefetch,
-            budgets=_budget_names(budgets, self._budgets),
-            adaptive=adapts,
-            max_callbacks=max_callbacks,
-        )
-        made = Pool(
-            self,
-            spec,
-            name=name,
-            scope=scope,
-            scope_id=scope_id,
-            retry=policy("retry", retry),
-            created_at=time.time(),
-        )
-        return self._add_pool(made, on_dead_letter, on_empty)
+    trigger = of_part(Channels.trigger, "_channels")
+    get_trigger = of_part(Channels.get_trigger, "_channels")
+    triggers = of_part(Channels.triggers, "_channels")
+    emit = of_part(Channels.emit, "_channels")
+    emit_as = of_part(Channels.emit_as, "_channels")
+    emit_within = of_part(Channels.emit_within, "_channels")
+    replay = of_part(Channels.replay, "_channels")
+    events = of_part(Channels.events, "_channels")
 
-    def budget(
-        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
-    ) -> Budget:
-        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+    cron = of_part(Schedules.cron, "_schedules")
+    schedules = of_part(Schedules.schedules, "_schedules")
 
-        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
-        """
-        if name in self._budgets:
-            message = f"a budget named {name!r} exists already; keep what mp.budget() returned"
-            raise DuplicateName(message, kind="budget", name=name)
-        spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=_rates(rate))
-        self._budgets[name] = spec
-        return Budget(self, spec)
-
-    def _add_pool(
-        self,
-        pool: Pool,
-        on_dead_letter: Callable[[DeadLetter], object] | None,
-        on_empty: Callable[[Empty], object] | None,
-    ) -> Pool:
-        stored = pool.spec.name
-        if on_dead_letter is not None:
-            check.function("on_dead_letter", on_dead_letter)
-        if on_empty is not None:
-            check.function("on_empty", on_empty)
-        self._pools[stored] = pool
-        if pool.retry is not None:
-            self._retries[stored] = pool.retry
-        if on_dead_letter is not None:
-            self._hooks.on_dead_letter[stored] = on_dead_letter
-        if on_empty is not None:
-            self._hooks.on_empty[stored] = on_empty
-        return pool
-
-    # Events
-
-    def trigger(
-        self,
-        trigger_id: str,
-        /,
-        *,
-        on: str | Sequence[str],
-        into: str | Pool | None = None,
-        task: TaskFunction[..., Any, Any] | None = None,
-        make: Make | None = None,
-        priority_from: str | None = None,
-        key_from: str | None = None,
-        weight_from: str | None = None,
-        max_concurrent: int = 16,
-        delivery_retry: Policy | None = None,
-        on_dead_letter: Callable[[DeadLetter], object] | None = None,
-        **options: Unpack[Options],
-    ) -> Trigger:
-        """Declare a trigger: each event of a name (or of several) is one submit into a pool.
-
-        `task` is called with the event, if it takes an `Event`, else with its payload; `make` is a
-        function of the event that returns the call, or None for nothing. `priority_from` and its
-        like are paths into the event, such as `payload.urgency`; where one leads nowhere, the
-        option of that name counts.
-
-        The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
-        again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
-        """
-        maker = _maker(task, make)
-        names = (on,) if isinstance(on, str) else tuple(on)
-        if not names:
-            raise ConfigError("on", on, "must name an event")
-        target = into if into is not None or task is None else task.own_pool
-        if target is None:
-            raise ConfigError("into", into, "must say which pool the trigger submits to")
-        if isinstance(target, Pool) and target.millpond is not self:
-            raise ConfigError("into", target.name, "is a pool of another Millpond")
-        given = checked(options)
-        for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
-            raise ConfigError(option, given[option], "follows from the trigger and the event")
-        made = self._channels.add(
-            trigger_id,
-            TriggerSpec(
-                on=names,
-                into=target.spec.name if isinstance(target, Pool) else target,
-                task=None if task is None else task.name,
-                priority_from=priority_from,
-                key_from=key_from,
-                weight_from=weight_from,
-            ),
-            target,
-            make=maker,
-            options=given,
-            max_concurrent=max_concurrent,
-            retry=policy("delivery_retry", delivery_retry),
-        )
-        name = made.deliveries.spec.name
-        assert made.deliveries.retry is not None  # noqa: S101 - the usual one if no other
-        self._retries[name] = made.deliveries.retry
-        if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
-        return made
-
-    def get_trigger(self, trigger_id: str, /) -> Trigger:
-        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
-        return self._channels.get(trigger_id)
-
-    def triggers(self) -> list[Trigger]:
-        """Return the triggers that were declared here, in the order they were made."""
-        return list(self._channels.triggers.values())
-
-    async def emit(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        event_id: str | None = None,
-        connection: object = None,
-    ) -> Emission:
-        """Tell every trigger for events of this name what happened; return once it is stored.
-
-        The same `event_id` (of this name) is the same event: told twice, it is one. With
-        `connection` it is part of the transaction open on it.
-        """
-        return await self._channels.send(self._channels.told(name, payload, event_id), connection)
-
-    async def emit_as(
-        self, submitted_by: str, name: str, payload: object, event_id: str | None
-    ) -> Emission:
-        """Emit in the name of somebody else."""
-        sent = self._channels.told(name, payload, event_id)
-        return await self._channels.send(sent, submitted_by=submitted_by)
-
-    def emit_within(
-        self, name: str, payload: object, event_id: str | None, connection: object
-    ) -> Emission:
-        """Emit inside a transaction of the caller's, in its thread and at once."""
-        sent = self._channels.told(name, payload, event_id)
-        return self._channels.send_within(sent, connection)
-
-    async def replay(self, name: str, event_id: str) -> Emission:
-        """Send an event that is kept to the triggers again; what they made of it, they find."""
-        return await self._channels.replay(name, event_id)
-
-    async def events(
-        self, name: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[EventInfo]:
-        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
-        return await self._channels.kept(name, after, limit)
-
-    def get_pool(self, name: str) -> Pool:
-        """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
-        found = self._pools.get(name)
-        if found is not None:
-            return found
-        meant = [pool for pool in self._pools.values() if name in (pool.id, pool.name)]
-        if len(meant) == 1:
-            return meant[0]
-        if meant:
-            which = ", ".join(pool.id for pool in meant)
-            raise UnknownPool(f"{name!r} may be any of {which}: say which, by its id", pool=name)
-        known = ", ".join(self._pools) or "none"
-        raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
-
-    def pools(self) -> list[Pool]:
-        """Return every pool, in the order they were made."""
-        return list(self._pools.values())
+    register = of_part(Functions.register, "_functions")
 
     # Tasks
 
@@ -673,141 +452,10 @@ class Millpond:
             defaults=default_options(timeout, retry, priority),
         )
 
-    def register(
-        self,
-        pool: Pool | None,
-        fn: Callable[..., Any] | None,
-        *,
-        name: str | None,
-        key: KeyOf | None,
-        aliases: Iterable[str],
-        executor: str | None,
-        defaults: Mapping[str, Any],
-        batch: tuple[int, float] | None = None,
-    ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
-        """Register a function under its name and aliases."""
-        if fn is None:
-            return lambda given: self.register(
-                pool,
-                given,
-                name=name,
-                key=key,
-                aliases=aliases,
-                executor=executor,
-                defaults=defaults,
-                batch=batch,
-            )
-        if not callable(fn):
-            raise TypeError(f"task() decorates a function, not {fn!r}")
-        given = getattr(fn, "__name__", "")
-        if name is None and given in ("", "<lambda>"):
-            raise ConfigError(
-                "name", name, f"must be given for {fn!r}, which has none to be found by"
-            )
-        own = check.name("name", given if name is None else name)
-        task: TaskFunction[..., Any, Any] = TaskFunction(
-            self,
-            pool,
-            fn,
-            name=own,
-            key=key,
-            aliases=aliases,
-            executor=executor,
-            batch=batch,
-            defaults=defaults,
-        )
-        for one in (own, *task.aliases):
-            if one in self._tasks:
-                message = f"a task named {one!r} is registered already; give this one name="
-                raise DuplicateName(message, kind="task", name=one)
-        handler = task.handler()
-        for one in (own, *task.aliases):
-            self._tasks[one] = task
-            self._handlers[one] = handler
-        return task
-
     @property
     def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
         """Every registered task by its name and aliases."""
-        return MappingProxyType(self._tasks)
-
-    # Schedules
-
-    def cron(
-        self,
-        schedule_id: str,
-        expression: str | None = None,
-        /,
-        *,
-        every: Seconds | None = None,
-        tz: str = "UTC",
-        into: str | Pool | None = None,
-        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
-        emits: str | None = None,
-        payload: object = None,
-        missed: Missed = "once",
-        grace: Seconds = 300.0,
-        most_missed: int = 100,
-    ) -> Schedule:
-        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
-
-        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
-        else); it happens once for the whole fleet. A firing more than `grace` seconds late was
-        missed: `once` lets one stand for all that were, `all` makes up for each (the latest
-        `most_missed` of them), `skip` for none.
-        """
-        made = made_schedule(
-            self,
-            schedule_id,
-            expression,
-            every=every,
-            tz=tz,
-            into=into,
-            task=task,
-            emits=emits,
-            payload=payload,
-            missed=missed,
-            grace=grace,
-            most_missed=most_missed,
-        )
-        if made.id in self._schedules:
-            message = f"a schedule named {made.id!r} exists already; give this one another id"
-            raise DuplicateName(message, kind="schedule", name=made.id)
-        self._schedules[made.id] = made
-        runtime = self._runtime
-        if runtime is not None and runtime.thread == threading.get_ident():
-            arming = runtime.spawn(made.arm())
-            self._arming.add(arming)
-            arming.add_done_callback(self._arming.discard)
-        return made
-
-    async def schedules(self) -> list[ScheduleInfo]:
-        """Return the schedules of the store, whoever declared them; which fires next comes first.
-
-        Of those that were declared a moment ago too: this waits until they are armed.
-        """
-        await self.armed()
-        return await schedules(self.runtime)
-
-    async def armed(self) -> None:
-        """Wait until the store knows the schedules that were declared here."""
-        if self._arming:
-            await asyncio.wait(self._arming)
-
-    async def forget_schedule(self, schedule: str) -> None:
-        """Let go of a schedule that is to be removed."""
-        await self.armed()
-        self._schedules.pop(schedule, None)
-
-    async def _arm(self) -> None:
-        """See to it that every schedule waits for its next firing."""
-        if self._schedules:
-            declared = [await one.declaration() for one in self._schedules.values()]
-            await arm(self.runtime, declared)
-
-    async def _event_of_firing(self, name: str, payload: object, event_id: str) -> NewTask:
-        """Return the event that a firing is stored with."""
-        return await self._channels.as_task(self._channels.told(name, payload, event_id))
+        return MappingProxyType(self._functions.by_name)
 
     # Many tasks
 
@@ -851,7 +499,7 @@ class Millpond:
         record = await runtime.view.task(task)
         if record is None:
             raise runtime.gone(task)
-        function = of or self._tasks.get(record.new.call.function)
+        function = of or self._functions.by_name.get(record.new.call.function)
         decode = None if function is None else function.signature.decode_result
         pool = await self.pool_in_store(record.new.pool.removesuffix(CALLBACKS))
         found: Handle[Any] = Handle(pool, record.new, decode)
@@ -971,32 +619,3 @@ class Millpond:
 
             self._sync = SyncMillpond(self)
         return self._sync
-
-
-def _maker(task: TaskFunction[..., Any, Any] | None, make: Make | None) -> Make:
-    """Return what makes the call for an event."""
-    if task is not None and make is None:
-        check.instance("task", task, TaskFunction, "a registered task; or give make=")
-        return caller_of(task)
-    if make is None or task is not None:
-        raise ConfigError("task", task, "or make must be given, and not both")
-    return check.function("make", make)
-
-
-def _budget_names(budgets: Sequence[Budget], known: Mapping[str, BudgetSpec]) -> tuple[str, ...]:
-    """Return the names of budgets of this very Millpond."""
-    for budget in budgets:
-        if not isinstance(budget, Budget):
-            raise ConfigError("budgets", budget, "must be budgets: what mp.budget() returned")
-        if known.get(budget.name) is not budget.spec:
-            raise ConfigError("budgets", budget.name, "is a budget of another Millpond")
-    return tuple(budget.name for budget in budgets)
-
-
-def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:
-    if rate is None:
-        return ()
-    if isinstance(rate, Rate):
-        return (rate,)
-    check.instance("rate", rate, Sequence, "a Rate, such as Rate(100, per=60), or a list of them")
-    return tuple(rate)

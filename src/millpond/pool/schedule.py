@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core import check
 from millpond.core.control import Cancel, Pause, Resume
-from millpond.core.errors import BadSchedule, ConfigError
 from millpond.pool.cron import (
     CRON,
     SPEC,
@@ -23,25 +21,19 @@ from millpond.pool.cron import (
 )
 from millpond.pool.payload import fingerprint
 from millpond.pool.submit import new_task
-from millpond.pool.task import BoundCall, TaskFunction
+from millpond.pool.task import BoundCall
 from millpond.pool.timetable import Missed, Timetable
 from millpond.runtime.outcome import without_trace
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from millpond.core.check import Seconds
     from millpond.core.task import NewTask
-    from millpond.pool.bridge import Bridge
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
+    from millpond.pool.schedules import Schedules
+    from millpond.pool.sync_schedules import SyncSchedule
     from millpond.runtime.runtime import Runtime
-
-FASTEST = 1.0
-"""Seconds between two firings, at least."""
-
-NOT_FOR_A_FIRING = ("idempotency_key", "dedupe", "run_at", "submitted_by")
-"""Options of a call that a firing decides itself."""
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +71,13 @@ class Schedule:
     def __init__(
         self,
         mp: Millpond,
+        among: Schedules,
         declaration: Declaration,
         work: BoundCall[Any] | None,
         into: Pool | None,
     ) -> None:
         self._mp = mp
+        self._among = among
         self._declaration = declaration
         self._work = work
         self._into = into
@@ -131,149 +125,14 @@ class Schedule:
 
         A process that still declares it brings it back when it opens the store the next time.
         """
-        await self._mp.forget_schedule(self.id)
+        await self._among.forget(self.id)
         return await remove(self._mp.runtime, self.id)
 
     async def status(self) -> ScheduleInfo | None:
         """Return when it fires next, and how it stands; None if it was removed."""
-        await self._mp.armed()
+        await self._among.armed()
         found = await schedules(self._mp.runtime, [self.id])
         return found[0] if found else None
-
-
-class SyncSchedule:
-    """A schedule, for threads."""
-
-    def __init__(self, bridge: Bridge, schedule: Schedule) -> None:
-        self._bridge = bridge
-        self.twin = schedule
-        """The schedule as the loop has it."""
-
-    def __repr__(self) -> str:
-        return f"<sync {self.twin!r}>"
-
-    @property
-    def id(self) -> str:
-        """Its name, one for all processes of the store."""
-        return self.twin.id
-
-    @property
-    def timetable(self) -> Timetable:
-        """When it fires."""
-        return self.twin.timetable
-
-    def arm(self) -> None:
-        """See to it that it waits for its next firing; opening the Millpond does this by itself."""
-        self._bridge.call(self.twin.arm)
-
-    def pause(self) -> None:
-        """Fire no more. What is due meanwhile is missed, as `missed` has it, when it goes on."""
-        self._bridge.call(self.twin.pause)
-
-    def resume(self) -> None:
-        """Fire again."""
-        self._bridge.call(self.twin.resume)
-
-    def remove(self) -> bool:
-        """Let it end, for all processes; return whether there was anything to end."""
-        return self._bridge.call(self.twin.remove)
-
-    def status(self) -> ScheduleInfo | None:
-        """Return when it fires next, and how it stands; None if it was removed."""
-        return self._bridge.call(self.twin.status)
-
-
-def made_schedule(
-    mp: Millpond,
-    schedule_id: str,
-    expression: str | None,
-    *,
-    every: Seconds | None,
-    tz: str,
-    into: Pool | str | None,
-    task: TaskFunction[[], Any, Any] | BoundCall[Any] | None,
-    emits: str | None,
-    payload: object,
-    missed: Missed,
-    grace: Seconds,
-    most_missed: int,
-) -> Schedule:
-    """Return a schedule, checked."""
-    name = check.name("schedule_id", schedule_id)
-    work, pool = _work(mp, name, task, into)
-    if work is None and emits is None:
-        emits = f"cron.{name}"
-    if payload is not None and emits is None:
-        raise ConfigError("payload", payload, "is told by an event: say emits=, or bind it to task")
-    check.one_of("missed", missed, ("once", "all", "skip"))
-    return Schedule(
-        mp,
-        Declaration(
-            id=name,
-            timetable=_timetable(name, expression, every, tz),
-            missed=missed,
-            grace=check.seconds("grace", grace),
-            most_missed=check.whole("most_missed", most_missed, least=1, most=10_000),
-            emits=None if emits is None else check.name("emits", emits),
-            payload=_plain(payload),
-        ),
-        work,
-        pool,
-    )
-
-
-def _timetable(name: str, expression: str | None, every: Seconds | None, tz: str) -> Timetable:
-    if (expression is None) == (every is None):
-        raise BadSchedule(
-            f"cron {name!r}: give a crontab line, such as '0 9 * * mon-fri', or every=seconds, "
-            "and not both",
-            field="expression",
-            value=expression,
-        )
-    if every is not None:
-        pace = check.seconds("every", every, least=FASTEST)
-        if tz != "UTC":
-            raise BadSchedule(
-                f"cron {name!r}: every={pace:g} counts seconds since 1970, which are the same in "
-                "every time zone: leave out tz, or give a crontab line",
-                field="tz",
-                value=tz,
-            )
-        return Timetable(every=pace)
-    timetable = Timetable(check.text("expression", expression), check.text("tz", tz))
-    timetable.check(name)
-    return timetable
-
-
-def _work(
-    mp: Millpond,
-    name: str,
-    task: TaskFunction[[], Any, Any] | BoundCall[Any] | None,
-    into: Pool | str | None,
-) -> tuple[BoundCall[Any] | None, Pool | None]:
-    """Return the call that each firing submits, and the pool it goes to."""
-    if task is None:
-        if into is not None:
-            raise ConfigError("into", into, f"says where cron {name!r} submits: say also what")
-        return None, None
-    work = BoundCall(task, (), {}) if isinstance(task, TaskFunction) else task
-    check.instance("task", work, BoundCall, "a task, or a call of one: task.bind(...)")
-    if work.function.mp is not mp:
-        raise ConfigError("task", task, "is a task of another Millpond")
-    for option in NOT_FOR_A_FIRING:
-        if option in work.given({}):
-            raise ConfigError(option, work.given({})[option], "is for each firing to say: leave it")
-    pool = mp.get_pool(into) if isinstance(into, str) else into or work.function.pool
-    work.encoded()
-    return work, pool
-
-
-def _plain(payload: object) -> object:
-    """Return a payload as it will come back; refuse what cannot be told as JSON."""
-    try:
-        return msgspec.json.decode(msgspec.json.encode(payload))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise ConfigError("payload", payload, f"cannot be told as JSON: {error}") from None
 
 
 def template(new: NewTask) -> NewTask:

@@ -24,52 +24,41 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from millpond.core import check
-from millpond.core.admit import Reason
 from millpond.core.check import Seconds
 from millpond.core.errors import AlreadyOpen
-from millpond.pool.bridge import Bridge, Feed, OwnedLoop
+from millpond.pool.bridge import Bridge, OwnedLoop
 from millpond.pool.budget import SyncBudget
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked
+from millpond.pool.parts import like, of_part
 from millpond.pool.pool import Pool
+from millpond.pool.pools import Pools
 from millpond.pool.rejection import SubmitRejection
-from millpond.pool.schedule import ScheduleInfo, SyncSchedule
-from millpond.pool.sync_events import SyncEmission, SyncTrigger
+from millpond.pool.sync_events import SyncChannels
+from millpond.pool.sync_handle import SyncHandle, SyncMapped, SyncRun, SyncStream, limit_of
+from millpond.pool.sync_schedules import SyncSchedules
 
 if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
     from typing import Self, Unpack
 
-    from millpond.core.adaptive import Adaptive
     from millpond.core.audit import Record
-    from millpond.core.lifecycle import Status
-    from millpond.core.rate import Rate
-    from millpond.core.spec import Backpressure, PoolSpec
-    from millpond.core.spec import Order as QueueOrder
+    from millpond.core.spec import PoolSpec
     from millpond.pool.budget import Budget
-    from millpond.pool.event import EventInfo
     from millpond.pool.millpond import Millpond, Resources
-    from millpond.pool.outcome import Outcome
-    from millpond.pool.run import Run, RunReport, Stream
-    from millpond.pool.schedule import Schedule
+    from millpond.pool.run import RunReport
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.task import (
         BoundCall,
         Optioned,
         TaskFunction,
     )
-    from millpond.pool.timetable import Missed
-    from millpond.pool.trigger import Make
-    from millpond.runtime.error import ErrorInfo
-    from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
+    from millpond.runtime.hooks import Counts, Observed
     from millpond.runtime.outcome import Policy
     from millpond.runtime.worker import Worker
 
@@ -77,276 +66,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-
-class SyncHandle(Generic[R_co]):
-    """One submitted task, as a thread holds it: its last known state, and the way to its result."""
-
-    __slots__ = ("_bridge", "_handle")
-
-    def __init__(self, bridge: Bridge, handle: Handle[R_co]) -> None:
-        self._bridge = bridge
-        self._handle = handle
-
-    @property
-    def id(self) -> int:
-        """Its id."""
-        return self._handle.id
-
-    @property
-    def pool(self) -> str:
-        """The name of its pool."""
-        return self._handle.pool
-
-    @property
-    def pool_id(self) -> str:
-        """The id of its pool."""
-        return self._handle.pool_id
-
-    @property
-    def status(self) -> Status:
-        """Where it is, as far as is known here."""
-        return self._handle.status
-
-    @property
-    def key(self) -> str | None:
-        """Its key."""
-        return self._handle.key
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Its labels."""
-        return self._handle.labels
-
-    @property
-    def lane(self) -> str | None:
-        """Its lane, in a pool that has lanes."""
-        return self._handle.lane
-
-    @property
-    def priority(self) -> int:
-        """Its priority."""
-        return self._handle.priority
-
-    @property
-    def sequence(self) -> int:
-        """Its number in its lane, or in the pool."""
-        return self._handle.sequence
-
-    @property
-    def position(self) -> int | None:
-        """How many were ahead of it when it was submitted; None in other orders than FIFO."""
-        return self._handle.position
-
-    @property
-    def queue_depth(self) -> int | None:
-        """How many waited when it was submitted."""
-        return self._handle.queue_depth
-
-    @property
-    def submitted_at(self) -> float | None:
-        """When it was submitted."""
-        return self._handle.submitted_at
-
-    @property
-    def submitted_by(self) -> str:
-        """Who submitted it."""
-        return self._handle.submitted_by
-
-    @property
-    def attempt(self) -> int:
-        """How many charged runs it has had."""
-        return self._handle.attempt
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether an idempotency key was answered with a task that was there before."""
-        return self._handle.duplicate
-
-    @property
-    def reason(self) -> Reason | None:
-        """Why it ended as it did."""
-        return self._handle.reason
-
-    @property
-    def rejection_reason(self) -> Reason | None:
-        """Why it was dropped, if it was."""
-        return self._handle.rejection_reason
-
-    @property
-    def rejection_policy(self) -> str | None:
-        """The policy that dropped it, if one did."""
-        return self._handle.rejection_policy
-
-    @property
-    def result(self) -> R_co | None:
-        """What it returned, if it has completed and that is known here."""
-        return self._handle.result
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """Why it failed, if it has and that is known here."""
-        return self._handle.error
-
-    def get(self, timeout: Seconds | None = None) -> R_co:
-        """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected.
-
-        TimeoutError if it takes longer than `timeout`; the task goes on.
-        """
-        return self._bridge.within(_limit(timeout), self._handle.value_of, None)
-
-    def wait(self, timeout: Seconds | None = None) -> SyncHandle[R_co]:
-        """Wait for the end, whatever it is, and return this handle; TimeoutError if it is late."""
-        self._bridge.within(_limit(timeout), self._handle.wait)
-        return self
-
-    def refresh(self) -> SyncHandle[R_co]:
-        """Read the task anew from the store."""
-        self._bridge.call(self._handle.refresh)
-        return self
-
-    def cancel(self, mode: CancelMode = "cooperative") -> bool:
-        """Cancel the task: at once if it waits; if it runs it is told, and not retried.
-
-        mode="interrupt" also cancels an async handler. Return whether this changed anything.
-        """
-        return self._bridge.call(self._handle.cancel, mode)
-
-    def progress(self) -> Iterator[tuple[float, str]]:
-        """Yield (fraction, text) as the handler tells it, until the task ends."""
-        return self._bridge.iterate(self._handle.progress)
-
-    @property
-    def twin(self) -> Handle[R_co]:
-        """The same handle for the loop."""
-        return self._handle
-
-    def __repr__(self) -> str:
-        return repr(self._handle)
-
-
-class SyncMapped(Generic[R_co]):
-    """The results of a map: `get()` for the list, or iterate over them as they come, in order.
-
-    Items are taken in the thread that waits for the results, one at a time, as there is room.
-    """
-
-    def __init__(
-        self,
-        bridge: Bridge,
-        pool: Pool,
-        fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
-        items: Iterable[Any] | AsyncIterable[Any],
-        options: Mapping[str, Any],
-    ) -> None:
-        self._bridge = bridge
-        self._feed: Feed[Any] | None = None
-        if isinstance(items, Iterable) and type(items) not in _PLAIN:
-            items = self._feed = Feed(items)
-        self._mapped: Mapped[R_co] = Mapped(pool, fn, items, options)
-
-    def get(self) -> list[R_co]:
-        """Wait for all results; the first failure stops the map and is raised."""
-        if self._feed is None:
-            return self._bridge.call(self._all)
-        return self._bridge.fed(self._feed, self._all)
-
-    async def _all(self) -> list[R_co]:
-        return await self._mapped
-
-    def __iter__(self) -> Iterator[R_co]:
-        return self._bridge.iterate(self._mapped.__aiter__, self._feed)
-
-
-_PLAIN = frozenset({list, tuple, range, set, frozenset, dict, str, bytes})
-"""Iterables that any thread may walk through without waiting; others stay in their own."""
-
-
-class SyncRun:
-    """An open run, for threads: `with pool.sync.run("nightly") as run: run.submit(...)`.
-
-    Leaving the block waits for its end; leaving it with an error cancels what waits.
-    """
-
-    def __init__(self, bridge: Bridge, run: Run) -> None:
-        self._bridge = bridge
-        self._run = run
-
-    @property
-    def report(self) -> RunReport | None:
-        """What it came to, once the block is left."""
-        return self._run.report
-
-    @property
-    def finished_before(self) -> bool:
-        """Whether a run of this name had ended already; it takes no more tasks."""
-        return self._run.finished_before
-
-    def __enter__(self) -> Self:
-        self._bridge.call(self._run.__aenter__)
-        return self
-
-    def submit(
-        self,
-        work: BoundCall[T] | TaskFunction[[], T, Any],
-        /,
-        *,
-        wait: Seconds | None = None,
-        **options: Unpack[Options],
-    ) -> SyncHandle[T]:
-        """Submit one task of the run."""
-        return SyncHandle(
-            self._bridge, self._bridge.call(lambda: self._run.submit(work, wait=wait, **options))
-        )
-
-    def submit_many(
-        self,
-        works: Iterable[BoundCall[T] | TaskFunction[[], T, Any]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        **options: Unpack[Options],
-    ) -> list[SyncHandle[T]]:
-        """Submit tasks of the run as one batch."""
-        given = list(works)
-        handles = self._bridge.call(lambda: self._run.submit_many(given, wait=wait, **options))
-        return [SyncHandle(self._bridge, handle) for handle in handles]
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bridge.call(self._run.__aexit__, kind, error, trace)
-
-
-class SyncStream:
-    """The outcomes of a run as they come; leaving early cancels what is left of it."""
-
-    def __init__(self, bridge: Bridge, stream: Stream) -> None:
-        self._bridge = bridge
-        self._stream = stream
-
-    @property
-    def report(self) -> RunReport | None:
-        """What it came to, once it has ended."""
-        return self._stream.report
-
-    def __enter__(self) -> Self:
-        self._bridge.call(self._stream.__aenter__)
-        return self
-
-    def __iter__(self) -> Iterator[Outcome]:
-        return self._bridge.iterate(self._stream.__aiter__)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bridge.call(self._stream.__aexit__, kind, error, trace)
 
 
 class SyncTaskFunction(Generic[P, R_co]):
@@ -614,7 +333,7 @@ class SyncPool:
     ) -> RunReport:
         """Run a seed and everything it submits to the end; without one, wait for an idle pool."""
         return self._bridge.within(
-            _limit(timeout),
+            limit_of(timeout),
             self._pool.drain,
             None if seed is None else list(seed),
             run=run,
@@ -733,6 +452,8 @@ class SyncMillpond:
         self._bridge = Bridge(mp)
         self._lock = threading.Lock()
         self._owned: OwnedLoop[Millpond] | None = None
+        self._schedules = SyncSchedules(self._bridge, mp)
+        self._channels = SyncChannels(self._bridge, mp)
         # Registering asks no store: it is the same for everybody.
         self.task = mp.task
 
@@ -809,188 +530,41 @@ class SyncMillpond:
 
     # Pools
 
-    def pool(
-        self,
-        name: str,
-        *,
-        max_concurrent: int | Adaptive | None = None,
-        queue: QueueOrder | None = None,
-        backpressure: Backpressure | None = None,
-        max_per_key: int | None = None,
-        rate: Rate | Sequence[Rate] | None = None,
-        rate_per_key: Rate | None = None,
-        lanes: int | None = None,
-        ordered: bool = False,
-        prefetch: int = 0,
-        budgets: Sequence[SyncBudget] = (),
-        max_callbacks: int = 16,
-        retry: Policy | None = None,
-        on_dead_letter: Callable[[DeadLetter], object] | None = None,
-        on_empty: Callable[[Empty], object] | None = None,
-        scope: str | None = None,
-        scope_id: str | None = None,
-    ) -> SyncPool:
+    @like(Pools.pool)
+    def pool(self, *given: Any, **named: Any) -> SyncPool:  # noqa: ANN401 - as its twin
         """Declare a pool; it is made known to the store when the Millpond is open.
 
         max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
         `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
-        return self._mp.pool(
-            name,
-            max_concurrent=max_concurrent,
-            queue=queue,
-            backpressure=backpressure,
-            max_per_key=max_per_key,
-            rate=rate,
-            rate_per_key=rate_per_key,
-            lanes=lanes,
-            ordered=ordered,
-            prefetch=prefetch,
-            budgets=[one.twin for one in budgets],
-            max_callbacks=max_callbacks,
-            retry=retry,
-            on_dead_letter=on_dead_letter,
-            on_empty=on_empty,
-            scope=scope,
-            scope_id=scope_id,
-        ).sync
+        return self._mp.pool(*given, **named).sync
 
-    def budget(
-        self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
-    ) -> SyncBudget:
+    @like(Pools.budget)
+    def budget(self, *given: Any, **named: Any) -> SyncBudget:  # noqa: ANN401 - as its twin
         """Declare a budget for pools to share: how many run, and start how fast, of all of them.
 
         `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
         """
-        return self.budget_of(self._mp.budget(name, max_concurrent, rate=rate))
+        return self.budget_of(self._mp.budget(*given, **named))
 
     def budget_of(self, budget: Budget) -> SyncBudget:
         """Return a budget as threads use it."""
         return SyncBudget(self._bridge, budget)
 
-    # Schedules
+    # Schedules and events
 
-    def cron(
-        self,
-        schedule_id: str,
-        expression: str | None = None,
-        /,
-        *,
-        every: Seconds | None = None,
-        tz: str = "UTC",
-        into: str | Pool | SyncPool | None = None,
-        task: TaskFunction[[], Any, Any] | BoundCall[Any] | None = None,
-        emits: str | None = None,
-        payload: object = None,
-        missed: Missed = "once",
-        grace: Seconds = 300.0,
-        most_missed: int = 100,
-    ) -> SyncSchedule:
-        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+    cron = of_part(SyncSchedules.cron, "_schedules")
+    schedule_of = of_part(SyncSchedules.schedule_of, "_schedules")
+    schedules = of_part(SyncSchedules.schedules, "_schedules")
 
-        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
-        else); it happens once for the whole fleet.
-        """
-        made = self._mp.cron(
-            schedule_id,
-            expression,
-            every=every,
-            tz=tz,
-            into=into.twin if isinstance(into, SyncPool) else into,
-            task=task,
-            emits=emits,
-            payload=payload,
-            missed=missed,
-            grace=grace,
-            most_missed=most_missed,
-        )
-        if self._mp.is_open:
-            self._bridge.call(made.arm)
-        return self.schedule_of(made)
+    trigger = of_part(SyncChannels.trigger, "_channels")
+    get_trigger = of_part(SyncChannels.get_trigger, "_channels")
+    triggers = of_part(SyncChannels.triggers, "_channels")
+    emit = of_part(SyncChannels.emit, "_channels")
+    replay = of_part(SyncChannels.replay, "_channels")
+    events = of_part(SyncChannels.events, "_channels")
 
-    def schedule_of(self, schedule: Schedule) -> SyncSchedule:
-        """Return a schedule as threads use it."""
-        return SyncSchedule(self._bridge, schedule)
-
-    def schedules(self) -> list[ScheduleInfo]:
-        """Return the schedules of the store, whoever declared them; which fires next comes first.
-
-        Of those that were declared a moment ago too: this waits until they are armed.
-        """
-        return self._bridge.call(self._mp.schedules)
-
-    # Events
-
-    def trigger(
-        self,
-        trigger_id: str,
-        /,
-        *,
-        on: str | Sequence[str],
-        into: str | Pool | SyncPool | None = None,
-        task: TaskFunction[..., Any, Any] | None = None,
-        make: Make | None = None,
-        priority_from: str | None = None,
-        key_from: str | None = None,
-        weight_from: str | None = None,
-        max_concurrent: int = 16,
-        delivery_retry: Policy | None = None,
-        on_dead_letter: Callable[[DeadLetter], object] | None = None,
-        **options: Unpack[Options],
-    ) -> SyncTrigger:
-        """Declare a trigger: each event of a name (or of several) is one submit into a pool."""
-        made = self._mp.trigger(
-            trigger_id,
-            on=on,
-            into=into.twin if isinstance(into, SyncPool) else into,
-            task=task,
-            make=make,
-            priority_from=priority_from,
-            key_from=key_from,
-            weight_from=weight_from,
-            max_concurrent=max_concurrent,
-            delivery_retry=delivery_retry,
-            on_dead_letter=on_dead_letter,
-            **options,
-        )
-        return SyncTrigger(self._bridge, made)
-
-    def get_trigger(self, trigger_id: str, /) -> SyncTrigger:
-        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
-        return SyncTrigger(self._bridge, self._mp.get_trigger(trigger_id))
-
-    def triggers(self) -> list[SyncTrigger]:
-        """Return the triggers that were declared here, in the order they were made."""
-        return [SyncTrigger(self._bridge, one) for one in self._mp.triggers()]
-
-    def emit(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        event_id: str | None = None,
-        connection: object = None,
-    ) -> SyncEmission:
-        """Tell every trigger for events of this name what happened; return once it is stored.
-
-        The same `event_id` (of this name) is the same event: told twice, it is one. With
-        `connection` it is part of the transaction open on it.
-        """
-        if connection is not None:
-            made = self._bridge.here(self._mp.emit_within, name, payload, event_id, connection)
-        else:
-            made = self._bridge.call(self._mp.emit, name, payload, event_id=event_id)
-        return SyncEmission(self._bridge, made)
-
-    def replay(self, name: str, event_id: str) -> SyncEmission:
-        """Send an event that is kept to the triggers again; what they made of it, they find."""
-        return SyncEmission(self._bridge, self._bridge.call(self._mp.replay, name, event_id))
-
-    def events(
-        self, name: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[EventInfo]:
-        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
-        return self._bridge.call(self._mp.events, name, after=after, limit=limit)
+    # Looking
 
     def get_pool(self, name: str) -> SyncPool:
         """Return the pool of a name (or id); UnknownPool if there is none."""
@@ -1015,7 +589,7 @@ class SyncMillpond:
     ) -> list[SyncHandle[T]]:
         """Wait until every task has ended, whatever way; return the handles in their order."""
         given = list(handles)
-        self._bridge.within(_limit(timeout), self._mp.wait, [one.twin for one in given])
+        self._bridge.within(limit_of(timeout), self._mp.wait, [one.twin for one in given])
         return given
 
     def as_completed(self, handles: Iterable[SyncHandle[T]]) -> Iterator[SyncHandle[T]]:
@@ -1070,7 +644,3 @@ class SyncMillpond:
     def end_scope(self, scope: str, scope_id: str) -> None:
         """End a scope and everything in it; needs a durable store."""
         self._bridge.call(self._mp.end_scope, scope, scope_id)
-
-
-def _limit(timeout: Seconds | None) -> float | None:
-    return None if timeout is None else check.seconds("timeout", timeout)

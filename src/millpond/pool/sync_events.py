@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core import check
+from millpond.pool.channels import Channels
+from millpond.pool.parts import like
+from millpond.pool.sync_handle import SyncHandle, limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,8 +14,9 @@ if TYPE_CHECKING:
     from millpond.core.check import Seconds
     from millpond.core.event import Event, TriggerSpec
     from millpond.pool.bridge import Bridge
-    from millpond.pool.event import Emission, Receipt
-    from millpond.pool.sync import SyncHandle, SyncPool
+    from millpond.pool.event import Emission, EventInfo, Receipt
+    from millpond.pool.millpond import Millpond
+    from millpond.pool.sync import SyncPool
     from millpond.pool.trigger import Trigger
 
 
@@ -47,13 +50,11 @@ class SyncEmission:
 
     def receipts(self, timeout: Seconds | None = None) -> list[Receipt]:
         """Wait until every trigger has dealt with the event; return what each made of it."""
-        return self._bridge.within(_limit(timeout), self.twin.receipts)
+        return self._bridge.within(limit_of(timeout), self.twin.receipts)
 
     def handles(self, timeout: Seconds | None = None) -> list[SyncHandle[Any]]:
         """Wait as `receipts` does; return the handles of the tasks that stand for the event."""
-        from millpond.pool.sync import SyncHandle  # noqa: PLC0415 - it knows events
-
-        found = self._bridge.within(_limit(timeout), self.twin.handles)
+        found = self._bridge.within(limit_of(timeout), self.twin.handles)
         return [SyncHandle(self._bridge, one) for one in found]
 
 
@@ -101,5 +102,51 @@ class SyncTrigger:
         return self._bridge.call(self.twin.redrive, None if tasks is None else list(tasks))
 
 
-def _limit(timeout: Seconds | None) -> float | None:
-    return None if timeout is None else check.seconds("timeout", timeout)
+class SyncChannels:
+    """The events and triggers of one Millpond, for threads."""
+
+    def __init__(self, bridge: Bridge, mp: Millpond) -> None:
+        self._bridge = bridge
+        self._mp = mp
+
+    @like(Channels.trigger)
+    def trigger(self, *given: Any, **named: Any) -> SyncTrigger:  # noqa: ANN401 - as its twin
+        """Declare a trigger: each event of a name (or of several) is one submit into a pool."""
+        return SyncTrigger(self._bridge, self._mp.trigger(*given, **named))
+
+    def get_trigger(self, trigger_id: str, /) -> SyncTrigger:
+        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        return SyncTrigger(self._bridge, self._mp.get_trigger(trigger_id))
+
+    def triggers(self) -> list[SyncTrigger]:
+        """Return the triggers that were declared here, in the order they were made."""
+        return [SyncTrigger(self._bridge, one) for one in self._mp.triggers()]
+
+    def emit(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        event_id: str | None = None,
+        connection: object = None,
+    ) -> SyncEmission:
+        """Tell every trigger for events of this name what happened; return once it is stored.
+
+        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        `connection` it is part of the transaction open on it.
+        """
+        if connection is not None:
+            made = self._bridge.here(self._mp.emit_within, name, payload, event_id, connection)
+        else:
+            made = self._bridge.call(self._mp.emit, name, payload, event_id=event_id)
+        return SyncEmission(self._bridge, made)
+
+    def replay(self, name: str, event_id: str) -> SyncEmission:
+        """Send an event that is kept to the triggers again; what they made of it, they find."""
+        return SyncEmission(self._bridge, self._bridge.call(self._mp.replay, name, event_id))
+
+    def events(
+        self, name: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[EventInfo]:
+        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
+        return self._bridge.call(self._mp.events, name, after=after, limit=limit)

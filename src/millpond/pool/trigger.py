@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from millpond.core import check
 from millpond.core.backoff import Retry
 from millpond.core.control import Declare
 from millpond.core.errors import (
@@ -216,6 +217,16 @@ class Trigger:
             # Only one key is full: the others need not wait for it.
             raise RetryLater(FULL_FOR, spend=False) from error
         raise Throttled(FULL_FOR) from error
+
+
+def maker_of(task: TaskFunction[..., Any, Any] | None, make: Make | None) -> Make:
+    """Return what makes the call for an event."""
+    if task is not None and make is None:
+        check.instance("task", task, TaskFunction, "a registered task; or give make=")
+        return caller_of(task)
+    if make is None or task is not None:
+        raise ConfigError("task", task, "or make must be given, and not both")
+    return check.function("make", make)
 
 
 def caller_of(task: TaskFunction[..., Any, Any]) -> Make:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Join, Leave, Progress
+from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
@@ -30,8 +30,9 @@ from millpond.runtime.joins import Joins
 from millpond.runtime.log import mark_ours
 from millpond.runtime.maintain import NEVER, Maintenance
 from millpond.runtime.outage import Outages, insisted
-from millpond.runtime.own import OWN, OwnWorker
+from millpond.runtime.own import OwnWorker
 from millpond.runtime.poll import Polling
+from millpond.runtime.present import Presenting
 from millpond.runtime.progress import ProgressBoard
 from millpond.runtime.renew import Renewals
 from millpond.runtime.report import Report
@@ -40,7 +41,7 @@ from millpond.runtime.through import carried_through
 from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
-from millpond.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, Worker
+from millpond.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
@@ -61,9 +62,6 @@ mark_ours()
 
 ON_ITS_WAY = (0.0, 1.0, 60.0)
 """Seconds between looks at whether a submit that nobody waits for was stored; then it was not."""
-
-NO_FUNCTION = ""
-"""No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
 
 
 def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -131,6 +129,7 @@ class Runtime:
         self.joins = Joins(self)
         self.progress = ProgressBoard(self)
         self.renewals = Renewals(self)
+        self.presenting = Presenting(self)
         self.burials = Burials(self)
         self.maintenance = Maintenance(self)
         self.polling = Polling(self)
@@ -140,7 +139,6 @@ class Runtime:
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
         self.new_id = identity.new_id
-        self._names = 0
         self._appeared = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -242,7 +240,7 @@ class Runtime:
             self._appeared = True
         worker = Worker(
             self,
-            self._new_name(own=own),
+            self.presenting.new_name(own=own),
             pools=frozenset() if own else pools,
             concurrency=concurrency,
             # Nobody else could take over what runs here: such a lease needs no renewal.
@@ -276,20 +274,6 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - it leaves all the same
             log.warning("nobody could be brought for the closures of this process: %s", error)
         await worker.stop(grace)
-
-    def _new_name(self, *, own: bool) -> str:
-        """Return a name that no worker ever had."""
-        self._names += 1
-        return f"{self.owner}/{self._names}{OWN if own else ''}"
-
-    def known_functions(self) -> tuple[str, ...] | None:
-        """Return the functions its workers know; None = whatever may come."""
-        return (tuple(self.functions) or (NO_FUNCTION,)) if self.shared else None
-
-    def presented(self, worker: Worker, name: str) -> Join:
-        """Return how a worker presents itself to the store."""
-        functions = () if worker.own else self.known_functions()
-        return Join(name, worker.lease, self.owner, functions)
 
     # What verbs tell
 
@@ -526,35 +510,13 @@ class Runtime:
         worker.ahead.given_up()
         for job in list(worker.jobs.values()):
             worker.stop_job(job, Why.LEASE_LOST)
-        self.spawn(self._rejoin(worker))
+        self.spawn(self.presenting.again(worker))
 
     def lost(self, worker: Worker) -> None:
         """Count the leases that a worker has lost."""
         self.counts.leases_lost += len(worker.jobs)
         if self.hooks.probes is not None:
             self.hooks.probes.lost(worker)
-
-    async def _rejoin(self, worker: Worker) -> None:
-        """Let a worker join under a new name; the store may be away, so as often as it takes."""
-        name = self._new_name(own=worker.own)
-        pause = FIRST_PAUSE
-        while not worker.stopping:
-            sent = self.steady()
-            try:
-                answer = await self.store.control(self.presented(worker, name))
-            except Exception:  # noqa: BLE001 - a worker that does not join again is lost
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-                continue
-            if not worker.joined:
-                # It left while this was on its way: nobody would ever renew this name.
-                self.heed(await self.store.control(Leave(name)))
-                return
-            worker.name, worker.fenced = name, False
-            self.renewals.keep(worker, sent)
-            self.heed(answer)
-            worker.look_everywhere()
-            return
 
     async def tell_progress(self, job: Job, fraction: float, text: str) -> None:
         """Store how far an attempt has come, if it still holds its lease."""

@@ -155,7 +155,7 @@ class Worker:
         """Present itself to the store and begin to look for work."""
         runtime = self.runtime
         sent = runtime.steady()
-        runtime.heed(await runtime.store.control(runtime.presented(self, self.name)))
+        runtime.heed(await runtime.presenting.present(self, self.name))
         self.joined = True
         runtime.renewals.keep(self, sent)
         self._driver = self.loop.create_task(self._drive(), name=f"millpond {self.name}")

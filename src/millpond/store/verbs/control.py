@@ -355,9 +355,10 @@ def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
 
 
 def _join(tables: Tables, order: Join, now: float) -> int:
-    if order.worker in tables.workers:
-        return 0
     known = None if order.functions is None else frozenset(order.functions)
+    before = tables.workers.get(order.worker)
+    if before is not None:
+        return _learn(tables, before, known, now)
     tables.workers_joined += 1
     worker = tables.workers[order.worker] = Worker(
         id=order.worker,
@@ -368,10 +369,26 @@ def _join(tables: Tables, order: Join, now: float) -> int:
         functions=known,
     )
     tables.renew(worker, order.lease, now)
+    _wake_parked(tables, now)
+    return 1
+
+
+def _learn(tables: Tables, worker: Worker, known: frozenset[str] | None, now: float) -> int:
+    """Take in that a worker presents itself again: it may know more functions than before."""
+    before = worker.functions
+    if not before or not known or known <= before:
+        return 0
+    worker.functions = before | known
+    worker.unknown -= known - before
+    _wake_parked(tables, now)
+    return 1
+
+
+def _wake_parked(tables: Tables, now: float) -> None:
+    """Let somebody look at pools where tasks wait for a worker that knows their function."""
     for name, pool in tables.pools.items():
         if pool.parked:
             tables.wake(name, now)
-    return 1
 
 
 def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:

@@ -177,6 +177,21 @@ class LeaseConformance(StoreSuite):
         assert () == (await lab.ask(5)).unknown
 
     @scenario
+    async def test_a_worker_may_come_to_know_more(self, lab: Lab) -> None:
+        """One that presents itself again with more functions gets what was parked for them."""
+        await lab.declare()
+        await lab.join("w2", functions=("other",))
+        await lab.put("late", call=Call("rare"))
+        assert [] == await lab.lease(worker="w2")
+        answer = await lab.join("w2", functions=("other", "rare"))
+        assert (1, [POOL]) == (answer.count, [wake.pool for wake in answer.wakes])
+        assert "late" == names_of(await lab.lease(worker="w2"))
+        # Told once more, it is nothing new; and nobody forgets what it knew.
+        assert 0 == (await lab.join("w2", functions=("rare",))).count
+        await lab.put("early", call=Call("other"))
+        assert "early" == names_of(await lab.lease(worker="w2"))
+
+    @scenario
     async def test_a_parked_task_starts_where_it_is_known(self, lab: Lab) -> None:
         """A worker that knows the function finds the task at its old place."""
         await lab.declare()
