@@ -17,7 +17,8 @@ const CHUNK = 1000;
 const quiet = new Logger(() => () => {});
 const now = () => Number(process.hrtime.bigint());
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const say = (line) => process.stdout.write(`${line}\n`);
+// An exit does not wait for what is still to be written.
+const say = (line) => new Promise((done) => process.stdout.write(`${line}\n`, done));
 const utils = () => makeWorkerUtils({ connectionString: url, logger: quiet });
 
 const lines = createInterface({ input: process.stdin });
@@ -169,8 +170,8 @@ const acts = {
 };
 
 try {
-  say(JSON.stringify(await acts[act]()));
+  await say(JSON.stringify(await acts[act]()));
 } catch (error) {
-  say(JSON.stringify({ error: String(error) }));
+  await say(JSON.stringify({ error: String(error) }));
 }
 process.exit(0);
