@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
@@ -323,6 +324,32 @@ async def test_what_is_declared_again_after_such_a_death_is_in_force(
         await schedule.arm()
         (told,) = await old.schedules()
         assert 60 == told.every
+
+
+@pytest.mark.rows("CR-04")
+async def test_a_firing_that_is_overlooked_is_not_armed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    first, report = fleet.process(work=False)
+    first.cron("report", every=60, task=report)
+    second, report = fleet.process(work=False)
+    second.cron("report", every=60, task=report)
+    looks: list[str] = []
+    look = cron.standing_of
+
+    async def overlook(runtime: Any, only: Any = None) -> Any:
+        looks.append("look")
+        return defaultdict(list) if len(looks) < 3 else await look(runtime, only)
+
+    async with first:
+        # It is late: what is armed now would be for another moment.
+        await asyncio.sleep(90)
+        monkeypatch.setattr(cron, "standing_of", overlook)
+        async with second:
+            view = await second.runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued
 
 
 async def change_and_die(fleet: Fleet, pace: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,9 @@ PATIENCE = Retry(attempts=UNLIMITED, initial=1.0, max_delay=60.0)
 AT_ONCE = 500
 """How many firings are read, or armed, in one verb."""
 
+LOOKS = 3
+"""How often to look again for a schedule that is not to be seen, before it counts as new."""
+
 TURNS, TURN = 100, 0.1
 """How often, and after how many seconds, to look again for firings of a schedule that changed."""
 
@@ -119,11 +122,11 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
     """
     wanted = {one.id: one for one in declared}
     await runtime.declare(SPEC)
-    standing = await standing_of(runtime, wanted)
+    standing = await _looked_for(runtime, wanted)
     if any(map(_outdated, standing.values())):
         # Before anything is armed: what is declared anew would be taken for what waits already.
         await _end_older(runtime, wanted)
-        standing = await standing_of(runtime, wanted)
+        standing = await _looked_for(runtime, wanted)
     fresh = [one for one in wanted.values() if one.digest not in _digests(standing[one.id])]
     if fresh:
         endings = await _begin(runtime, fresh, standing)
@@ -131,6 +134,21 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
         # whoever looks last sees both.
         if await _end_older(runtime, wanted):
             runtime.heed(await runtime.store.control(Cancel(endings, of=CRON)))
+
+
+async def _looked_for(runtime: Runtime, wanted: Iterable[str]) -> dict[str, list[Standing]]:
+    """Return the firings of schedules, looking more than once for one that is not to be seen.
+
+    One that makes up for what was missed goes from firing to firing without a pause, and may be
+    between two of them at each look.
+    """
+    standing = await standing_of(runtime, wanted)
+    for _ in range(LOOKS):
+        unseen = [one for one in wanted if not standing[one]]
+        if not unseen:
+            break
+        standing.update(await standing_of(runtime, unseen))
+    return standing
 
 
 async def _begin(
