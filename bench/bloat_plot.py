@@ -37,8 +37,8 @@ def drawn(title: str, lines: list[Line], grey: tuple[int, int]) -> str:
         f'<rect x="{begin:.1f}" y="{top:.1f}" width="{end - begin:.1f}" '
         f'height="{bottom - top:.1f}" fill="#eeeeee"/>'
     )
-    for part in range(5):
-        value = most / 1.05 * part / 4
+    step = _round_step(most / 5)
+    for value in range(0, int(most) + 1, step):
         _, y = at(0, value)
         parts.append(
             f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>'
@@ -61,3 +61,13 @@ def drawn(title: str, lines: list[Line], grey: tuple[int, int]) -> str:
             f'<text x="{x + 20}" y="{y}">{escape(line.name)}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _round_step(least: float) -> int:
+    """Return the least of 1, 2, 5, 10, 20 and so on that is no smaller."""
+    power = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power >= least:
+                return digit * power
+        power *= 10
