@@ -82,7 +82,7 @@ async def test_a_server_that_may_only_be_read_by_now_is_left_for_the_next_host(
         await shop.job.submit(1)
         own.execute(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on')
         own.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "  # noqa: S608 - our own
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "  # noqa: S608 - our own
             f"WHERE datname = '{database}' AND pid <> pg_backend_pid()"
         )
         with pytest.raises(StoreNotWritable, match="all hosts as host1,host2"):
