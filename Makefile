@@ -9,7 +9,7 @@ CODE   := src tests docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate torture faults flow mutants docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
+.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -99,6 +99,9 @@ spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and Post
 simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 	@$(PY) -m millpond.testing.simulate $(ARGS)
 
+fuzz: venv      ## histories on PostgreSQL, compared with memory; ARGS="--histories 5000 --seed 7 --kind fair"
+	@$(PY) -m millpond.testing.fuzz $(ARGS)
+
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m millpond.testing.torture $(ARGS)
 
@@ -121,6 +124,9 @@ cron: venv      ## a thousand schedules over a year of virtual time, processes d
 
 mutants: venv   ## break the code on purpose; every break must be caught
 	@$(PY) -m millpond.testing.mutants $(ARGS)
+
+mutants-sql: venv   ## break the SQL of the PostgreSQL store on purpose; every break must be noticed
+	@$(PY) -m tests.store.postgres.sql_mutants $(ARGS)
 
 docs: venv      ## regenerate the generated pages
 	@$(PY) -m tools.docs

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools import commands, conformance, errors, lifecycle, options, telemetry, values
+from tools import bounds, commands, conformance, errors, lifecycle, options, telemetry, values
 
 ROOT = Path(__file__).parents[1]
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 def pages(root: Path = ROOT) -> dict[Path, str]:
     """Return every generated page as it should be."""
     return {
+        root / "docs/reference/bounds.md": bounds.page(),
         root / "docs/reference/command.md": commands.page(),
         root / "docs/reference/conformance.md": conformance.page(root),
         root / "docs/reference/errors.md": errors.page(),

@@ -44,7 +44,7 @@ def parameters(function: Callable[..., Any], *, but: str = "self") -> Given:
     return {
         one.name: (as_written(one.annotation), one.default)
         for one in found
-        if one.name not in ("self", but) and one.kind is not one.VAR_KEYWORD
+        if one.name not in ("self", but) and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     }
 
 

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from millpond.runtime.batch import Failed
     from millpond.runtime.error import ErrorInfo
     from millpond.runtime.hooks import DeadLetter, Empty, Observed
+    from millpond.runtime.job import CancelReason
     from millpond.runtime.retention import Keep
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "BoundCall",
     "Bulkhead",
     "BulkheadRejected",
+    "CancelReason",
     "Capacity",
     "ConfigConflict",
     "ConfigError",
@@ -226,6 +228,7 @@ _HOME = {
         "millpond.runtime.batch": ("Failed",),
         "millpond.runtime.error": ("ErrorInfo",),
         "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),
+        "millpond.runtime.job": ("CancelReason",),
         "millpond.runtime.retention": ("Keep",),
     }.items()
     for name in names

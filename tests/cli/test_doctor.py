@@ -106,3 +106,18 @@ def test_what_was_found_as_json(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert Exit.BROKE == main(["--json", f"sqlite:///{file}"])
     told = json.loads(capsys.readouterr().out)
     assert (False, 1) == (told["well"], min(len(told["wrong"]), 1))
+
+
+@pytest.mark.rows("TR-08")
+def test_a_clock_that_jumped_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How far the store's time is ahead, and what was noticed of clocks before."""
+    with sqlite3.connect(file) as connection:
+        connection.execute(
+            "UPDATE millpond_meta SET latest = latest + 34560000, "
+            """clock = '[0, 0.0, 0.0, [["forward", 1794981642.0, 3600.0]]]'"""
+        )
+    connection.close()
+    assert Exit.CLEAN == main([f"sqlite:///{file}"])
+    told = capsys.readouterr().out
+    assert "s ahead of the clock" in told
+    assert "is 3600 s ahead of what has passed" in told

@@ -150,3 +150,25 @@ def test_pages_of_events(place: str, millpond: Call) -> None:
     )
     assert "more: --after" in millpond("events", "--limit", "2").err
     assert "no events" in millpond("events", "nothing").err
+
+
+@pytest.mark.rows("TR-21")
+@pytest.mark.parametrize("durable", ["sqlite", "postgres"])
+def test_before_any_event_there_is_an_empty_list(
+    durable: str, request: pytest.FixtureRequest, tmp_path: Path, millpond: Call
+) -> None:
+    """And the command that emits the first one; no other command objects to a new store either."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    if durable == "postgres":
+        url = request.getfixturevalue("postgres_url")
+
+    async def made() -> None:
+        async with Millpond(url):
+            pass
+
+    asyncio.run(made())
+    for command in ("pools", "tasks", "dead", "audit", "cron", "triggers", "events"):
+        told = millpond(command, "--store", url)
+        assert Exit.CLEAN == told.code, (command, told.err)
+    assert {"events": [], "next": None} == millpond("events", "--json", "--store", url).json
+    assert "`millpond emit NAME`" in millpond("events", "--store", url).err

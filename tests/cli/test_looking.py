@@ -1,19 +1,22 @@
 """`millpond pools`, `tasks`, `task` and `dead`: what they tell, and in which shape."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.cli.operating import EVIL, Call
+from tests.cli.operating import EVIL, Call, app
 
+from millpond import Millpond
 from millpond.cli.exits import Exit
+from millpond.core.control import Hold
 
 POOL_KEYS = {
     *("name", "state", "paused", "paused_units", "closed", "running", "queued", "scheduled"),
     *("parked", "claimed", "kept", "completed", "failed", "cancelled", "rejected"),
     *("max_concurrent", "declared_max_concurrent", "max_per_key", "queue", "on_full", "bound"),
     *("lanes", "ordered", "oldest_queued_age", "waits", "run_times", "stale_settles", "revision"),
-    *("created_at", "callbacks"),
+    *("created_at", "callbacks", "keep", "dead", "held_until", "held_for", "held_units"),
 }
 TASK_KEYS = {
     *("id", "pool", "function", "status", "state", "key", "labels", "lane", "priority", "seq"),
@@ -48,6 +51,60 @@ def test_pools_as_a_table(millpond: Call) -> None:
     assert "\x1b" not in answer.out
     assert ["mail", "idle", "0/4", "0", "0"] == answer.rows[0][:5]
     assert ["reviews", "waiting", "0/2", "7", "1"] == answer.rows[1][:5]
+
+
+@pytest.mark.rows("TR-20")
+def test_pools_show_what_is_dead_now_and_what_is_parked(millpond: Call, store: str) -> None:
+    """A redrive takes dead letters out of the count; a task that no worker knows is parked."""
+    assert 2 == millpond("pools", "mail", "--json").json[0]["dead"]
+    assert Exit.CLEAN == millpond("redrive", "--pool", "mail", "--yes").code
+    (mail,) = millpond("pools", "mail", "--json").json
+    assert (0, 2) == (mail["dead"], mail["failed"])
+    other = Millpond(store)
+    other.pool("mail", max_concurrent=4, max_per_key=2)
+
+    async def park() -> None:
+        async with other, other.worker():
+            while not (await other.get_pool("mail").snapshot()).parked:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(park(), 60))
+    (mail,) = millpond("pools", "mail", "--json").json
+    assert ("parked", mail["queued"]) == (mail["state"], mail["parked"])
+    (row,) = millpond("pools", "mail").rows
+    assert ["mail", "parked", "0/4", str(mail["queued"]), "0", str(mail["parked"])] == row[:6]
+    states = {
+        task["state"] for task in millpond("tasks", "--status", "parked", "--json").json["tasks"]
+    }
+    assert {"parked"} == states
+
+
+@pytest.mark.rows("TR-04")
+def test_a_hold_is_shown_and_resume_ends_it(millpond: Call, store: str) -> None:
+    """By pools, top and why, of the pool and of a key; resume clears the one that is named."""
+
+    async def hold() -> int:
+        async with app(store) as mp:
+            for unit in (None, "a"):
+                await mp.runtime.order(Hold("mail", 3600.0, unit))
+            return (await mp.tasks["send"].submit("a")).id
+
+    task = asyncio.run(hold())
+    (mail,) = millpond("pools", "mail", "--json").json
+    assert ("held", ["a"]) == (mail["state"], [one["unit"] for one in mail["held_units"]])
+    assert 3000 < mail["held_for"] <= 3600
+    look = millpond("top", "mail", "--json", "--looks", "1").json
+    assert 3000 < look["pools"][0]["held_for"]
+    told = millpond("pools", "mail").out
+    assert "mail is held back for" in told
+    assert "millpond resume mail --key a ends that" in told
+    assert "pool held back for 60 min" in millpond("task", task, "--why").out
+    assert Exit.CLEAN == millpond("resume", "mail").code
+    why = millpond("task", task, "--why").out
+    assert ("pool held" not in why, "key a held back for 60 min" in why) == (True, True)
+    assert Exit.CLEAN == millpond("resume", "mail", "--key", "a").code
+    assert "held" not in millpond("task", task, "--why").out
+    assert [] == millpond("pools", "mail", "--json").json[0]["held_units"]
 
 
 def test_lanes_are_shown_when_they_are_asked_for(millpond: Call) -> None:
@@ -332,3 +389,28 @@ def test_which_store_is_meant(
     answer = millpond("pools")
     assert Exit.USAGE == answer.code
     assert "which store?" in answer.err
+
+
+@pytest.mark.rows("TR-26")
+def test_a_pool_of_a_newer_version_is_named_and_the_others_are_shown(
+    millpond: Call, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lists leave it out and say so; who names it is told why; the doctor names it."""
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
+        connection.execute(
+            """UPDATE millpond_pool SET spec = json_set(spec, '$.colour', 'red')
+                WHERE name = 'mail'"""
+        )
+    connection.close()
+    for asked in (("pools", "--json"), ("top", "--json", "--looks", 1)):
+        caplog.clear()
+        answer = millpond(*asked)
+        assert Exit.CLEAN == answer.code
+        assert "reviews" in answer.out
+        assert any("pool 'mail'" in one.getMessage() for one in caplog.records)
+    named = millpond("pools", "mail")
+    assert Exit.CLEAN != named.code
+    assert "newer version" in named.err
+    doctor = millpond("doctor")
+    assert Exit.CLEAN != doctor.code
+    assert "'mail'" in doctor.out + doctor.err

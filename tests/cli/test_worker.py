@@ -92,7 +92,7 @@ def test_a_second_signal_is_heeded_though_a_handler_does_not_stop() -> None:
         worker.until("SIGTERM: draining")
         after_the_echo()
         worker.signal(TERM)
-        worker.until("does not stop; it is settled without its handler")
+        worker.until("does not stop: the task is settled without it")
         worker.until("left stubborn queued 0 1")
         worker.until("a handler does not end; it leaves all the same")
         assert Exit.FORCED == worker.ended()

@@ -109,7 +109,7 @@ async def test_i5_a_claim_that_went_back_is_not_charged() -> None:
     await scene.open(prefetch=1)
     await scene.submit(new_task(1, attempts=1))
     _, (claim,) = await hold(scene, want=0)
-    await scene.settle(claim, Event.RELEASE, spend=False)
+    await scene.settle(claim, Event.RELEASE, spend=False, begun=False)
     await scene.lease()
     assert verdict(scene.stage.steps) is None
     assert "I5" == verdict(with_record(scene.stage.steps, is_(Event.LEASE), attempt=2))

@@ -251,6 +251,8 @@ class BacklogMachine(RuleBasedStateMachine):
         if order == "pause":
             self.log.pause(unit, paused=on)
             (self.ref.paused.add if on else self.ref.paused.discard)(unit)
+            if not on:
+                self.ref.not_before.pop(unit, None)
         elif order == "block":
             self.log.block(unit, blocked=on)
             (self.ref.blocked.add if on else self.ref.blocked.discard)(unit)

@@ -8,11 +8,12 @@ import pytest
 from tests.core.making import new_task, queued
 
 from millpond.core import control as orders
+from millpond.core.bounds import MAX_COUNT, MAX_KEY, MAX_MOMENT, MAX_SECONDS
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo
-from millpond.core.task import LONGEST_KEY, Dedupe, Fence, key_of
+from millpond.core.task import Dedupe, Fence, key_of
 
 
 def test_the_unit_is_the_lane_where_there_is_one() -> None:
@@ -55,10 +56,23 @@ REFUSED: list[tuple[str, Any]] = [
     ("delay", -1.0),
     ("delay", math.nan),
     ("delay", math.inf),
+    ("delay", MAX_SECONDS + 1),
+    ("delay", 1e305),
+    ("expires_in", 1e300),
+    ("timeout", MAX_SECONDS * 2),
+    ("run_at", MAX_MOMENT + 1),
+    ("run_at", -1e305),
+    ("weight", MAX_COUNT + 1),
+    ("attempts", 10**400),
+    ("priority", 10**400),
+    ("priority", -(10**400)),
+    ("submitted_by", "a\udcff"),
+    ("submitted_by", "a\0b"),
+    ("submitted_by", "\u65e5" * 342),
     *(
         (field, value)
         for field in ("key", "share", "idempotency_key")
-        for value in ("", "a\0b", "x" * (LONGEST_KEY + 1), "a\udcff")
+        for value in ("", "a\0b", "x" * (MAX_KEY + 1), "\u65e5" * 342, "a\udcff")
     ),
 ]
 
@@ -74,7 +88,7 @@ def test_what_cannot_be_queued_is_refused_by_name(field: str, value: object) -> 
 @pytest.mark.parametrize("field", ["key", "share", "idempotency_key"])
 def test_a_long_key_is_a_key(field: str) -> None:
     """The longest one that is allowed, and the shortest."""
-    for value in ("x", "x" * LONGEST_KEY, "\u00fc" * LONGEST_KEY):
+    for value in ("x", "x" * MAX_KEY, "\u00fc" * (MAX_KEY // 2), "\u65e5" * (MAX_KEY // 3)):
         assert value == getattr(new_task(1, **{field: value}), field)
 
 

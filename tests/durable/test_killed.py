@@ -163,3 +163,19 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
         assert (tasks, len(tasks)) == (set(places), len(places))
         ((lanes,),) = look("SELECT sum(sequence) FROM millpond_lane")
         assert len(tasks) == lanes >= len(stored)
+
+
+@pytest.mark.rows("TR-12")
+@pytest.mark.real_loop
+async def test_a_kill_repeats_what_ran_and_what_one_store_call_had_to_tell(
+    url: str, kill_at: Kill
+) -> None:
+    """Ends are stored at once, though more is claimed ahead than has ended so far."""
+    said = await asyncio.to_thread(kill_at, "ahead", "ended", 12)
+    over = {int(line.split()[1]) for line in said if line.startswith("ended")}
+    mp, told = survivor(url)
+    async with mp:
+        await until(lambda: ended(mp.get_pool("claimed"), 60), within=PATIENCE)
+    again = {int(line.split()[1]) for line in told}
+    assert set(range(60)) == over | again
+    assert len(over & again) <= 4

@@ -217,7 +217,13 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
         async with asyncio.timeout(5):
             assert 8 == await shop.ran.get()
         assert bad is not None
-        assert "failed" == (await (await shop.mp.handle(bad[0])).wait()).status
+        # It is parked until a worker understands it, with the reason.
+        parked = await shop.mp.handle(bad[0])
+        while not parked.error:
+            await asyncio.sleep(0.01)
+            await parked.refresh()
+        assert "queued" == parked.status
+        assert "MILL-096" in str(parked.error)
 
 
 async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,3 +385,23 @@ def test_the_example_works_on_a_server(postgres_url: str) -> None:
         timeout=30,
     )
     assert ("paid 1250\n", "", 0) == (answer.stdout, answer.stderr, answer.returncode)
+
+
+@pytest.mark.rows("TR-27")
+async def test_a_pool_that_bounds_its_lanes_takes_no_submit_within_a_transaction(
+    postgres_url: str,
+) -> None:
+    """The server cannot know the lane, so it refuses and does not guess; drop policies can wait."""
+    bound = bounded(9, "fail_submitter", per_lane=1)
+    shop = Shop(postgres_url, work=False, lanes=2, max_concurrent=2, backpressure=bound)
+    drop = shop.mp.pool("dropping", lanes=2, backpressure=bounded(9, "drop_newest", per_lane=1))
+    async with shop.mp:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as own:
+            with pytest.raises(ConfigError, match=r"per_lane=1 of pool .* cannot know the lane"):
+                await shop.pool.submit(shop.send.bind(1), connection=own)
+            await drop.submit(shop.send.bind(2), connection=own)
+        with psycopg.connect(postgres_url) as own, pytest.raises(psycopg.Error, match="MILL-003"):
+            own.execute("SELECT millpond.submit(%s, 'send')", [shop.pool.name])
+        await shop.pool.submit(shop.send.bind(3), key="a")
+        with pytest.raises(PoolFull, match="lane"):
+            await shop.pool.submit(shop.send.bind(4), key="a")

@@ -12,6 +12,16 @@ def make(url: str, told: list[str]) -> Millpond:
     jobs = mp.pool("jobs", max_concurrent=2)
     mp.pool("lines", lanes=2, max_concurrent=2)
 
+    claimed = mp.pool("claimed", max_concurrent=4, prefetch=16)
+
+    @claimed.task
+    async def half_a_second(number: int) -> None:
+        told.append(f"half {number}")
+        if told is SPOKEN:
+            # Longer than a store takes for a call.
+            await asyncio.sleep(0.5)
+            say("ended", number)
+
     @mp.task
     async def tell(outcome: Outcome) -> None:
         told.append(f"told {outcome.status}")
@@ -80,6 +90,11 @@ async def submits(mp: Millpond) -> None:
             say("stored", handle.id, handle.lane, handle.sequence)
 
     await asyncio.gather(*(submitter() for _ in range(8)))
+
+
+async def ahead(mp: Millpond) -> None:
+    """Run tasks of which more are claimed than run."""
+    await mp.get_pool("claimed").submit_many(mp.tasks["half_a_second"].each(range(60)))
 
 
 async def main(url: str, what: str) -> None:

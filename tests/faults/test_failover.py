@@ -1,7 +1,11 @@
 """Failover: the primary dies, its standby is promoted, and a URL with both hosts leads there."""
 
 import asyncio
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -13,7 +17,7 @@ from millpond.core.errors import StoreNotWritable
 from millpond.runtime.outage import insisted
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import QUICK, OwnServer
+from millpond.testing.postgres import QUICK, USER, OwnServer
 
 pytestmark = pytest.mark.real_loop
 
@@ -70,6 +74,102 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         assert 12 == await submitter.completed()
         await until(lambda: told.away == told.back)
     assert set(worker.runs.values()) == {1}
+
+
+def restored(old: OwnServer, new: OwnServer) -> None:
+    """Restore a dump of one server at another, whose transactions are numbered from the start."""
+    dump = [str(old.programs / "pg_dump"), "--clean", "--if-exists", "--dbname", old.tcp_url]
+    text = subprocess.run(dump, capture_output=True, check=True, timeout=120).stdout
+    load = [str(old.programs / "psql"), "--quiet", "--dbname", new.tcp_url]
+    subprocess.run(load, input=text, capture_output=True, check=True, timeout=120)
+
+
+def use_transactions(server: OwnServer, number: int) -> None:
+    """Let a server number so many transactions."""
+    with psycopg.connect(server.tcp_url, autocommit=True) as connection:
+        for _ in range(number):
+            connection.execute("SELECT pg_current_xact_id()")
+
+
+def swapped(server: OwnServer, backup: Path) -> None:
+    """Put a copy of an earlier day in the place of a server's data: it begins a timeline."""
+    data = server.folder / "data"
+    owner = data.stat()
+    data.rename(server.folder / "data.old")
+    shutil.copytree(backup, data)
+    (data / "recovery.signal").touch()
+    with (data / "postgresql.auto.conf").open("a") as settings:
+        settings.write("restore_command = 'false'\n")
+    data.chmod(0o700)
+    if os.geteuid() == 0:
+        for one in (data, *data.rglob("*")):
+            os.chown(one, owner.st_uid, owner.st_gid)
+
+
+@pytest.mark.rows("TR-05")
+async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_place(
+    primary: OwnServer, tmp_path: Path
+) -> None:
+    """The same port, another timeline: what the backup holds is run, and what comes later, too."""
+    worker = Shop(primary.tcp_url, work=True, lease=4.0)
+    async with worker.mp:
+        assert 2 == await (await worker.job.submit(1))
+        await worker.pool.pause()
+        kept = await worker.job.submit(3)
+        submit_in_sql(primary, worker, 4)
+        place = ["-h", str(primary.folder), "-p", str(primary.port), "-U", USER]
+        copy = [str(primary.programs / "pg_basebackup"), *place, "-D", str(tmp_path / "copy")]
+        await asyncio.to_thread(subprocess.run, [*copy, "-c", "fast"], check=True, timeout=120)
+        await worker.pool.resume()
+        await until(lambda: 4 in worker.runs)
+        assert 6 == await kept
+        use_transactions(primary, 500)
+        await asyncio.to_thread(primary.stop)
+        await asyncio.to_thread(swapped, primary, tmp_path / "copy")
+        await asyncio.to_thread(primary.start)
+        submit_in_sql(primary, worker, 5)
+        async with asyncio.timeout(60):
+            await insisted(worker.pool.resume, lambda: False)
+            await until(lambda: 5 in worker.runs, 60.0)
+            assert 14 == await (await worker.job.submit(7))
+            # The backup knows nothing of its end: it runs again, as everything since then would.
+            await until(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
+
+
+def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
+    """Submit a task as any program may, in a transaction of its own."""
+    asked = "SELECT millpond.submit(%s, %s, jsonb_build_object('number', %s::int))"
+    with psycopg.connect(server.tcp_url) as connection:
+        connection.execute(asked, [shop.pool.name, shop.job.name, number])
+
+
+@pytest.mark.rows("TR-05")
+@pytest.mark.parametrize("later", [0, 4000])
+async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that_stayed_open(
+    primary: OwnServer, own: OwnServer, later: int
+) -> None:
+    """Another server takes over at the URL, with a restored copy: its transactions are younger.
+
+    By the time that somebody looks, they may be older again.
+    """
+    if not (own.programs / "pg_dump").exists() or not (own.programs / "psql").exists():
+        pytest.skip("these programs of PostgreSQL come without pg_dump and psql")
+    with OwnServer(own.programs, QUICK) as other:
+        url = both(other, primary)
+        use_transactions(primary, 2000)
+        # Both may be written: the other one must not answer before it is the one.
+        await asyncio.to_thread(other.stop)
+        worker = Shop(url, work=True)
+        async with worker.mp:
+            assert 2 == await (await worker.job.submit(1))
+            submit_in_sql(primary, worker, 3)
+            await until(lambda: 3 in worker.runs)
+            await asyncio.to_thread(other.start)
+            await asyncio.to_thread(restored, primary, other)
+            submit_in_sql(other, worker, 5)
+            use_transactions(other, later)
+            await asyncio.to_thread(primary.crash)
+            await until(lambda: 5 in worker.runs, 60.0)
 
 
 async def test_a_server_that_may_only_be_read_by_now_is_left_for_the_next_host(

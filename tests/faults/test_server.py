@@ -13,6 +13,7 @@ from tests.faults.shop import Shop
 from millpond import Context, Millpond
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.url import address_of
 from millpond.testing.postgres import OwnServer
 from millpond.testing.torture.evidence import from_zero
@@ -69,8 +70,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
             if "transaction_timeout" in hurried:
                 other.execute("SET transaction_timeout = 0")
             other.commit()
-            lock = shop.mp.runtime.store._lock  # type: ignore[attr-defined]
-            other.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
+            other.execute(to_write("millpond").encode())
             submit = asyncio.create_task(shop.job.submit(1))
             await asyncio.sleep(0.6)
             assert not submit.done()

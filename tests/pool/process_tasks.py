@@ -100,7 +100,7 @@ def listen(ctx: SyncContext, started: str) -> str:
     Path(started).write_text("yes")
     while not ctx.cancelled:
         time.sleep(0.01)
-    return "heard"
+    return f"heard: {ctx.cancel_reason}"
 
 
 @pool.task(executor="process")

@@ -10,6 +10,7 @@ from tests.pool.moments import rounds
 
 from millpond import (
     Bulkhead,
+    ConfigError,
     Context,
     Handle,
     Millpond,
@@ -906,3 +907,60 @@ async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
             await both[policy.on_full == "drop_newest"].refresh()
         with pytest.raises(TaskRejected):
             await asyncio.wait_for(both[policy.on_full == "drop_newest"], 1)
+
+
+@pytest.mark.rows("TR-27")
+async def test_a_full_lane_and_a_full_key_are_named_as_what_they_are() -> None:
+    """A bound per lane counts all keys of the lane, a bound per key one key; each says which."""
+    mp = Millpond()
+    bound = bounded(100, "fail_submitter", per_key=2, per_lane=3)
+    pool = mp.pool("orders", lanes=1, backpressure=bound)
+
+    @pool.task(key="tenant")
+    async def order(tenant: str) -> None: ...
+
+    async with mp:
+        await pool.pause()
+        await order.submit("acme")
+        await order.submit("acme")
+        with pytest.raises(PoolFull, match="key 'acme' of pool 'orders' is full: 2 of 2") as key:
+            await order.submit("acme")
+        assert "acme" == key.value.lane
+        await order.submit("bolt")
+        with pytest.raises(PoolFull, match="lane '0' of pool 'orders' is full: 3 of 3") as lane:
+            await order.submit("cord")
+        assert ("0", 3, 3) == (lane.value.lane, lane.value.depth, lane.value.bound)
+        with pytest.raises(BatchTooLarge):
+            await pool.submit_many(order.bind(f"t{n}") for n in range(4))
+
+
+@pytest.mark.rows("TR-27")
+async def test_a_submitter_waits_for_room_in_its_lane() -> None:
+    """block_submitter parks until a task of that lane has started."""
+    mp = Millpond()
+    pool = mp.pool("orders", lanes=1, backpressure=bounded(100, per_lane=1))
+    ran: list[int] = []
+
+    @pool.task(key="tenant")
+    async def order(tenant: str, number: int) -> None:
+        await asyncio.sleep(10)
+        ran.append(number)
+
+    async with mp:
+        for number in range(4):
+            await order.submit(f"tenant{number}", number)
+        assert [0, 1] == ran, "the fourth waited until the third had started"
+        await pool.drain()
+    assert [0, 1, 2, 3] == ran
+
+
+@pytest.mark.rows("TR-27")
+def test_a_bound_per_lane_needs_lanes() -> None:
+    """An ordered pool is told to bound its keys, which are its lanes."""
+    mp = Millpond()
+    with pytest.raises(ConfigError, match=r"per_lane=2 needs a pool with lanes$"):
+        mp.pool("plain", backpressure=bounded(9, per_lane=2))
+    with pytest.raises(ConfigError, match="each key of an ordered pool is a lane, use per_key"):
+        mp.pool("ordered", ordered=True, backpressure=bounded(9, per_lane=2))
+    with pytest.raises(ConfigError, match="per_lane=0"):
+        bounded(9, per_lane=0)

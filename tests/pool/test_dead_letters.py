@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from dataclasses import dataclass
+from datetime import date
 
 import msgspec
 import pytest
@@ -66,6 +68,47 @@ async def test_on_dead_letter_is_told_after_the_last_attempt_and_not_before() ->
     assert b"acme" in letter.payload
     assert b"bad" in letter.payload
     assert (0.0, 20.0) == (round(letter.submitted_at, 2), round(letter.failed_at, 2))
+
+
+@dataclass
+class Address:
+    street: str
+
+
+@pytest.mark.rows("TR-20", "DE-12")
+async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
+    """As the function got them; as plain values, by name, where the function is not known."""
+    told: list[DeadLetter] = []
+    mp = Millpond()
+    pool = mp.pool("parcels", max_concurrent=2, retry=ONCE, on_dead_letter=told.append)
+
+    @pool.task
+    async def send(to: Address, *, day: date, count: int = 2) -> None:
+        raise ConnectionError
+
+    @pool.batch_task(size=2, linger=0.1)
+    async def post(items: list[Address]) -> list[None]:
+        raise ConnectionError
+
+    async with mp:
+        await send.submit(Address("High Street"), day=date(2026, 11, 18))
+        await pool.drain()
+        await post.submit(Address("Low Street"))
+        await pool.drain()
+        gone = NewTask(
+            id=7, pool="parcels", call=Call("gone", b'{"to":{"street":"x"}}'), expires_in=5.0
+        )
+        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=(gone,)),)))
+        mp.runtime.maintenance.nudge()
+        await asyncio.sleep(60)
+
+    first, second, third = told
+    assert ((Address("High Street"),), {"day": date(2026, 11, 18), "count": 2}) == (
+        first.args,
+        first.kwargs,
+    )
+    assert ((Address("Low Street"),), {}) == (second.args, second.kwargs)
+    assert ((), {"to": {"street": "x"}}) == (third.args, third.kwargs)
 
 
 @pytest.mark.rows("DE-12", "DE-13", "DE-T13")

@@ -261,3 +261,32 @@ async def test_an_adaptive_pool_can_be_resized_and_given_back() -> None:
         assert 6 == (await pool.snapshot()).max_concurrent
     with pytest.raises(ConfigError, match="lanes"):
         mp.pool("lanes", max_concurrent=adaptive(1, 9), lanes=4)
+
+
+@pytest.mark.rows("TR-04")
+async def test_a_throttle_of_years_ends_after_a_day_or_with_resume() -> None:
+    """What a peer's header says is shortened to a day; an operator need not wait that long."""
+    mp = Millpond()
+    pool = mp.pool("llm")
+    ran: list[float] = []
+
+    @pool.task
+    async def ask() -> None:
+        ran.append(asyncio.get_running_loop().time())
+        if len(ran) % 2:
+            raise Throttled(1e8, scope="pool")
+
+    async with mp:
+        began = asyncio.get_running_loop().time()
+        await (await ask.submit())
+        assert 86_400 == pytest.approx(ran[1] - began, abs=1)
+        handle = await ask.submit()
+        await asyncio.sleep(10)
+        held = await pool.snapshot()
+        assert 86_390 == pytest.approx(held.held_for or 0.0, abs=1)
+        assert "pool held back for 24 h (resume ends that)" in await mp.why(handle.id)
+        other = await ask.submit()
+        await pool.resume()
+        await other
+        assert None is (await pool.snapshot()).held_until
+        assert ran[3] - began == pytest.approx(86_410, abs=1)

@@ -336,7 +336,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert ({}, [], set()) == (submitter._lines, submitter._next, submitter._offering)
         assert not any((submitter._sending, runtime.inline))
         for worker in runtime.workers:
-            assert ({}, {}, {}) == (worker.jobs, worker.stuck, worker.ahead.held)
+            assert ({}, {}, {}) == (worker.jobs, worker.stuck_since, worker.ahead.held)
             assert ({}, [], []) == (worker.batches._calls, worker._ended, worker._quiet)
             assert 0 == len(worker.ready)
             assert not any((worker._turning, worker._scheduled, worker._pause))

@@ -15,6 +15,8 @@ from tests.pool import process_tasks as tasks
 
 import millpond
 from millpond import Handle, Millpond, TaskCancelled, TaskFailed
+from millpond.core.task import Call, NewTask
+from millpond.store.protocol import Batch
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(60)]
 
@@ -180,14 +182,15 @@ async def test_progress_comes_over(tmp_path: Path) -> None:
         assert "ConfigError" == await (await tasks.too_far.submit())
 
 
+@pytest.mark.rows("TR-23")
 async def test_a_child_hears_of_a_cancel(tmp_path: Path) -> None:
-    """ctx.cancelled is set in the child, and what it returns counts."""
+    """ctx.cancelled is set, with its reason, in the child, and what it returns counts."""
     started = tmp_path / "started"
     async with opened():
         handle = await tasks.listen.submit(str(started))
         await until(started)
         assert await handle.cancel()
-        assert "heard" == await handle
+        assert "heard: cancel" == await handle
 
 
 async def test_what_a_child_cannot_do_it_says() -> None:
@@ -243,3 +246,23 @@ def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
     )
     assert "opened\n" == ended.stdout
     assert "this script opens a Millpond while a child of it imports it" in ended.stderr
+
+
+@pytest.mark.rows("TR-11")
+async def test_arguments_that_do_not_fit_the_function_in_the_process_are_parked() -> None:
+    """The child says so, and nothing is charged; damaged bytes are corrupt there as anywhere."""
+    async with opened() as mp:
+        stored = [
+            NewTask(id=71, pool="processes", call=Call("in_a_loop", b'{"renamed": 1}')),
+            NewTask(id=72, pool="processes", call=Call("in_a_loop", b'{"number": ')),
+        ]
+        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=tuple(stored)),)))
+        damaged = await (await mp.handle(72)).wait(timeout=50)
+        assert ("failed", "corrupt", 0) == (damaged.status, damaged.reason, damaged.attempt)
+        assert 4 == await (await tasks.in_a_loop.submit(2))
+        handle = await mp.handle(71)
+        while (await handle.refresh()).status != "queued":  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+        assert ("queued", 0) == (handle.status, handle.attempt)
+        assert "'number'" in await mp.why(71)
+        assert await handle.cancel()

@@ -447,13 +447,14 @@ async def test_an_alias_keeps_stored_tasks_running_after_a_rename(opened: Opened
 # Records that cannot be read
 
 
-@pytest.mark.parametrize("payload", [b"", b"{", b"[1,2]", b"\xff\xfe", b'{"number": "seven"}'])
+@pytest.mark.rows("TR-11")
+@pytest.mark.parametrize("payload", [b"", b"{", b"[1,2]", b"\xff\xfe", b'{"number": 7'])
 async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
     payload: bytes,
     opened: Opened,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It fails as corrupt without a charged run, and the pool goes on."""
+    """It fails as corrupt without a charged run, keeps the error, and the pool goes on."""
     mp = Millpond()
     pool = mp.pool("work")
     told: list[Outcome] = []
@@ -474,6 +475,9 @@ async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
             mp.runtime.heed(await opened.last.submit((Batch(tasks=(broken,)),)))
             handle = await (await mp.handle(5)).wait()
         assert ("failed", "corrupt", 0) == (handle.status, handle.reason, handle.attempt)
+        assert handle.error is not None
+        assert "Unreadable" in handle.error.type
+        assert handle.error.message
         assert 1 == mp.runtime.counts.corrupt
         assert any(record.__dict__.get("task") == 5 for record in caplog.records)
         assert 3 == await (await job.submit(3))

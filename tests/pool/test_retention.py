@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import weakref
 
 import pytest
@@ -146,8 +147,10 @@ async def test_what_a_closure_holds_is_freed_when_it_has_ended() -> None:
         assert (None, None) == (ran(), cancelled())
 
 
-async def test_the_error_of_a_failed_task_is_freed() -> None:
+async def test_the_error_of_a_failed_task_is_freed(caplog: pytest.LogCaptureFixture) -> None:
     """The exception itself, with all its frames hold, is forgotten with its task."""
+    # What is captured of the log keeps its record, and that the exception.
+    caplog.set_level(logging.CRITICAL, logger="millpond.tasks")
     mp = Millpond(keep=Keep(failed=50))
     pool = mp.pool("work", retry=Retry.never())
     made: list[weakref.ref[Thing]] = []

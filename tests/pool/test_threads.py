@@ -88,10 +88,11 @@ async def test_a_thread_hears_of_a_cancel() -> None:
             assert "heard" == await handle
 
 
-async def test_a_thread_that_runs_out_of_time_is_settled_and_keeps_its_local_slot(
+@pytest.mark.rows("TR-24")
+async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is reported stuck; its place is not given to another here until it ends."""
+    """It is reported stuck; its place is not given to another, and its task runs, until it ends."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1, retry=Retry.never())
     go = threading.Event()
@@ -106,16 +107,25 @@ async def test_a_thread_that_runs_out_of_time_is_settled_and_keeps_its_local_slo
 
     async with mp:
         handle = await pool.submit(stuck, timeout=0.05)
-        with caplog.at_level(logging.WARNING), pytest.raises(TaskFailed) as caught:
-            await handle
-        assert "TimeoutError" == caught.value.error_type
-        assert any("does not stop" in record.message for record in caplog.records)
+        with caplog.at_level(logging.WARNING):
+            while not any("does not stop" in record.message for record in caplog.records):  # noqa: ASYNC110 - a log
+                await asyncio.sleep(0.05)
+        assert "running" == (await handle.refresh()).status
         assert 1 == mp.runtime.counts.stuck
         waiting = await quick.submit()
         with pytest.raises(TimeoutError):
             await waiting.wait(timeout=0.2)
         assert "queued" == (await waiting.refresh()).status
+        why = await mp.why(waiting.id)
+        assert why.startswith(
+            "pool at 1/1; the only slot of this process is held by "
+            f"task {handle.id} (stuck), which is stuck: its time was over "
+        )
+        assert why.endswith(" ago, its handler goes on")
         go.set()
+        with pytest.raises(TaskFailed) as caught:
+            await handle
+        assert "TimeoutError" == caught.value.error_type
         assert "quick" == await waiting
         assert 1 == (await pool.snapshot()).failed
         assert 0 == mp.runtime.counts.stale_settles

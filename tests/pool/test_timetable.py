@@ -172,6 +172,18 @@ def test_what_was_missed(missed: str, late: float, expected: Plan) -> None:
     assert expected == told
 
 
+@pytest.mark.rows("TR-08")
+@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+def test_a_firing_that_a_clock_armed_that_was_ahead_gives_way_to_the_next(missed: str) -> None:
+    """It is not fired for a moment that has not come, nor does the schedule wait until it has."""
+    for ahead in (61.0, 400 * 86_400.0):
+        now = NOON - ahead
+        told = plan(HOURLY, NOON, now, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
+        assert Plan(None, HOURLY.after(now)) == told
+    on_time = plan(HOURLY, NOON, NOON - 59.0, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
+    assert NOON == on_time.fire
+
+
 @given(st.sampled_from(["once", "all", "skip"]), st.floats(0, 2e5), st.floats(0, 1e4))
 def test_a_plan_never_goes_back_and_never_fires_ahead(
     missed: str, late: float, grace: float

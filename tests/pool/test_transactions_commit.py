@@ -377,7 +377,7 @@ async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_agai
         await until(lambda: not worker.jobs)
         counts = books.mp.runtime.counts
         assert (0, 0) == (counts.stuck, counts.stale_settles)
-        assert {} == worker.stuck
+        assert {} == worker.stuck_since
 
 
 @pytest.mark.parametrize("how", ["commit", "transaction"])

@@ -11,7 +11,6 @@ from tests.runtime.durable import Harbour, Ship
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Join, Leave
 from millpond.core.errors import AlreadyOpen, ConfigError, StoreUnreachable
-from millpond.store.clock import ForwardClock
 
 
 def declared(mp: Millpond) -> Pool:
@@ -276,44 +275,6 @@ async def test_a_server_that_is_not_there_is_told_without_the_password() -> None
         async with Millpond("postgresql://me:secret@127.0.0.1:1/db"):
             pass
     assert "secret" not in str(caught.value)
-
-
-class Times:
-    """A wall clock that can be set, and one that cannot."""
-
-    wall = 1000.0
-    steady = 50.0
-
-    def pass_(self, seconds: float) -> None:
-        """Let time pass."""
-        self.wall += seconds
-        self.steady += seconds
-
-
-def test_the_clock_goes_on_when_the_wall_clock_is_set_back() -> None:
-    """It neither goes back nor stands still; set forward, it follows."""
-    times = Times()
-    clock = ForwardClock(lambda: times.wall, lambda: times.steady)
-    assert 1000.0 == clock()
-    times.pass_(5)
-    assert 1005.0 == clock()
-    times.wall -= 3600
-    assert 1005.0 == clock()
-    times.pass_(5)
-    assert 1010.0 == clock()
-    times.wall += 7200
-    assert 1010.0 + 3600 == clock()
-
-
-def test_the_clock_is_as_late_as_anybody_acted() -> None:
-    """What another process stored at a later moment is not in the future here."""
-    times = Times()
-    clock = ForwardClock(lambda: times.wall, lambda: times.steady)
-    clock.reached(1500.0)
-    assert 1500.0 == clock()
-    times.pass_(1)
-    clock.reached(1200.0)
-    assert 1501.0 == clock()
 
 
 @pytest.mark.real_loop

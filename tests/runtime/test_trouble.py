@@ -320,7 +320,7 @@ async def test_progress_is_seen_from_another_process() -> None:
 
 
 async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Opened) -> None:  # noqa: F811
-    """Its task is given back uncharged after a moment, and its late end changes nothing."""
+    """Its task stays its own until the handler ends: then what it did counts."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -341,11 +341,10 @@ async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Open
         await mp.runtime.remove_worker(worker)
         assert 2 > clock() - before
         await handle.refresh()
-        assert ("queued", 0) == (handle.status, handle.attempt)
-        assert 1 == mp.runtime.counts.stuck
+        assert "running" == handle.status
         go.set()
         await rounds()
-        assert "queued" == (await handle.refresh()).status
+        assert "completed" == (await handle.refresh()).status
         assert 0 == mp.runtime.counts.stale_settles
 
 
@@ -371,7 +370,8 @@ async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  #
 
     async with mp:
         stuck = [await deaf.submit(n) for n in range(2)]
-        await mp.wait(stuck)
+        await asyncio.sleep(3)
+        assert ["running"] * 2 == [(await handle.refresh()).status for handle in stuck]
         assert 2 == mp.runtime.counts.stuck
         await pool.submit_many(job.each(range(4)))
         await asyncio.sleep(60)

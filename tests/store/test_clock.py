@@ -1,8 +1,12 @@
 """The clock of a durable store: the time of day, never less than before, and never more."""
 
+import time
 from collections.abc import Callable
 
-from millpond.store.clock import ForwardClock, ServerClock
+import pytest
+
+from millpond.core.timekeeping import Timeline
+from millpond.store.clock import ForwardClock, ServerClock, kernel_times
 
 
 class Clocks:
@@ -51,31 +55,50 @@ def test_a_process_that_stands_still_while_it_looks_does_not_run_ahead() -> None
     assert clocks.wall == clock()
 
 
-def test_a_wall_clock_set_back_does_not_take_it_along() -> None:
-    """It goes on from where it was, at the pace of the clock that nobody sets."""
+def test_it_goes_by_what_it_was_told_and_not_by_a_wall_clock_that_was_set() -> None:
+    """Between two words of the store a clock goes on that nobody sets."""
     clocks = Clocks()
     clock = forward(clocks)
-    clock()
-    clocks.wall -= 3_600.0
-    clocks.pass_(5.0)
-    assert 1_005.0 == clock()
-
-
-def test_a_wall_clock_set_forward_does() -> None:
-    """What is due by the time of day is due."""
-    clocks = Clocks()
-    clock = forward(clocks)
+    clock.told(1_010.0, 0)
     clocks.wall += 3_600.0
-    assert 4_600.0 == clock()
-
-
-def test_it_is_never_earlier_than_what_others_acted_at() -> None:
-    """And goes on from there."""
-    clocks = Clocks()
-    clock = forward(clocks)
-    clock.reached(1_010.0)
     clocks.pass_(1.0)
     assert 1_011.0 == clock()
+    clocks.wall -= 7_200.0
+    clocks.pass_(1.0)
+    assert 1_012.0 == clock()
+
+
+def test_it_vouches_for_the_time_from_the_first_word_on_until_the_time_is_moved() -> None:
+    """Then it knows no more than that it is as late as the last write."""
+    clocks = Clocks()
+    clock = forward(clocks)
+    assert clock.vouched(Timeline(1_000.0)) is None
+    clock.told(1_010.0, 0)
+    clocks.pass_(5.0)
+    assert 1_015.0 == clock.vouched(Timeline(1_010.0))
+    assert 500.0 == clock.vouched(Timeline(500.0, steps=1))
+
+
+@pytest.mark.rows("TR-08")
+def test_a_clock_that_no_evidence_agrees_with_is_corrected() -> None:
+    """It is this process's alone: the kernel's counts."""
+    clock = ForwardClock(lambda: 4e7 + 1_000.0, lambda: 1.0, evidence=lambda: [1_000.0, 1_001.0])
+    assert not clock.is_doubtful()
+    assert 1_000.0 == clock.wall()
+    assert 4e7 == clock.off
+
+
+@pytest.mark.rows("TR-08")
+def test_a_clock_about_which_the_evidence_differs_is_doubtful() -> None:
+    """It is not corrected: who knows which is right."""
+    clock = ForwardClock(lambda: 4e7, lambda: 1.0, evidence=lambda: [4e7, 1_001.0])
+    assert clock.is_doubtful()
+    assert 4e7 == clock.wall()
+
+
+def test_the_kernel_agrees_with_a_clock_that_nobody_has_set() -> None:
+    """By the time of a file that was just made."""
+    assert any(abs(moment - time.time()) < 60.0 for moment in kernel_times())
 
 
 def test_a_clock_of_a_server_goes_by_what_it_was_told_and_what_has_passed_since() -> None:

@@ -89,7 +89,7 @@ async def test_a_record_that_says_what_it_is_about_keeps_that(lines: list[str]) 
         "my.app post 7 - -: another",
         f"my.app mail {handle.id} send 1: its pool",
     ] == told
-    assert any(line.startswith(f"millpond.runtime mail {handle.id} - -: task ") for line in lines)
+    assert any(line.startswith(f"millpond.tasks mail {handle.id} send 1: task ") for line in lines)
 
 
 async def test_our_own_records_have_both_without_any_filter(

@@ -47,6 +47,7 @@ async def test_pools_are_read_when_metrics_are() -> None:
         } == read
         ended = await asyncio.to_thread(points, app, "millpond.pool.ended", "millpond.state")
         assert {("failed",): 1} == ended
+        assert {(): 1} == await asyncio.to_thread(points, app, "millpond.pool.dead")
         limit = await asyncio.to_thread(points, app, "millpond.pool.limit")
         assert {(): 3} == limit
         hold.set()

@@ -100,6 +100,7 @@ async def test_what_happened_is_there_to_be_read() -> None:
         assert {"completed": 1, "failed": 1, "cancelled": 0, "rejected": 0} == seen.by(
             "millpond_pool_ended_tasks_total", "status"
         )
+        assert 1 == seen["millpond_pool_dead_tasks"]
         assert {"completed": 1, "retry": 1, "failed": 1} == seen.by(
             "millpond_attempts_total", "outcome"
         )

@@ -207,6 +207,22 @@ def test_a_handler_that_goes_round_and_round_is_reported(
         assert "running" in bench.why(handle), "the lab can still be asked"
 
 
+@pytest.mark.rows("TR-24")
+def test_a_lab_goes_on_for_decades(mp: Millpond, pool: Pool) -> None:
+    """Timers are due at their moment, however far the clock has come from 0."""
+
+    async def tick() -> float:
+        await asyncio.sleep(0.1)
+        return asyncio.get_running_loop().time()
+
+    with lab(mp) as bench:
+        for seconds in (1.6e7, 3e6, 1e8, 3e8, 3e8):
+            bench.advance(seconds)
+            handle = bench.submit(tick, delay=1 / 3)
+            due = bench.now + 1 / 3 + 0.1
+            assert bench.sync(handle) == pytest.approx(due, abs=1e-3)
+
+
 # What it leaves, and where it may be used
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _JSON = "Print what was done as one JSON document."
 
+REDRIVEN = ("failed", "cancelled", "parked")
+"""What a redrive queues again."""
+
 AT_ONCE = 500
 """How many tasks one order names, at most: others have their turn in between."""
 
@@ -302,12 +305,16 @@ async def _cancel_all(asked: dict[str, Any]) -> int:
 @click.argument("tasks", nargs=-1, type=TASK_ID, metavar="[ID]...")
 @choosing(state=False)
 @click.option("--cancelled", is_flag=True, help="With --pool: the cancelled instead of the failed.")
+@click.option("--parked", is_flag=True, help="With --pool: the parked instead of the failed.")
 @yes
 def redrive(**asked: Any) -> int:  # noqa: ANN401 - the options above
     """Queue failed or cancelled tasks again, at the tail and with a new budget of attempts.
 
-    Some by their ids, or all that failed of a pool (--pool), narrowed by key and age.
+    Some by their ids, or all that failed of a pool (--pool), narrowed by key and age. A parked
+    task goes back to its place, and every worker may try it again.
     """
+    if asked["cancelled"] and asked["parked"]:
+        raise Refusal(Exit.USAGE, "say which: --cancelled or --parked")
     if bool(asked["tasks"]) == bool(asked["pools"]):
         raise Refusal(Exit.USAGE, "say which: ids of tasks, or --pool")
     return carry_out(_redrive_some(asked) if asked["tasks"] else _redrive_all(asked))
@@ -319,7 +326,11 @@ async def _redrive_some(asked: dict[str, Any]) -> int:
     tasks: Sequence[int] = list(dict.fromkeys(asked["tasks"]))
     async with reached(asked["store"], asked["app"]) as here:
         before = await here.view.status(tasks)
-        able = [t for t, was in zip(tasks, before, strict=True) if was in ("failed", "cancelled")]
+        parked = {t for t in tasks if (found := await here.view.task(t)) and found.parked}
+        before = tuple(
+            "parked" if t in parked else was for t, was in zip(tasks, before, strict=True)
+        )
+        able = [t for t, was in zip(tasks, before, strict=True) if was in REDRIVEN]
         await _redriven(here, able)
         after = await here.view.status(tasks)
     return _done(tasks, before, after, able, "redrive", as_json=asked["as_json"])
@@ -329,7 +340,7 @@ async def _redrive_all(asked: dict[str, Any]) -> int:
     from millpond.cli.reach import reached
     from millpond.cli.render import counted
 
-    state = "cancelled" if asked["cancelled"] else "failed"
+    state = "cancelled" if asked["cancelled"] else "parked" if asked["parked"] else "failed"
     chosen = Chosen(
         pools=asked["pools"],
         state=state,

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,10 @@ from millpond.cli.plain import plain
 from millpond.cli.which import APP, STORE, url_of
 from millpond.core.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
 from millpond.pool.address import place_of
+from millpond.store.rows.timeline import clock_risks
 from millpond.store.shown import shown
 from millpond.store.sqlite.connect import connect_to_look
+from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.migrate import migrate
 from millpond.store.sqlite.recount import check_tables
@@ -130,10 +133,23 @@ def of_file(path: Path) -> Findings:
     return Findings(
         store=str(path),
         wrong=examined(path),
-        risky=list(risks(path, sqlite3.sqlite_version_info)),
+        risky=[*risks(path, sqlite3.sqlite_version_info), *_of_the_clock(path)],
         facts={"kind": "sqlite", "sqlite": sqlite3.sqlite_version},
         notes=[],
     )
+
+
+def _of_the_clock(path: Path) -> list[str]:
+    """Return what is to be said of the store's time; a damaged file is told of elsewhere."""
+    try:
+        connection = connect_to_look(path)
+        try:
+            meta = connection.execute(SQLITE.sql["meta"]).fetchone()
+        finally:
+            connection.close()
+    except (MillpondError, *DATABASE_ERRORS):
+        return []
+    return list(clock_risks(meta, time.time(), str(path)))
 
 
 def examined(path: Path) -> list[str]:
@@ -176,6 +192,12 @@ def risks(path: Path, version: tuple[int, ...]) -> Iterator[str]:
             "writer can, very rarely, damage a file. Millpond never lets that happen by itself; "
             "your own connections to the file should set PRAGMA wal_autocheckpoint=0"
         )
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0
+    if mode & 0o077 and os.name == "posix":
+        yield (
+            f"{path} has mode {mode:04o}: other users may read the payloads in it; "
+            f"chmod 600 {path} {path}-wal {path}-shm, unless they share the store"
+        )
     wal = f"{path}-wal"
     size = os.stat(wal).st_size if os.path.exists(wal) else 0  # noqa: PTH110, PTH116
     if size >= LARGE_WAL:
@@ -215,6 +237,8 @@ def of_server(url: str, address: Address) -> Findings:
 
 
 def _notes(seen: Health) -> Iterator[str]:
+    from millpond.store.postgres.health import told_of
+
     yield f"PostgreSQL {seen.server}, schema {seen.schema} of version {seen.version}"
     may = {"owner": "owns the store", "reader": "may read the store, and change nothing in it"}
     yield f"user {seen.user} {may.get(str(seen.role), 'has all rights that workers need')}"
@@ -223,6 +247,8 @@ def _notes(seen: Health) -> Iterator[str]:
             "what sessions of other users do cannot be seen: "
             f"GRANT pg_read_all_stats TO {seen.user} lets it"
         )
+    if seen.lock is not None:
+        yield told_of(seen.lock)
     dead = sum(table.dead for table in seen.tables)
     live, size = (sum(getattr(t, name) for t in seen.tables) for name in ("live", "bytes"))
     yield f"{live:,} rows and {dead:,} dead ones, {size / (1 << 20):,.1f} MiB with indexes"

@@ -191,7 +191,10 @@ def _show_events(page: Sequence[EventInfo], here: Reached, *, payload: bool, mor
     from millpond.cli.render import Column, note, short, table
 
     if not page:
-        note(f"no events in {here.shown}")
+        note(
+            f"no events in {here.shown}; `millpond emit NAME` or `await mp.emit(name, payload)` "
+            "emits one"
+        )
         return
     titles = ["EVENT", "ID", "STATUS", "AGE", "BY", "TRIGGERS", *(["PAYLOAD"] if payload else [])]
     now = here.now()

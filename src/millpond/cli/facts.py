@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.cli.render import bare
 from millpond.core.lifecycle import Event, Status
+from millpond.core.retention import TIMES, in_force
 from millpond.pool.snapshot import TaskInfo, state_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def of_pool(
     bound = spec.backpressure
     facts: Facts = {
         "name": spec.name,
-        "state": state(view),
+        "state": state(view, now),
         "paused": view.paused,
         "paused_units": list(view.paused_units),
         "closed": view.closed,
@@ -50,6 +51,13 @@ def of_pool(
         "parked": view.parked,
         "claimed": view.claimed,
         "kept": view.kept,
+        "dead": view.dead,
+        "held_until": view.held_until or None,
+        "held_for": max(view.held_until - now, 0.0) if view.held_until else None,
+        "held_units": [
+            {"unit": unit, "held_until": until, "held_for": max(until - now, 0.0)}
+            for unit, until in view.held_units
+        ],
         **{str(status): view.totals.get(status, 0) for status in Status if status.terminal},
         "max_concurrent": spec.max_concurrent,
         "declared_max_concurrent": view.declared.max_concurrent,
@@ -63,6 +71,7 @@ def of_pool(
         "waits": view.waits,
         "run_times": view.run_times,
         "stale_settles": view.stale_settles,
+        "keep": {name: getattr(in_force(view.declared.keep), name) for name in TIMES},
         "revision": view.revision,
         "created_at": view.created_at,
     }
@@ -77,12 +86,16 @@ def of_pool(
     return bare(facts)  # type: ignore[no-any-return]
 
 
-def state(view: PoolView) -> str:
+def state(view: PoolView, now: float) -> str:
     """Return in a word what a pool is at."""
     if view.paused or not view.spec.max_concurrent:
         return "paused"
+    if view.held_until > now:
+        return "held"
     if view.closed and not view.running and not view.queued:
         return "closed"
+    if not view.running and view.parked and view.queued == view.scheduled + view.parked:
+        return "parked"
     if not view.running and view.queued > view.scheduled:
         return "waiting"
     return state_of(view)

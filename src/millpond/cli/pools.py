@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millpond.cli.reach import Reached
 
 
-_RIGHT = ("RUNNING", "QUEUED", "LATER", "OLDEST", "WAIT", "RUN", "COMPLETED", "FAILED")
+_RIGHT = ("RUNNING", "QUEUED", "LATER", "PARKED", "OLDEST", "WAIT", "RUN", "COMPLETED", "DEAD")
 
 
 @command("pools", json="Print the pools as one JSON list.")
@@ -24,7 +24,10 @@ def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) ->
     """Show the pools of a store, all or those that are named.
 
     OLDEST is how long the first of those that wait has waited; WAIT and RUN are the seconds that
-    half and nine in ten of the latest attempts waited for a start, and ran.
+    half and nine in ten of the latest attempts waited for a start, and ran. LATER are due later,
+    PARKED wait for a worker that knows their function, DEAD failed for good and are still kept
+    (`millpond dead` lists them). A pool or key that a Throttled holds back says so, and for how
+    long; `millpond resume` ends the hold.
     """
     from millpond.cli.reach import reached
 
@@ -54,7 +57,7 @@ async def read(here: Reached, names: tuple[str, ...], *, lanes: bool) -> list[Fa
 
 
 def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
-    from millpond.cli.render import Column, emit, note, table
+    from millpond.cli.render import Column, emit, note, say, table
 
     if as_json:
         emit(pools)
@@ -73,6 +76,9 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
     ]
     table(columns, [row(pool) for pool in pools])
     for pool in pools:
+        if said := holds(pool):
+            say("", *said)
+    for pool in pools:
         if pool.get("lane_states"):
             _show_lanes(pool)
 
@@ -86,13 +92,33 @@ def row(pool: Facts) -> list[str]:
         pool["state"],
         f"{pool['running']}/{pool['max_concurrent']}",
         f"{pool['queued']:,}",
-        f"{pool['scheduled'] + pool['parked']:,}",
+        f"{pool['scheduled']:,}",
+        f"{pool['parked']:,}",
         short(pool["oldest_queued_age"]),
         times(pool["waits"]),
         times(pool["run_times"]),
         f"{pool['completed']:,}",
-        f"{pool['failed']:,}",
+        f"{pool['dead']:,}",
     ]
+
+
+def holds(pool: Facts) -> list[str]:
+    """Return a sentence for each hold of a pool, and how to end it."""
+    from millpond.cli.plain import plain
+    from millpond.cli.render import short
+
+    name, said = plain(pool["name"]), []
+    if pool["held_for"]:
+        said.append(
+            f"{name} is held back for {short(pool['held_for'])} more (Throttled); "
+            f"millpond resume {name} ends that"
+        )
+    said += [
+        f"{name}: {plain(one['unit'])} is held back for {short(one['held_for'])} more (Throttled); "
+        f"millpond resume {name} --key {plain(one['unit'])} ends that"
+        for one in pool["held_units"]
+    ]
+    return said
 
 
 def times(quantiles: Facts) -> str:

@@ -65,6 +65,10 @@ class Reached:
         Those of the system, for events and triggers, are named or asked for.
         """
         known = await self.view.names()
+        for name in asked:
+            if name not in known:
+                # One that only a newer version understands says so by itself.
+                await self.view.pool(name, measured=False)
         if asked:
             return [_stored(name, known) for name in asked]
         return [name for name in known if system or not name.startswith(SYSTEM)]

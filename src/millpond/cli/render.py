@@ -27,6 +27,7 @@ STYLES: Mapping[str, str] = {
     "queued": "blue",
     "scheduled": "blue",
     "parked": "magenta",
+    "held": "yellow",
     "running": "cyan",
     "completed": "green",
     "failed": "red",

@@ -73,7 +73,7 @@ async def _serve(mp: Millpond, wanted: Wanted) -> Exit:
                 return Exit.CLEAN
             await _until_over(worker, stop, once=wanted.once)
             code = await _drained(worker, stop, wanted.grace)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if code is None:
             raise
         # Its work is done and told; only what it closes on the way out went wrong.
@@ -92,7 +92,7 @@ async def _started(
         worker = await stack.enter_async_context(mp.worker(wanted.pools, wanted.concurrency))
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from None
-    except Exception as error:  # noqa: BLE001 - resources are the user's code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - resources are the user's code
         message = f"the worker could not start: {type(error).__name__}: {error}"
         raise Refusal(Exit.BROKE, message, traceback.format_exc()) from None
     log.info("%s", first_line(mp, wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -201,7 +201,7 @@ class Watch:
             made.add_column("DONE/S BEFORE", no_wrap=True, min_width=_PAST)
             made.add_column("WAIT", justify="right", no_wrap=True)
             made.add_column("RUN", justify="right", no_wrap=True)
-        made.add_column("FAILED", justify="right", no_wrap=True)
+        made.add_column("DEAD", justify="right", no_wrap=True)
         for name, seen in rows:
             style = "reverse" if name == self._chosen else ""
             made.add_row(*_cells(name, seen, wide=wide), style=style)
@@ -240,7 +240,7 @@ def _cells(name: str, seen: Seen, *, wide: bool) -> list[Text]:
     pool, rates = seen.now, seen.rates
     cells = [
         Text(plain(name)),
-        coloured(pool["state"]),
+        _state(pool),
         _bar(pool["running"], pool["max_concurrent"], wide=wide),
         Text(f"{pool['queued']:,}"),
         Text(short(pool["oldest_queued_age"])),
@@ -254,7 +254,19 @@ def _cells(name: str, seen: Seen, *, wide: bool) -> list[Text]:
             Text(times(pool["waits"])),
             Text(times(pool["run_times"])),
         ]
-    return [*cells, Text(f"{pool['failed']:,}" if pool["failed"] else "")]
+    return [*cells, Text(f"{pool['dead']:,}" if pool["dead"] else "")]
+
+
+def _state(pool: dict[str, Any]) -> Text:
+    """Return what a pool is at, for how long it is held back, and what it has parked."""
+    text = coloured(pool["state"])
+    if pool["state"] == "held":
+        text.append(f" {short(pool['held_for'])}")
+    elif pool["held_units"]:
+        text.append(f" {len(pool['held_units'])} held", style=STYLES["held"])
+    if pool["parked"]:
+        text.append(f" {pool['parked']:,} parked", style=STYLES["parked"])
+    return text
 
 
 def _bar(running: int, limit: int, *, wide: bool) -> Text:

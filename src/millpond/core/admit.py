@@ -45,8 +45,11 @@ class Reason(StrEnum):
     STALE = "stale"
     CORRUPT = "corrupt"
     UNKNOWN_FUNCTION = "unknown_function"
+    UNFIT_ARGUMENTS = "unfit_arguments"
     LEASE_LOST = "lease_lost"
+    STOPPED = "stopped"
     BAD_RESULT = "bad_result"
+    UNSTORABLE = "unstorable"
     DUPLICATE = "duplicate"
 
 
@@ -66,6 +69,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     bound: int | None = None
     may_wait: bool = False
     """Whether the submitter may park and ask again when there is room."""
+    in_lane: bool = False
+    """Whether the bound is that of a lane; else `lane` names the key whose bound it is, if any."""
     task: int | None = None
     key: str | None = None
     """The idempotency key in conflict, and `task` the task it stands for."""
@@ -79,6 +84,8 @@ class Depth(msgspec.Struct, frozen=True):
 
     pool: int
     key: int
+    lane: int = 0
+    """Of the lane that the task would come to; counted only where a bound asks."""
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -86,10 +93,11 @@ class Take(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """Queue it, after the oldest never-claimed task (of its key, if `of_key`) made room."""
+    """Queue it, after the oldest never-claimed task (of its key or lane, if so) made room."""
 
     of_key: bool
     reason: Reason
+    of_lane: bool = False
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -102,6 +110,7 @@ class Full(msgspec.Struct, frozen=True):
     """There is no room: the batch is refused, or its submitter waits."""
 
     of_key: bool
+    of_lane: bool = False
 
 
 def admit(spec: PoolSpec, depth: Depth) -> Take | Evict | Drop | Full:
@@ -110,20 +119,22 @@ def admit(spec: PoolSpec, depth: Depth) -> Take | Evict | Drop | Full:
     if policy is None or policy.depth is None:
         return Take()
     key_full = policy.per_key is not None and depth.key >= policy.per_key
-    if not key_full and depth.pool < policy.depth:
+    # What makes room in a key makes room in its lane, too.
+    lane_full = not key_full and policy.per_lane is not None and depth.lane >= policy.per_lane
+    if not (key_full or lane_full) and depth.pool < policy.depth:
         return Take()
     match policy.on_full:
         case OnFull.DROP_OLDEST:
-            return Evict(key_full, Reason.DROP_OLDEST)
+            return Evict(key_full, Reason.DROP_OLDEST, lane_full)
         case OnFull.RING_BUFFER:
-            return Evict(key_full, Reason.RING_BUFFER)
+            return Evict(key_full, Reason.RING_BUFFER, lane_full)
         case OnFull.DROP_NEWEST:
             return Drop(Reason.DROP_NEWEST)
         case _:
-            return Full(key_full)
+            return Full(key_full, lane_full)
 
 
-def too_large(spec: PoolSpec, size: int, largest_key: int) -> int | None:
+def too_large(spec: PoolSpec, size: int, largest_key: int, largest_lane: int = 0) -> int | None:
     """Return the bound that a batch taken whole could never meet, or None."""
     policy = spec.backpressure
     if policy is None or policy.on_full not in (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER):
@@ -132,6 +143,8 @@ def too_large(spec: PoolSpec, size: int, largest_key: int) -> int | None:
         return policy.depth
     if policy.per_key is not None and largest_key > policy.per_key:
         return policy.per_key
+    if policy.per_lane is not None and largest_lane > policy.per_lane:
+        return policy.per_lane
     return None
 
 

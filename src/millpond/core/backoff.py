@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from millpond.core import check
+from millpond.core.bounds import MAX_SECONDS
 from millpond.core.check import Seconds
 from millpond.core.errors import ConfigError
 
@@ -172,7 +173,7 @@ def _type_name(option: str, kind: object) -> str:
 def delay(policy: Retry, attempt: int, *, jitter: float) -> float:
     """Return the seconds to wait after charged run `attempt` failed; `jitter` is in [0, 1)."""
     base = min(_curve(policy, attempt), policy.max_delay)
-    return base * (1.0 + policy.jitter * (2.0 * jitter - 1.0))
+    return min(base * (1.0 + policy.jitter * (2.0 * jitter - 1.0)), MAX_SECONDS)
 
 
 def _curve(policy: Retry, attempt: int) -> float:

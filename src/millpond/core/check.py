@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from millpond.core import bounds
 from millpond.core.errors import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-LONGEST_NAME = 128
+LONGEST_NAME = bounds.MAX_NAME
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*\Z")
 
 
@@ -31,6 +32,37 @@ def encodable(option: str, value: str) -> str:
     return value
 
 
+def storable(option: str, value: object, most: int, *, least: int = 1) -> str:
+    """Return `value` if every store can keep it and find it again: whole text of so many bytes."""
+    given = text(option, value)
+    # The bytes of text that has none but ASCII are as many as its characters.
+    size = len(given) if given.isascii() else len(encodable(option, given).encode())
+    if not least <= size <= most:
+        raise ConfigError(
+            option, given, f"has {size:,} bytes in UTF-8, and must have {least} to {most:,}"
+        )
+    if "\0" in given:
+        raise ConfigError(option, given, "holds a NUL character, which no store keeps in a name")
+    return given
+
+
+def fits(value: object, most: int) -> bool:
+    """Return whether a value is text of 1 to `most` bytes that every store can keep."""
+    try:
+        storable("value", value, most)
+    except ConfigError:
+        return False
+    return True
+
+
+def cut(value: str, most: int) -> str:
+    """Return the beginning of a text, as much as `most` bytes hold; what is no text becomes `?`."""
+    if len(value) * 4 <= most and value.isascii():
+        return value
+    data = value[:most].encode("utf-8", "replace")
+    return data[:most].decode("utf-8", "ignore")
+
+
 def name(option: str, given: object) -> str:
     """Return `value` if it can name a pool or bulkhead: short, plain, and never a path or SQL."""
     value = text(option, given)
@@ -45,15 +77,23 @@ def name(option: str, given: object) -> str:
     return value
 
 
-def whole(option: str, value: object, *, least: int = 0, most: int | None = None) -> int:
+def whole(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_COUNT) -> int:
     """Return `value` if it is a whole number within its bounds (bool is not a number here)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(option, value, "must be a whole number")
     if value < least:
         raise ConfigError(option, value, f"must be at least {least}")
-    if most is not None and value > most:
+    if value > most:
         raise ConfigError(option, value, f"must be at most {most}")
     return value
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a number is one, and one that a float can hold: 10**400 is not."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def number(
@@ -67,7 +107,7 @@ def number(
     """Return `value` as a finite float of at least `least`, or greater than `above` if given."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(option, value, "must be a number")
-    if not math.isfinite(value):
+    if not is_finite(value):
         raise ConfigError(option, value, "must be finite")
     if above is not None and value <= above:
         raise ConfigError(option, value, f"must be greater than {above:g}")
@@ -92,10 +132,22 @@ Seconds: TypeAlias = float | Lasting
 
 
 def seconds(option: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
-    """Return a duration in seconds, given as a number or as a timedelta."""
+    """Return a duration in seconds, given as a number or as a timedelta; ten years at most."""
     if isinstance(value, Lasting):
         value = value.total_seconds()
-    return number(option, value, least=least, above=above)
+    return number(option, value, least=least, above=above, most=bounds.MAX_SECONDS)
+
+
+def lasting(option: str, value: object) -> float:
+    """Return a duration that whoever asks will shorten: finite, not negative, however long."""
+    if isinstance(value, Lasting):
+        value = value.total_seconds()
+    return number(option, value)
+
+
+def moment(option: str, value: object) -> float:
+    """Return a moment in seconds since 1970 that every store can keep."""
+    return number(option, value, least=-bounds.MAX_MOMENT, most=bounds.MAX_MOMENT)
 
 
 def instance(option: str, value: object, kind: type, written: str | None = None) -> None:

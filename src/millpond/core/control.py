@@ -6,14 +6,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
+from millpond.core.errors import ConfigError
 from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Fence
 
 
 def _check_unit(unit: str | None) -> None:
     if unit is not None:
-        check.encodable("unit", unit)
+        check.storable("unit", unit, bounds.MAX_KEY)
 
 
 class Declare(msgspec.Struct, frozen=True, tag=True):
@@ -50,6 +51,12 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
     revision: int | None = None
     """The number of this change; refused unless it is above the one in force."""
 
+    def __post_init__(self) -> None:
+        if self.max_concurrent is not None:
+            check.whole("max_concurrent", self.max_concurrent)
+        if self.revision is not None:
+            check.whole("revision", self.revision, most=bounds.MAX_NUMBER)
+
 
 class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
     """This is the budget; the last declaration that differs is in force."""
@@ -76,7 +83,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        check.number("seconds", self.seconds)
+        check.seconds("seconds", self.seconds)
         _check_unit(self.unit)
 
 
@@ -111,6 +118,8 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
+        if self.before is not None:
+            check.moment("before", self.before)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -127,7 +136,10 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Redrive(msgspec.Struct, frozen=True, tag=True):
-    """Queue failed or cancelled tasks again: a new budget of attempts, at the tail."""
+    """Queue failed or cancelled tasks again: a new budget of attempts, at the tail.
+
+    A parked task goes back to its place in the queue, and is tried by any worker again.
+    """
 
     tasks: tuple[int, ...]
     of: str | None = None
@@ -143,7 +155,8 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         check.number("fraction", self.fraction, most=1.0)
-        check.encodable("text", self.text)
+        if len(check.encodable("text", self.text).encode()) > bounds.MAX_PROGRESS:
+            raise ConfigError("text", self.text, f"has more than {bounds.MAX_PROGRESS} bytes")
 
 
 class Remember(msgspec.Struct, frozen=True, tag=True):
@@ -154,7 +167,7 @@ class Remember(msgspec.Struct, frozen=True, tag=True):
     value: bytes
 
     def __post_init__(self) -> None:
-        check.encodable("name", self.name)
+        check.storable("name", self.name, bounds.MAX_STEP_NAME)
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
@@ -174,9 +187,11 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     owner: str | None = None
     functions: tuple[str, ...] | None = None
     """The functions it knows; None = all; none at all = it runs closures of its owner only."""
+    signatures: dict[str, str] = {}
+    """A digest of the parameters of each of them: tasks that one does not fit, another may."""
 
     def __post_init__(self) -> None:
-        check.number("lease", self.lease, above=0.0)
+        check.seconds("lease", self.lease, above=0.0)
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
@@ -211,7 +226,7 @@ class Lead(msgspec.Struct, frozen=True, tag=True):
     lease: float
 
     def __post_init__(self) -> None:
-        check.number("lease", self.lease, above=0.0)
+        check.seconds("lease", self.lease, above=0.0)
 
 
 class Seal(msgspec.Struct, frozen=True, tag=True):

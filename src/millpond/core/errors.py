@@ -10,6 +10,7 @@ MillpondError                code, docs
 ├── IdempotencyConflict      pool, key, task_id
 ├── UnknownPool              pool
 │   └── NoPoolForEvent       trigger, event
+├── NewerPool                pool, option
 ├── UnknownTask              task_id
 ├── UnknownTrigger           trigger
 ├── UnknownEvent             name, event_id
@@ -17,18 +18,23 @@ MillpondError                code, docs
 ├── StaleRevision            name, given, current
 ├── IllegalTransition        status, event
 ├── BadPayload               task, parameter, reason; also a TypeError
+├── ArgumentsDoNotFit        task_id, pool, function, field, worker, reason
+├── ResultNotStored          task_id, pool, function
+├── ResultUnreadable         task_id, pool, function, reason
 ├── PayloadTooLarge          task, size, limit
 ├── StoreError
 │   ├── StoreClosed
 │   ├── StoreForked          path
 │   ├── StoreMissing         path
 │   ├── StoreNotWritable     path
+│   ├── UnsafePlace          path
 │   ├── NotADatabase         path
 │   ├── StoreLocked          path, waited
 │   ├── StoreFull            path
 │   ├── StoreFailing         path, sqlite
 │   ├── StoreCorrupt         path
 │   ├── OutcomeUnknown       path
+│   ├── Miscounted           statement, expected, touched
 │   ├── SchemaTooNew         path, found, known
 │   ├── SchemaChanged        path, version
 │   ├── MigrationNeeded      path, found, needed
@@ -46,6 +52,7 @@ MillpondError                code, docs
 │   ├── UnstorableText       path
 │   ├── PoolerBetween        path
 │   └── WrongEncoding        path, found
+├── Unstorable               pool, task_id
 ├── BadSchedule              field, value
 ├── BadStoreURL              url, reason
 ├── DriverMissing            extra
@@ -74,6 +81,7 @@ from typing import ClassVar
 __all__ = [
     "AlreadyOpen",
     "AlreadySettled",
+    "ArgumentsDoNotFit",
     "BadPayload",
     "BadSchedule",
     "BadStoreURL",
@@ -89,7 +97,9 @@ __all__ = [
     "LeaseLost",
     "MigrationNeeded",
     "MillpondError",
+    "Miscounted",
     "MissingRights",
+    "NewerPool",
     "NoCapacity",
     "NoPoolForEvent",
     "NotADatabase",
@@ -102,6 +112,8 @@ __all__ = [
     "PoolFull",
     "PoolerBetween",
     "PostgresTooOld",
+    "ResultNotStored",
+    "ResultUnreadable",
     "RunFailed",
     "RunOverBudget",
     "RunStopped",
@@ -133,7 +145,9 @@ __all__ = [
     "UnknownPool",
     "UnknownTask",
     "UnknownTrigger",
+    "UnsafePlace",
     "Unserved",
+    "Unstorable",
     "UnstorableText",
     "WouldDeadlock",
     "WrongEncoding",
@@ -233,6 +247,18 @@ class UnknownPool(MillpondError):
     pool: str
 
 
+class NewerPool(MillpondError):
+    """A newer version of Millpond declared this pool with an option that this one does not know.
+
+    This process leaves the pool alone and goes on with the others. Update it, or declare the pool
+    without the option.
+    """
+
+    code = "MILL-082"
+    pool: str
+    option: str
+
+
 class NoPoolForEvent(UnknownPool):
     """A trigger is to submit to a pool that nobody has declared: its event is a dead letter."""
 
@@ -303,6 +329,51 @@ class BadPayload(MillpondError, TypeError):
     reason: str
 
 
+class ArgumentsDoNotFit(MillpondError):
+    """The stored arguments of a task do not fit its function as a worker has it.
+
+    The function lacks a parameter, has a new one without default, or takes another type. The task
+    is parked, uncharged, until a worker comes whose function takes them; after a day it fails with
+    reason `unfit_arguments`. `redrive` queues it again in either case.
+    """
+
+    code = "MILL-096"
+    task_id: int
+    pool: str
+    function: str
+    field: str
+    worker: str
+    reason: str
+
+
+class ResultNotStored(MillpondError):
+    """A closure completed, and what it returned was not stored: it was known in its process only.
+
+    A closure's result is stored if it comes back from JSON in its very type, within `max_payload`.
+    Return plain data (dict, list, str, numbers, None), or submit a registered task, whose
+    annotation says how its result is stored.
+    """
+
+    code = "MILL-097"
+    task_id: int
+    pool: str
+    function: str
+
+
+class ResultUnreadable(MillpondError):
+    """A stored result cannot be read as the type that its function returns here.
+
+    The task completed, and the result is kept as it was stored. Read it with a release of the
+    program whose function returns that type, or as plain data: `millpond task ID --payload`.
+    """
+
+    code = "MILL-098"
+    task_id: int
+    pool: str
+    function: str
+    reason: str
+
+
 class PayloadTooLarge(MillpondError):
     """A task's encoded arguments have more bytes than may be stored."""
 
@@ -316,6 +387,23 @@ class StoreError(MillpondError):
     """The store could not carry out a verb; nothing was changed, unless its kind says otherwise."""
 
     code = "MILL-020"
+    of_value = False
+    """Whether the store refused a value, and would take others."""
+    of_counts = False
+    """Whether a count that the store keeps was about to become impossible."""
+
+
+class Miscounted(StoreError):
+    """A write touched other rows than it must: what is stored is not what was read before.
+
+    Nothing was changed. The store counts its rows anew, and what was asked for is done again.
+    """
+
+    code = "MILL-081"
+    of_counts = True
+    statement: str
+    expected: int
+    touched: int
 
 
 class StoreClosed(StoreError):
@@ -455,6 +543,17 @@ class StoreNotWritable(StoreError):
     """
 
     code = "MILL-042"
+    path: str
+
+
+class UnsafePlace(StoreError):
+    """Somebody else could change the store through a file or folder beside it; nothing was opened.
+
+    A file that another user made, a symbolic link, or a folder in which everybody may rename files.
+    The message names the file and says what to do.
+    """
+
+    code = "MILL-091"
     path: str
 
 
@@ -642,7 +741,20 @@ class UnstorableText(StoreError):
     """A text holds what the database cannot: a NUL character, or one outside of its encoding."""
 
     code = "MILL-067"
+    of_value = True
     path: str
+
+
+class Unstorable(MillpondError):
+    """A task's outcome could not be stored; the task ended as failed, and no other with it.
+
+    The message has what the database said. Values have bounds so that this does not happen: one
+    that got past them is a bug of ours, or of whoever wrote to the tables.
+    """
+
+    code = "MILL-085"
+    pool: str
+    task_id: int
 
 
 class PoolerBetween(StoreError):
@@ -694,5 +806,8 @@ _LONGEST_SHOWN = 80
 
 def _shown(value: object) -> str:
     """Return `value` as a short printable text: messages end in logs and terminals."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # noqa: BLE001 - a number of 5,000 digits cannot be shown, nor some objects
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

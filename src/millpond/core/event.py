@@ -6,12 +6,12 @@ another: so both are durable, retried, paused, listed and forgotten as every tas
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
 from millpond.core import check
+from millpond.core.bounds import MAX_COUNT, MAX_EVENT_ID, MIN_PRIORITY
 from millpond.core.errors import ConfigError
 
 SYSTEM = "~"
@@ -23,10 +23,11 @@ EVENTS = "~events"
 TRIGGERS = "~trigger/"
 """What the names of the triggers' pools begin with; the id of the trigger follows."""
 
-LONGEST_ID = 200
-"""How many characters the id of an event may have, and that of a trigger."""
+LONGEST_NUMBER = 200
+"""How many characters a text may have that is read as a number."""
 
-MOST = 2**31 - 1
+LONGEST_STEP = 10
+"""How many digits a place in a list has, at most."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,25 +99,32 @@ def found_at(event: Event, path: str) -> object:
     for step in rest:
         if isinstance(found, dict):
             found = found.get(step)
-        elif isinstance(found, list) and step.isascii() and step.isdecimal():
+        elif isinstance(found, list) and len(step) < LONGEST_STEP and _is_index(step):
             found = found[int(step)] if int(step) < len(found) else None
         else:
             return None
     return found
 
 
-def whole_at(event: Event, path: str | None, least: int = -MOST - 1) -> int | None:
+def _is_index(step: str) -> bool:
+    return step.isascii() and step.isdecimal()
+
+
+def whole_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int | None:
     """Return the whole number at a path, "7" being 7; None where there is none that can be."""
     found = None if path is None else found_at(event, path)
     if isinstance(found, str):
         try:
-            found = float(found) if len(found) <= LONGEST_ID else None
+            found = float(found) if len(found) <= LONGEST_NUMBER else None
         except ValueError:
             return None
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return None
+    if not check.is_finite(found):
+        # Also a whole number of 400 digits, which no float holds.
         return None
     number = int(found)
-    return number if least <= number <= MOST else None
+    return number if least <= number <= MAX_COUNT else None
 
 
 def text_at(event: Event, path: str | None) -> str | None:
@@ -124,5 +132,8 @@ def text_at(event: Event, path: str | None) -> str | None:
     found = None if path is None else found_at(event, path)
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
         return None
+    if isinstance(found, int) and not check.is_finite(found):
+        # Python refuses to write down a number of 5,000 digits.
+        return None
     text = str(found)
-    return text if 0 < len(text) <= LONGEST_ID and "\0" not in text else None
+    return text if check.fits(text, MAX_EVENT_ID) else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Progress, Remember
+from millpond.core.control import Disown, Progress, Remember
 from millpond.core.ledger import Ledger
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import Settled, Settlement
@@ -75,6 +75,7 @@ class Judge:
             return
         if entry.event is Event.LEASE or (held and entry.event in (Event.LOSE, Event.EXHAUST)):
             attempts(fact, entry)
+            once(fact)
         if facts is not None:
             if taken:
                 taking(facts, fact, entry, step.now)
@@ -87,6 +88,8 @@ class Judge:
         settlement = settles.applied.get(fact.id)
         if entry.event is Event.RETRY and settlement is not None and not settlement.spend:
             self.witness.uncharge(fact.id)
+        if entry.event is Event.RELEASE and never_began(step, settlement):
+            fact.begun = False
         if fact.status.terminal and entry.callback:
             callbacks(entry, step.records[index + 1 :])
 
@@ -295,6 +298,20 @@ def attempts(fact: Fact, entry: Record) -> None:
         raise Violated("I5", f"task {fact.id} says run {entry.attempt}, it is {fact.charged}")
 
 
+def once(fact: Fact) -> None:
+    """I5: a task with one attempt starts once, unless a redrive or its own handler asked again."""
+    if fact.begun and fact.attempts == 1:
+        raise Violated("I5", f"task {fact.id} has one attempt and was started twice")
+    fact.begun = True
+
+
+def never_began(step: Step, settlement: Settlement | None) -> bool:
+    """Return whether the worker that gave a task back says that its handler was not called."""
+    if settlement is not None:
+        return not settlement.begun
+    return step.verb == "control" and isinstance(step.asked, Disown)
+
+
 def bound(facts: PoolFacts) -> None:
     """I6: outside tasks never yet claimed stay within the bound at every commit."""
     policy = facts.spec.backpressure
@@ -302,6 +319,10 @@ def bound(facts: PoolFacts) -> None:
         return
     if len(facts.fresh) > policy.depth:
         raise Violated("I6", f"{len(facts.fresh)} wait in {facts.spec.name}, of {policy.depth}")
+    if policy.per_lane is not None:
+        for lane, same in Counter(fact.unit for fact in facts.fresh.values()).items():
+            if same > policy.per_lane:
+                raise Violated("I6", f"{same} of lane {lane!r} wait in {facts.spec.name}")
     if policy.per_key is None:
         return
     waiting = Counter(fact.key for fact in facts.fresh.values() if fact.key is not None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.task import Call, Fence
+from millpond.core.task import EVERY, TRIED, Call, Fence, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """In order of joining."""
     functions: frozenset[str] | None = None
     """The functions it knows; None = all; none at all = it runs closures of its owner only."""
+    signatures: dict[str, str] = {}
+    """The digest of the signature that each function has here, where it said so."""
     unknown: set[str] = set()
     """Functions it was given and could not find, whatever it said before."""
     holding: dict[int, str] = {}
@@ -80,11 +82,19 @@ class Worker(msgspec.Struct, kw_only=True):
         return self.functions is not None and not self.functions
 
 
-def knows(worker: Worker, function: str) -> bool:
-    """Return whether a worker can run a function, as far as the store can tell."""
-    if function in worker.unknown:
+def knows(worker: Worker, need: str) -> bool:
+    """Return whether a worker can run what tasks need, as far as the store can tell.
+
+    A need is a function, or a function and the signatures of it that could not read the task.
+    """
+    if need in worker.unknown:
         return False
-    return worker.functions is None or function in worker.functions
+    if TRIED not in need:
+        return worker.functions is None or need in worker.functions
+    function, misfits = tried(need)
+    if not knows(worker, function) or EVERY in misfits:
+        return False
+    return worker.signatures.get(function, "") not in misfits
 
 
 def tokens(entropy: int) -> Iterator[int]:

@@ -23,3 +23,18 @@ def seconds(ticked: int) -> float:
 def rounded(moment: float) -> float:
     """Return a moment on a whole microsecond."""
     return round(moment * MICROSECONDS) / MICROSECONDS
+
+
+def in_utc(moment: float) -> str:
+    """Return a moment as a calendar and a clock in UTC show it; reads no clock itself."""
+    days, second = divmod(int(moment // 1), 86_400)
+    # Years begin in March here, so that the odd day of a leap year is their last.
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    shown = month + 3 if month < 10 else month - 9
+    year += 400 * era + (shown <= 2)
+    clock = f"{second // 3_600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return f"{year:04}-{shown:02}-{day + 1:02} {clock} UTC"

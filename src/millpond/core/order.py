@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from millpond.core import rate as gcra
+from millpond.core.bounds import MAX_RANK
 from millpond.core.heap import LazyHeap
 from millpond.core.line import Line
 from millpond.core.moment import ticks
@@ -66,7 +67,9 @@ def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
         return -seq
     if order.aging is None:
         return -priority
-    return ticks(submitted_at) - priority * ticks(order.aging)
+    aged = ticks(submitted_at) - priority * ticks(order.aging)
+    # Far beyond it every priority is as good as the next: a number of 64 bits has to hold it.
+    return max(-MAX_RANK, min(MAX_RANK, aged))
 
 
 def lane_of(key: str, lanes: int) -> str:
@@ -305,6 +308,11 @@ class Backlog:
             return state.held_until, now
         return state.held_until, gcra.ready_at(limit, state.tat, 1, now)
 
+    def held_units(self, now: float) -> tuple[tuple[str, float], ...]:
+        """Return the lanes or keys that are held back on their own, and until when, by name."""
+        held = ((unit, state.held_until) for unit, state in self._units.items() if unit is not None)
+        return tuple(sorted((unit, until) for unit, until in held if until > now))
+
     def would_open(self, unit: Unit, now: float) -> bool:
         """Return the same as if no parked head blocked the unit."""
         state = self._units.get(unit)
@@ -328,7 +336,7 @@ class Backlog:
         else:
             line = self._lines.get(task.new.owner)
             if line is None:
-                line = self._lines[task.new.owner] = Line()
+                line = self._lines[task.new.owner] = self._new_line(task.new.owner)
             line.add(task)
             self._ready += 1
 
@@ -456,6 +464,9 @@ class Backlog:
         """Stop or start again the claims of one lane or key."""
         state = self._unit_to_stop(unit)
         state.paused = paused
+        if not paused:
+            # Who resumes it means that it shall start, whatever kept it from that.
+            state.held_until = 0.0
         self._touch(unit, state)
 
     def block(self, unit: Unit, *, blocked: bool) -> None:
@@ -587,6 +598,9 @@ class Backlog:
 
     def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - rows are kept by name
         return UnitState()
+
+    def _new_line(self, owner: Owner) -> Line:  # noqa: ARG002 - rows are kept by owner
+        return Line()
 
     def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
         return Group(address, unit)

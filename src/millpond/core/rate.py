@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from millpond.core import check
+from millpond.core.bounds import DAY, MAX_SECONDS
 from millpond.core.errors import ConfigError
 from millpond.core.moment import MICROSECONDS, seconds, ticks
 
@@ -49,6 +50,10 @@ class Rate(msgspec.Struct, frozen=True):
             check.whole("rate.burst", self.burst, least=1)
         if self.of not in ("starts", "weight"):
             raise ConfigError("rate.of", self.of, 'must be "starts" or "weight"')
+        if self.depth * self.interval > MAX_SECONDS * MICROSECONDS:
+            years = MAX_SECONDS / (365 * DAY)
+            reason = f"would take more than {years:g} years to refill"
+            raise ConfigError("rate.burst", self.depth, reason)
         if self.n / self.per > FASTEST:
             raise ConfigError("rate.n", self.n, f"per {self.per:g} s is above {FASTEST:,} a second")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from millpond.core import check
+from millpond.core.admit import Reason
 from millpond.core.backoff import Retry, delay
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
@@ -42,7 +43,15 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker stopped: the attempt is given back and costs nothing."""
+    """The worker stopped: the attempt is given back and costs nothing.
+
+    A task with one attempt whose handler had begun is not begun again: it ends here, as failed.
+    """
+
+    begun: bool = True
+    """Whether the handler may have begun."""
+    reason: str = Reason.STOPPED
+    """Why such a task failed: its worker stopped, or could not keep its lease."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -53,6 +62,10 @@ class Unfit(msgspec.Struct, frozen=True):
     """This worker cannot run it: it does not know the function, or cannot read the record."""
 
     corrupt: bool
+    """The record is damaged: no worker can read it."""
+    misfit: bool = False
+    """The arguments do not fit the function as it is here; another worker may have it otherwise."""
+    error: bytes | None = None
 
 
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
@@ -76,6 +89,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: bytes | None = None
     reason: str | None = None
     parked: bool = False
+    misfit: bool = False
+    """Parked because its arguments do not fit the function as its worker has it."""
     follow_ups: tuple[NewTask, ...] = ()
     successor: Fence | None = None
     """The claim held ahead that was started in the slot this attempt left."""
@@ -84,6 +99,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: Scope | None = None
     """Hold the task's key, or its pool, back for `hold_for` seconds; not with a completion."""
     hold_for: float = 0.0
+    begun: bool = True
+    """Whether the handler may have begun; only a release asks."""
 
     def __post_init__(self) -> None:
         # A member of an enum is slow to look up.
@@ -93,11 +110,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check.whole("weight", self.weight)
         if self.hold is not None:
             check.one_of("hold", self.hold, ("key", "pool"))
-            check.number("hold_for", self.hold_for)
+            check.seconds("hold_for", self.hold_for)
             if self.event is Event.COMPLETE:
                 raise ConfigError("hold", self.hold, "cannot be had with a completion")
         if self.delay.__class__ is not float or self.delay != 0.0:
-            check.number("delay", self.delay)
+            check.seconds("delay", self.delay)
 
 
 class Settled(StrEnum):
@@ -147,14 +164,25 @@ def _not_a_success(
     match outcome:
         case Raised():
             return _after_error(lease, outcome, policy, jitter, now, started_at)
-        case Interrupted():
-            return Settlement(fence=fence, event=Event.RELEASE, spend=False)
+        case Interrupted(begun=begun, reason=reason):
+            # What that means for a task with one attempt is the store's to say: event_in_force.
+            return Settlement(
+                fence=fence, event=Event.RELEASE, spend=False, begun=begun, reason=reason
+            )
         case Stopped():
             return Settlement(fence=fence, event=Event.CANCEL)
-        case Unfit(corrupt=True):
-            return Settlement(fence=fence, event=Event.CORRUPT, spend=False)
-        case Unfit():
-            return Settlement(fence=fence, event=Event.RELEASE, spend=False, parked=True)
+        case Unfit(corrupt=True, error=error):
+            return Settlement(fence=fence, event=Event.CORRUPT, spend=False, error=error)
+        case Unfit(misfit=misfit, error=error):
+            return Settlement(
+                fence=fence,
+                event=Event.RELEASE,
+                spend=False,
+                parked=True,
+                misfit=misfit,
+                error=error,
+                begun=False,
+            )
 
 
 def _after_error(
@@ -203,7 +231,8 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
     is completed; a budget of attempts that is used up turns a retry into a failure, whoever
-    decided on it. A closure that its own process cannot run has lost its code.
+    decided on it. An attempt that began and was given back is the last of a task that has one.
+    A closure that its own process cannot run has lost its code.
     """
     event = settlement.event
     if settlement.parked and task.new.owner is not None:
@@ -213,7 +242,28 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
         return Event.CANCEL
     if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:
         return Event.FAIL
-    return event
+    return Event.FAIL if ends_the_only_attempt(task, settlement) else event
+
+
+def ends_the_only_attempt(task: Task, settlement: Settlement) -> bool:
+    """Return whether a task goes back whose only attempt began: at most once means it."""
+    begun = settlement.begun and not settlement.parked
+    return settlement.event is Event.RELEASE and begun and task.new.attempts == 1
+
+
+def is_charged(settlement: Settlement, event: Event) -> bool:
+    """Return whether the attempt counts, given the event its settlement meant for the task."""
+    return settlement.spend or event is Event.FAIL
+
+
+def event_of_leaving(task: Task) -> Event:
+    """Return what it means that a worker left without a word on a task it ran.
+
+    It tells of all that never began before it leaves, so this one may have.
+    """
+    if task.cancel_requested:
+        return Event.CANCEL
+    return Event.FAIL if task.new.attempts == 1 else Event.RELEASE
 
 
 def event_of_return(task: Task) -> Event:

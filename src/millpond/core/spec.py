@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.adaptive import Adaptive
 from millpond.core.errors import ConfigError
 from millpond.core.event import SYSTEM, TriggerSpec
 from millpond.core.rate import Rate
+from millpond.core.retention import Retention
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check.instance("queue", self.kind, OrderKind)
         if self.aging is not None:
-            check.number("aging", self.aging, above=0.0)
+            check.seconds("aging", self.aging, above=0.0)
         if self.kind is OrderKind.FAIR:
             check.name("fair_round_robin.key", self.key)
         for key, weight in self.weights.items():
+            check.storable("weights", key, bounds.MAX_KEY)
             check.number(f"weights[{key!r}]", weight, above=0.0)
             if not 1 / HEAVIEST <= weight <= HEAVIEST:
                 raise ConfigError(
@@ -102,6 +104,8 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
     on_full: OnFull
     depth: int | None = None
     per_key: int | None = None
+    per_lane: int | None = None
+    """The same for each lane of a pool with lanes."""
 
     def __post_init__(self) -> None:
         check.instance("on_full", self.on_full, OnFull)
@@ -109,18 +113,25 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
             check.whole("depth", self.depth, least=1)
         if self.per_key is not None:
             check.whole("per_key", self.per_key, least=1)
+        if self.per_lane is not None:
+            check.whole("per_lane", self.per_lane, least=1)
 
 
 def bounded(
-    depth: int, on_full: str = OnFull.BLOCK_SUBMITTER, per_key: int | None = None
+    depth: int,
+    on_full: str = OnFull.BLOCK_SUBMITTER,
+    per_key: int | None = None,
+    per_lane: int | None = None,
 ) -> Backpressure:
-    """Keep at most `depth` waiting tasks, and at most `per_key` of one key."""
+    """Keep at most `depth` waiting tasks, at most `per_key` of one key, `per_lane` of one lane."""
     choices = ("block_submitter", "drop_oldest", "drop_newest", "fail_submitter")
     check.whole("depth", depth, least=1)
     if per_key is not None:
         check.whole("per_key", per_key, least=1)
+    if per_lane is not None:
+        check.whole("per_lane", per_lane, least=1)
     policy = OnFull(check.one_of("on_full", on_full, choices))
-    return Backpressure(on_full=policy, depth=depth, per_key=per_key)
+    return Backpressure(on_full=policy, depth=depth, per_key=per_key, per_lane=per_lane)
 
 
 def fail_fast() -> Backpressure:
@@ -175,6 +186,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
     trigger: TriggerSpec | None = None
     """Whose deliveries it holds, if it is the pool of a trigger."""
+    keep: Retention | None = None
+    """How long what has ended is kept; None = as long as by default."""
 
     def __post_init__(self) -> None:
         # The queue of a pool's callbacks may end in what no other can, and a pool of the system
@@ -184,6 +197,11 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         check.instance("queue", self.order, Order, _ORDERS)
         if self.backpressure is not None:
             check.instance("backpressure", self.backpressure, Backpressure, _POLICIES)
+            if self.backpressure.per_lane is not None and self.lanes is None:
+                instead = ": each key of an ordered pool is a lane, use per_key" * self.ordered
+                raise ConfigError(
+                    "per_lane", self.backpressure.per_lane, f"needs a pool with lanes{instead}"
+                )
         for rate in self.rates:
             check.instance("rate", rate, Rate, _RATES)
         if self.rate_per_key is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 
@@ -43,6 +43,34 @@ UNREADABLE = ""
 
 UNTOLD = (1 << 63) - 1
 """The fingerprint of a call that was told in SQL: its arguments cannot be compared with others'."""
+
+
+TRIED = "\x1e"
+"""Stands between a function and the signatures of it that were tried in vain."""
+
+EVERY = "*"
+"""Stands for all signatures: so many were tried in vain that no further one is."""
+
+MOST_TRIED = 16
+"""How many signatures of its function a task is tried with before it waits for a redrive."""
+
+
+def needed(function: str, misfits: tuple[str, ...]) -> str:
+    """Return what tasks of a function wait for that some signatures of it could not read."""
+    return f"{function}{TRIED}{','.join(misfits)}" if misfits else function
+
+
+def tried(need: str) -> tuple[str, tuple[str, ...]]:
+    """Return the function that a task waits for, and its signatures that were tried in vain."""
+    function, found, misfits = need.partition(TRIED)
+    return function, tuple(misfits.split(",")) if found else ()
+
+
+def with_misfit(misfits: tuple[str, ...], signature: str) -> tuple[str, ...]:
+    """Return the signatures that were tried in vain with one more."""
+    if len(misfits) >= MOST_TRIED and signature not in misfits:
+        signature = EVERY
+    return tuple(sorted({*misfits, signature}))
 
 
 class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -88,8 +116,9 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     def __post_init__(self) -> None:
         # Nearly every task says nothing about most of this, so it is asked for in one go.
         if (
-            self.weight < 1
-            or self.attempts < 1
+            self.weight != 1
+            or not 1 <= self.attempts <= bounds.MAX_COUNT
+            or self.priority != 0
             or self.delay != 0.0
             or self.run_at is not None
             or self.expires_in is not None
@@ -97,11 +126,32 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
         ):
             self._check_numbers()
         if self.key is not None:
-            _check_text("key", self.key)
+            check.storable("key", self.key, bounds.MAX_KEY)
         if self.share is not None and self.share is not self.key:
-            _check_text("share", self.share)
+            check.storable("share", self.share, bounds.MAX_KEY)
         if self.idempotency_key is not None:
-            _check_text("idempotency_key", self.idempotency_key)
+            check.storable("idempotency_key", self.idempotency_key, bounds.MAX_KEY)
+        if self.labels:
+            check_labels("labels", self.labels)
+        function = self.call.function
+        if (
+            self.submitted_by not in _SUBMITTERS
+            or len(function) > _SURELY_SHORT
+            or not function.isprintable()
+            or self.owner is not None
+            or self.on_complete is not None
+        ):
+            self._check_names()
+
+    def _check_names(self) -> None:
+        """Object to names that are too long for an index, or no text."""
+        if self.submitted_by not in _SUBMITTERS:
+            check.storable("submitted_by", self.submitted_by, bounds.MAX_SUBMITTED_BY, least=0)
+        check.storable("function", self.call.function, bounds.MAX_FUNCTION, least=0)
+        if self.owner is not None:
+            check.storable("owner", self.owner, bounds.MAX_OWNER)
+        if self.on_complete is not None:
+            check.storable("on_complete", self.on_complete.function, bounds.MAX_FUNCTION)
 
     def _check_numbers(self) -> None:
         """Object to numbers that no store could keep.
@@ -109,17 +159,15 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
         A weight of -1 would fill a bucket instead of emptying it, and a delay that is not a
         number would never be due.
         """
-        if self.weight < 1:
-            raise ConfigError("weight", self.weight, "must be at least 1")
-        if self.attempts < 1:
-            raise ConfigError("attempts", self.attempts, "must be at least 1")
-        if not 0.0 <= self.delay < math.inf:
-            raise ConfigError("delay", self.delay, "must be finite and not negative")
+        check.whole("weight", self.weight, least=1)
+        check.whole("attempts", self.attempts, least=1)
+        check.whole("priority", self.priority, least=bounds.MIN_PRIORITY)
+        check.seconds("delay", self.delay)
         for name in ("expires_in", "timeout"):
-            if (limit := getattr(self, name)) is not None and not 0.0 < limit < math.inf:
-                raise ConfigError(name, limit, "must be finite and above 0")
-        if self.run_at is not None and not math.isfinite(self.run_at):
-            raise ConfigError("run_at", self.run_at, "must be finite")
+            if (limit := getattr(self, name)) is not None:
+                check.seconds(name, limit, above=0.0)
+        if self.run_at is not None:
+            check.moment("run_at", self.run_at)
 
     @property
     def is_callback(self) -> bool:
@@ -127,17 +175,20 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
         return self.pool.endswith(CALLBACKS)
 
 
-LONGEST_KEY = 512
+_SURELY_SHORT = 64
+"""Characters of a function's name that need no counting: they have four bytes each at most."""
+
+_SUBMITTERS = frozenset({"user", "sql", "cron"})
+"""Who submits nearly every task: known to be short."""
 
 
-def _check_text(option: str, value: str) -> None:
-    """Object to a key that some store could not keep: empty, very long, or no text at all."""
-    if not value or len(value) > LONGEST_KEY or "\0" in value:
-        raise ConfigError(
-            option, value, f"must have 1 to {LONGEST_KEY} characters, none of them NUL"
-        )
-    if not value.isascii():
-        check.encodable(option, value)
+def check_labels(option: str, labels: Mapping[str, str]) -> None:
+    """Object to labels that are too many, too long, or no text."""
+    if len(labels) > bounds.MAX_LABELS:
+        raise ConfigError(option, f"{len(labels)} labels", f"are more than {bounds.MAX_LABELS}")
+    for label, value in labels.items():
+        check.storable(f"{option} key", label, bounds.MAX_LABEL_NAME, least=0)
+        check.storable(f"{option}[{label!r}]", value, bounds.MAX_LABEL, least=0)
 
 
 class Task(msgspec.Struct, kw_only=True, gc=False):
@@ -179,11 +230,19 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     """How far its handler said it is: a fraction and a text."""
     steps: dict[str, bytes] | None = None
     """Results of steps its attempts have done (ctx.once), by name."""
+    misfits: tuple[str, ...] = ()
+    """The signatures of its function that its arguments did not fit, as digests, sorted."""
 
     @property
     def fence(self) -> Fence:
         """The fence in force while the task runs, or of the claim that holds it ahead."""
         return Fence(self.new.id, self.attempt + self.claimed, self.token)
+
+    @property
+    def need(self) -> str:
+        """What a worker must have to run it: its function, in a signature not tried in vain."""
+        function = self.new.call.function
+        return needed(function, self.misfits) if self.misfits else function
 
     @property
     def unit(self) -> str | None:

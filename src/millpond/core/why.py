@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.lifecycle import Status
+from millpond.core.moment import in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+TIME_TO_STOP = 1.0
+"""Seconds after its timeout at which a task that still runs is said to have timed out."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,11 +34,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     """Who runs it, or holds it ahead."""
     started_at: float | None = None
+    timeout: float | None = None
+    """Seconds that one attempt may run."""
     cancel_requested: bool = False
     interrupt_requested: bool = False
 
     due: float = 0.0
     parked: bool = False
+    misfit: bool = False
+    """Parked because its arguments fit no signature of its function that was tried."""
     closure_of: str | None = None
     """The only process that can run it."""
     workers: int = 0
@@ -61,12 +70,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Queued, due tasks that order puts before it: of its pool, in a fair pool of its share."""
     rate_at: float = 0.0
     """When the rates of its pool and key let it start."""
+    no_slot: str | None = None
+    """Who holds the slots of the process that asks; no store knows that."""
 
 
 def explain(facts: Facts, now: float) -> str:
     """Return why a task is not running, in words; or where it is, if that is the reason."""
     if facts.status is Status.RUNNING:
         told = f"running on worker {facts.worker} for {span(now - (facts.started_at or now))}"
+        told += _overdue(facts, now)
         if facts.interrupt_requested:
             return f"{told}; interrupted"
         return f"{told}; told to stop" if facts.cancel_requested else told
@@ -74,14 +86,31 @@ def explain(facts: Facts, now: float) -> str:
         return f"{facts.status}: {facts.reason}" if facts.reason else str(facts.status)
     if facts.worker is not None:
         return f"claimed ahead by worker {facts.worker}, starts when one of its slots is free"
-    return "; ".join(_reasons(facts, now)) or "ready: starts when a worker asks next"
+    reasons = "; ".join(_reasons(facts, now))
+    if facts.no_slot is not None:
+        return f"{reasons}; {facts.no_slot}" if reasons else f"ready, but {facts.no_slot}"
+    return reasons or "ready: starts when a worker asks next"
+
+
+def _overdue(facts: Facts, now: float) -> str:
+    """Return that a running task has timed out, if its handler has not stopped in good time."""
+    if facts.timeout is None or facts.started_at is None:
+        return ""
+    over_at = facts.started_at + facts.timeout
+    if now - over_at <= TIME_TO_STOP:
+        return ""
+    at = in_utc(over_at)
+    return (
+        f"; it timed out at {at}, {span(now - over_at)} ago, and its handler still runs: it keeps "
+        "its slot until it ends"
+    )
 
 
 def _reasons(facts: Facts, now: float) -> Iterator[str]:
     """Yield everything that keeps a queued task from starting, what a person can change first."""
     yield from _stops(facts, now)
     if facts.parked:
-        yield f"parked: no worker knows function {facts.function!r}"
+        yield _parked(facts)
     if facts.due > now:
         yield _timer(facts, now)
     if facts.behind is not None:
@@ -101,6 +130,13 @@ def _reasons(facts: Facts, now: float) -> Iterator[str]:
         yield f"no live worker{whose}"
 
 
+def _parked(facts: Facts) -> str:
+    if not facts.misfit:
+        return f"parked: no worker knows function {facts.function!r}"
+    told = f"parked: its arguments do not fit function {facts.function!r} on any live worker"
+    return f"{told}{_first_words(facts.error, 400)}"
+
+
 def _stops(facts: Facts, now: float) -> Iterator[str]:
     """Yield what somebody ordered: pauses and holds."""
     if facts.paused:
@@ -108,9 +144,10 @@ def _stops(facts: Facts, now: float) -> Iterator[str]:
     if facts.unit_paused:
         yield f"{_unit(facts)} paused"
     if facts.held_until > now:
-        yield f"pool held back for {span(facts.held_until - now)}"
+        yield f"pool held back for {span(facts.held_until - now)} (resume ends that)"
     if facts.unit_held_until > now:
-        yield f"{_unit(facts)} held back for {span(facts.unit_held_until - now)}"
+        left = span(facts.unit_held_until - now)
+        yield f"{_unit(facts)} held back for {left} (resume ends that)"
 
 
 def _timer(facts: Facts, now: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from millpond.core import check
+from millpond.core.bounds import MAX_THROTTLE
 
 Scope: TypeAlias = Literal["key", "pool"]
 """What a throttled attempt holds back for everyone: its key, or its whole pool."""
@@ -27,11 +28,12 @@ class Throttled(Exception):
     """A peer said slow down: start nothing of this key, or of this pool, for `retry_after` seconds.
 
     It holds for every worker of the fleet. The task is tried again when the time is over; neither
-    it nor anybody else is charged an attempt.
+    it nor anybody else is charged an attempt. A day is the longest: more is shortened to it, for
+    what a peer wrote into a header must not stop a pool for years.
     """
 
     def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
-        self.retry_after = check.seconds("retry_after", retry_after)
+        self.retry_after = min(check.lasting("retry_after", retry_after), MAX_THROTTLE)
         self.scope: Scope = scope
         check.one_of("scope", scope, ("key", "pool"))
         super().__init__(f"{scope} held back for {self.retry_after:g} s")

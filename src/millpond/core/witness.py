@@ -55,6 +55,8 @@ class Fact(msgspec.Struct, kw_only=True):
     attempt: int = 0
     token: int = 0
     charged: int = 0
+    begun: bool = False
+    """Whether an attempt of its current budget may have begun."""
     worker: str | None = None
     claimed: bool = False
     """Held ahead by `worker`: queued, with the fence of its next attempt."""
@@ -142,7 +144,7 @@ class Witness:
         for facts in self.pools.values():
             facts.ran = len(facts.running)
         if step.verb == "settle":
-            for settlement in (one for one in step.asked[0] if one.parked):
+            for settlement in (one for one in step.asked[0] if one.parked and not one.misfit):
                 fact = self.tasks.get(settlement.fence.task)
                 if fact is not None and fact.owner is None:
                     self.could_not_run.add((fact.worker, fact.function))
@@ -200,6 +202,8 @@ class Witness:
             }
 
     def _pause(self, facts: PoolFacts, unit: str | None, *, paused: bool) -> None:
+        if not paused:
+            facts.held_until.pop(unit, None)
         if unit is None:
             facts.paused = paused
         elif paused:
@@ -271,6 +275,7 @@ class Witness:
             fact.charged += 1
         elif entry.event is Event.REDRIVE:
             fact.charged = 0
+            fact.begun = False
             fact.steps = {}
         elif entry.event is Event.RELEASE and entry.before is Status.RUNNING:
             fact.charged -= 1
@@ -281,6 +286,7 @@ class Witness:
     def uncharge(self, task: int) -> None:
         """Take back the charge of a retry that asked not to spend an attempt."""
         self.tasks[task].charged -= 1
+        self.tasks[task].begun = False
 
     def _index(self, fact: Fact) -> None:
         facts = self.pools.get(fact.pool)

@@ -386,6 +386,7 @@ class Held(Generic[T]):
         self._entered: Future[T] = Future()
         self._ended: Future[bool] = Future()
         self._left: asyncio.Future[BaseException | None] | None = None
+        self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def hold(self) -> None:
@@ -440,6 +441,9 @@ class Held(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if self._process != os.getpid():
+            # A forked child leaves: the loop and its thread are the parent's, and stay there.
+            return False
         try:
             return self._wait_for_end(self.leave(error))
         except BaseException as raised:

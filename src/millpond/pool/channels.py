@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.backoff import Retry
 from millpond.core.errors import (
     BadPayload,
@@ -27,13 +27,13 @@ from millpond.core.errors import (
 )
 from millpond.core.event import (
     EVENTS,
-    LONGEST_ID,
     TRIGGERS,
     Event,
     Sent,
     TriggerSpec,
     pool_of_trigger,
 )
+from millpond.core.retention import in_force
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Dedupe
 from millpond.pool.codec import ENCODER
@@ -79,7 +79,8 @@ class Channels:
         self._mp = mp
         self._retries = retries
         self._hooks = hooks
-        spec = PoolSpec(name=EVENTS, max_concurrent=4 * AT_ONCE, order=fifo())
+        kept = mp.keep.of_pool(given=False)
+        spec = PoolSpec(name=EVENTS, max_concurrent=4 * AT_ONCE, order=fifo(), keep=kept)
         self._events = self.own_pool(spec, DISPATCHING)
         """The pool of all events."""
         self._triggers: dict[str, Trigger] = {}
@@ -168,7 +169,14 @@ class Channels:
             )
             raise DuplicateName(message, kind="trigger", name=trigger_id)
         own = self.own_pool(
-            PoolSpec(name=name, max_concurrent=max_concurrent, order=fifo(), trigger=spec), again
+            PoolSpec(
+                name=name,
+                max_concurrent=max_concurrent,
+                order=fifo(),
+                trigger=spec,
+                keep=self._mp.keep.of_pool(given=False),
+            ),
+            again,
         )
         if on_dead_letter is not None:
             self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
@@ -238,10 +246,7 @@ class Channels:
         check.name("name", name)
         if event_id is None:
             event_id = f"{self._mp.runtime.new_id():016x}"
-        check.encodable("event_id", check.text("event_id", event_id))
-        if not 0 < len(event_id) <= LONGEST_ID or "\0" in event_id:
-            reason = f"must have 1 to {LONGEST_ID} characters, none of them NUL"
-            raise ConfigError("event_id", event_id, reason)
+        check.storable("event_id", event_id, bounds.MAX_EVENT_ID)
         try:
             data = msgspec.json.decode(ENCODER.encode(payload))
         except Exception as error:  # a user's own class may raise anything
@@ -280,7 +285,8 @@ class Channels:
         key = Event(name, event_id).key
         task = await view.holder(EVENTS, key, run=None, dedupe=Dedupe.FOREVER)
         record = None if task is None else await view.task(task)
-        window = float(self._mp.keep.events)  # type: ignore[arg-type]
+        stored = await view.pool(EVENTS, measured=False)
+        window = in_force(None if stored is None else stored.declared.keep).events
         if record is None or record.submitted_at + window < now:
             message = (
                 f"no event {event_id!r} of {name!r} is kept: there was none, or it was emitted "
@@ -294,7 +300,11 @@ class Channels:
         self, name: str | None = None, *, after: int = 0, limit: int = 100
     ) -> list[EventInfo]:
         """Return a page of the events that are kept, oldest first; go on after a `seq`."""
-        page = await self._mp.runtime.view.tasks(EVENTS, key=name, after=after, limit=limit)
+        view = self._mp.runtime.view
+        if await view.pool(EVENTS, measured=False) is None:
+            # Its pool is declared with the first event that is emitted.
+            return []
+        page = await view.tasks(EVENTS, key=name, after=after, limit=limit)
         return [EventInfo.of(task) for task in page.tasks]
 
     # What workers do

@@ -13,7 +13,7 @@ from msgspec import inspect
 from millpond.pool.difference import difference
 from millpond.pool.hints import Hint
 from millpond.pool.model import from_model, is_model, to_model
-from millpond.runtime.outcome import Unreadable
+from millpond.runtime.outcome import BadResult, Unreadable
 
 T = TypeVar("T")
 
@@ -198,3 +198,18 @@ def _nodes(root: inspect.Type) -> Iterator[inspect.Type]:
             left.extend(getattr(node, name) for name in node.__struct_fields__)
             if isinstance(node, inspect.Type):
                 yield node
+
+
+PLAIN = Codec(Any)
+"""For a value of which no annotation speaks: it must come back in its very type."""
+
+
+def plain_result(value: object, largest: int) -> bytes:
+    """Return what a closure returned as JSON; BadResult if it would not come back the same."""
+    try:
+        stored = PLAIN.encode(value)
+    except Refused as refused:
+        raise BadResult(str(refused)) from refused
+    if len(stored) > largest:
+        raise BadResult(f"it has {len(stored)} bytes, the limit is {largest}")
+    return stored

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.control import Remember
 from millpond.core.errors import ConfigError, NotSupported
 from millpond.core.task import CALLBACKS
+from millpond.pool.codec import PLAIN, Refused
 from millpond.pool.transaction import HOLD, SyncTransaction, Transaction
 from millpond.runtime.commit import commit_with
+from millpond.runtime.forked import must_not_be_child
+from millpond.runtime.job import CancelReason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from typing import Unpack
 
     from millpond.core.check import Seconds
@@ -38,8 +41,12 @@ class ChildJob:
         self.leased = brief.leased
         self.started_at = brief.started_at
         self.deadline = brief.deadline
-        self.why = None
         self._channel = channel
+
+    @property
+    def why(self) -> CancelReason | None:
+        """Why the attempt is to end, as far as the parent has said."""
+        return CancelReason(self._channel.cancel_reason) if self._channel.cancel_reason else None
 
     @property
     def cancel_asked(self) -> bool:
@@ -65,6 +72,7 @@ class ChildJob:
     def progress(self, fraction: float, text: str) -> None:
         """Tell the parent how far the handler has come."""
         check.number("fraction", fraction, most=1.0)
+        text = check.cut(check.encodable("text", check.text("text", text)), bounds.MAX_PROGRESS)
         self._channel.send(msgspec.msgpack.encode((fraction, text)))
 
 
@@ -139,6 +147,11 @@ class _About:
         return self._job.deadline
 
     @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why this attempt is to end: cancel, timeout, stop or lease_lost; None while it is not."""
+        return self._job.why
+
+    @property
     def weight(self) -> int:
         """What the task was submitted with, and this attempt's start was charged."""
         return self._job.leased.weight
@@ -149,7 +162,7 @@ class _About:
         When the attempt ends, however it does, the difference to `weight` is refunded, as far as
         time has not refilled it, or charged. An attempt that loses its lease refunds nothing.
         """
-        self._job.weight = check.whole("actual", actual, most=2**31 - 1)
+        self._job.weight = check.whole("actual", actual)
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded
@@ -172,7 +185,7 @@ class Context(_About):
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set when somebody asked for this task to be cancelled."""
+        """Set, and true, when this attempt is to end; `cancel_reason` says why."""
         return self._job.cancelled
 
     @property
@@ -203,6 +216,7 @@ class Context(_About):
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
+        check.storable("step", step, bounds.MAX_STEP_NAME)
         known = self._known(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
@@ -235,8 +249,10 @@ class SyncContext(_About):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked for this task to be cancelled."""
-        return self._job.cancel_asked
+        """Whether this attempt is to end; `cancel_reason` says why."""
+        if self._child is not None:
+            return self._child.cancel_asked
+        return self._job.why is not None
 
     @property
     def lease_lost(self) -> bool:
@@ -263,7 +279,7 @@ class SyncContext(_About):
             )
         calls = list(works)
         for target in undeclared(self._job, calls, pool):
-            asyncio.run_coroutine_threadsafe(target.ready(), self._job.worker.loop).result()
+            self._on_loop(target.ready())
         return follow_ups(self._job, calls, pool)
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -271,20 +287,17 @@ class SyncContext(_About):
         if self._child is not None:
             self._child.progress(fraction, text)
             return
-        runtime = self._job.runtime
-        asyncio.run_coroutine_threadsafe(
-            runtime.tell_progress(self._job, fraction, text), runtime.loop
-        ).result()
+        self._on_loop(self._job.runtime.tell_progress(self._job, fraction, text))
 
     def once(self, step: str, fn: Callable[[], T]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
+        check.storable("step", step, bounds.MAX_STEP_NAME)
         known = self._known(step)
         if known is not None:
             return self._stored(known)  # type: ignore[no-any-return]
         self._not_in_a_process("once")
         result = fn()
-        loop = self._job.worker.loop
-        asyncio.run_coroutine_threadsafe(remember(self._job, step, result), loop).result()
+        self._on_loop(remember(self._job, step, result))
         return result
 
     def transaction(self, *, hold: Seconds = HOLD) -> SyncTransaction:
@@ -303,9 +316,12 @@ class SyncContext(_About):
         is stored, and the attempt goes on.
         """
         self._not_in_a_process("commit")
-        committing = commit_with(self._job, fn, result)
-        loop = self._job.worker.loop
-        return asyncio.run_coroutine_threadsafe(committing, loop).result()  # type: ignore[no-any-return]
+        return self._on_loop(commit_with(self._job, fn, result))  # type: ignore[no-any-return]
+
+    def _on_loop(self, asked: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it gives
+        """Have the loop do something, and wait for it; a forked child has no loop, and ends."""
+        must_not_be_child(self._job.runtime.process)
+        return asyncio.run_coroutine_threadsafe(asked, self._job.worker.loop).result()
 
     def _not_in_a_process(self, feature: str) -> None:
         if self._child is not None:
@@ -318,14 +334,15 @@ class SyncContext(_About):
 async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - plain data
     """Store the result of a step, if the attempt still holds its lease."""
     try:
-        stored = msgspec.json.encode(result)
-        survived = msgspec.json.decode(stored) == result
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        survived = False
-    if not survived:
+        stored = PLAIN.encode(result)
+    except Refused as refused:
         raise ConfigError(
-            "result", result, f"of step {step!r} cannot be stored as JSON and come back the same"
-        )
+            "result",
+            result,
+            f"of step {step!r} cannot be stored as JSON and come back the same: {refused}",
+        ) from refused
+    if len(stored) > bounds.MOST_PAYLOAD:
+        raise ConfigError("result", f"{len(stored)} bytes", f"of step {step!r} cannot be stored")
     runtime = job.runtime
     runtime.heed(await runtime.store.control(Remember(job.leased.fence, step, stored)))
     steps = job.steps = job.steps or {}

@@ -291,6 +291,9 @@ async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
         grace=schedule.grace,
         most=schedule.most_missed,
     )
+    if told.fire is None and told.then == firing.moment:
+        # It is the next one, and was looked at because the store's time went back.
+        raise RetryLater(firing.moment - now, spend=False)
     if told.left_out:
         _report_missed(schedule, firing.moment, told.fire, now)
     fired = None if told.fire is None else shown(told.fire)

@@ -11,6 +11,7 @@ from millpond.core.admit import Reason, reason_of
 from millpond.core.check import Seconds
 from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
+from millpond.pool.outcome import closure_result, read_result, unknown_here
 from millpond.runtime.end import End
 from millpond.runtime.error import ErrorInfo, read
 from millpond.runtime.job import current_job
@@ -164,16 +165,19 @@ class Handle(Generic[R_co]):
 
     @property
     def result(self) -> R_co | None:
-        """What it returned, if it has completed and that is known here."""
+        """What it returned, if it has completed; an error if that is not kept or not stored."""
         end = self._end
         if end is None or end.status is not Status.COMPLETED:
             return None
-        return self._value(end)  # type: ignore[no-any-return]
+        return self._outcome()
 
     @property
     def error(self) -> ErrorInfo | None:
-        """Why it failed, if it has and that is known here."""
-        return None if self._end is None else read(self._end.error)
+        """Why it failed, or is parked, if it is and that is known here."""
+        if self._end is not None:
+            return read(self._end.error)
+        record = self._record
+        return read(record.error) if record is not None and record.parked else None
 
     def __bool__(self) -> Literal[True]:
         """Be true, so that `if answer := await pool.try_submit(...)` tells it from a refusal."""
@@ -245,9 +249,16 @@ class Handle(Generic[R_co]):
         return self._end
 
     def _value(self, end: End) -> Any:  # noqa: ANN401 - whatever the task returned
-        if end.result is not None and self._decode is not None:
-            return self._decode(end.result)
-        return end.value
+        if end.value is not None:
+            return end.value
+        function = self._new.call.function
+        if self._new.owner is not None:
+            return closure_result(self.id, self.pool, function, end.result)
+        if end.result is None:
+            return None
+        if self._decode is None:
+            raise unknown_here(self.id, self.pool, function)
+        return read_result(self.id, self.pool, function, end.result, self._decode)
 
     def _failed(self, end: End) -> Any:  # noqa: ANN401 - a TaskFailed
         info = read(end.error) or ErrorInfo(end.reason or "unknown", "")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.check import Seconds
 from millpond.core.control import CancelAll, Close
 from millpond.core.errors import (
@@ -63,7 +63,7 @@ from millpond.runtime.error import read
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
 from millpond.runtime.retention import Keep
-from millpond.runtime.runtime import Runtime, steady_clock, wall_clock
+from millpond.runtime.runtime import Runtime, evidence_of, lasting_clock, wall_clock
 from millpond.store.clock import ForwardClock, ServerClock
 from millpond.store.memory import MemoryStore
 
@@ -83,9 +83,6 @@ log = logging.getLogger("millpond")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-MOST_PAYLOAD = 32 << 20
-"""As much as may be set: what is sent to a process has room for it and its envelope."""
 
 Durability = Literal["full", "normal"]
 """What a power failure may cost: `full` nothing, `normal` the last moments before it."""
@@ -123,7 +120,9 @@ class Millpond:
         """Whether opening it also runs tasks here; None = as its store suggests."""
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
-        self.max_payload = check.whole("max_payload", max_payload, least=1, most=MOST_PAYLOAD)
+        self.max_payload = check.whole(
+            "max_payload", max_payload, least=1, most=bounds.MOST_PAYLOAD
+        )
         check.one_of("durability", durability, ("full", "normal"))
         self.durability: Durability = durability
         self.migrate = migrate
@@ -169,8 +168,8 @@ class Millpond:
                 runtime.budgets = self._pools.budgets
                 for name in self._pools.budgets:
                     await runtime.declare_budget(name)
-                for pool in [*self.pools(), *self._channels.pools()]:
-                    await runtime.declare(pool.spec)
+                pools = [*self.pools(), *self._channels.pools()]
+                await runtime.declare_all([pool.spec for pool in pools])
                 runtime.begin()
                 await self._schedules.arm()
                 if self._works:
@@ -193,17 +192,16 @@ class Millpond:
         elif self._place is None:
             store, shared = MemoryStore(clock=clock), False
         elif isinstance(self._place, Path):
-            clock = ForwardClock(clock, steady_clock(loop))
+            clock = ForwardClock(clock, lasting_clock(loop), evidence=evidence_of(loop))
             store, shared = await self._opened_file(self._place, identity.owner, clock), True
         else:
-            clock = ServerClock(steady_clock(loop))
+            clock = ServerClock(lasting_clock(loop))
             store, shared = await self._opened_server(self._place, identity.owner, clock), True
         return Runtime(
             store,
             functions=MappingProxyType(self._functions.handlers),
             retries=MappingProxyType(self._retries),
             hooks=self._hooks,
-            keep=self.keep,
             shared=shared,
             identity=identity,
             clock=clock,
@@ -310,6 +308,17 @@ class Millpond:
         state = "open" if self.is_open else "closed"
         place = f"on {shown(self.url)}" if self.durable else "in memory"
         return f"<millpond {place}, {state}: {', '.join(self._pools.by_name) or 'no pools'}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it never returns
+            """Name the right call for what a pool does and a Millpond does not."""
+            if name in ("submit", "submit_many", "try_submit", "map", "stream"):
+                raise AttributeError(
+                    f"a Millpond has no {name}(), its pools have: pool.{name}(...), with "
+                    "pool = mp.pool(name) or mp.get_pool(name)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
@@ -499,7 +508,9 @@ class Millpond:
         record = await runtime.view.task(task)
         if record is None:
             raise runtime.gone(task)
-        function = of or self._functions.by_name.get(record.new.call.function)
+        function = of
+        if function is None and record.new.owner is None:
+            function = self._functions.by_name.get(record.new.call.function)
         decode = None if function is None else function.signature.decode_result
         pool = await self.pool_in_store(record.new.pool.removesuffix(CALLBACKS))
         found: Handle[Any] = Handle(pool, record.new, decode)
@@ -527,6 +538,8 @@ class Millpond:
         told = read(facts.error)
         if told is not None:
             facts = msgspec.structs.replace(facts, error=str(told).encode())
+        if facts.status is Status.QUEUED and facts.worker is None:
+            facts = msgspec.structs.replace(facts, no_slot=runtime.no_slot(facts.pool))
         return explain(facts, runtime.clock())
 
     async def unsettled(self) -> list[TaskInfo]:

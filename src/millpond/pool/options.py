@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.backoff import Retry
 from millpond.core.errors import ConfigError
+from millpond.core.task import check_labels
 from millpond.runtime.outcome import Policy
 
 if TYPE_CHECKING:
@@ -46,10 +48,41 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = options.keys() - NAMES
     if unknown:
         name = min(unknown)
-        raise TypeError(f"submit() got an unexpected option {name!r}; it knows {_known()}")
+        raise TypeError(f"submit() got an unexpected option {name!r}; {_instead(name)}")
     if "delay" in options and "run_at" in options:
         raise ConfigError("run_at", options["run_at"], "and delay exclude each other")
     return {name: _CHECKS[name](name, value) for name, value in options.items()}
+
+
+_ELSEWHERE = {
+    "progress": "a map shows none: iterate over it and count (async for result in pool.map(...)), "
+    "or use pool.drain(calls, progress=True)",
+    "max_concurrent": "it is an option of the pool: mp.pool(name, max_concurrent=...), or "
+    "pool.resize(...)",
+    "concurrency": "it is max_concurrent of the pool, or concurrency of mp.worker(...)",
+    "rate": "it is an option of the pool: mp.pool(name, rate=Rate(...))",
+    "queue": "it is an option of the pool: mp.pool(name, queue=...)",
+    "lane": "a task's lane follows from its key: give key=...",
+    "retries": "it is retry=Retry(attempts=...)",
+    "max_retries": "it is retry=Retry(attempts=...)",
+    "attempts": "it is retry=Retry(attempts=...)",
+    "countdown": "it is delay, in seconds",
+    "eta": "it is run_at, a datetime with a time zone",
+    "expires": "it is expires_in, in seconds",
+    "args": "arguments belong to the call: fn.bind(...)",
+    "kwargs": "arguments belong to the call: fn.bind(...)",
+    "executor": "it belongs to the task: @pool.task(executor=...)",
+}
+"""Names that people try, and what is meant by them here."""
+
+
+def _instead(name: str) -> str:
+    """Return what to write in place of an unknown option."""
+    told = _ELSEWHERE.get(name)
+    if told is not None:
+        return told
+    near = get_close_matches(name, NAMES, n=1)
+    return f"did you mean {near[0]!r}? It knows {_known()}" if near else f"it knows {_known()}"
 
 
 def _known() -> str:
@@ -57,29 +90,25 @@ def _known() -> str:
 
 
 def _whole(name: str, value: object) -> int:
-    return check.whole(name, value, least=-(2**31), most=2**31 - 1)
+    return check.whole(name, value, least=bounds.MIN_PRIORITY)
 
 
 def _weight(name: str, value: object) -> int:
-    return check.whole(name, value, least=1, most=2**31 - 1)
+    return check.whole(name, value, least=1)
 
 
-def _text(name: str, value: object) -> str | None:
-    return None if value is None else check.text(name, value)
+def _submitted_by(name: str, value: object) -> str | None:
+    return None if value is None else check.storable(name, value, bounds.MAX_SUBMITTED_BY, least=0)
 
 
 def _key(name: str, value: object) -> str | None:
-    if value == "":
-        raise ConfigError(name, value, "must not be empty")
-    return _text(name, value)
+    return None if value is None else check.storable(name, value, bounds.MAX_KEY)
 
 
 def _labels(name: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(name, value, "must map names to strings")
-    for label, text in value.items():
-        check.encodable(f"{name} key", check.text(f"{name} key", label))
-        check.encodable(f"{name}[{label!r}]", check.text(f"{name}[{label!r}]", text))
+    check_labels(name, value)
     return dict(value)
 
 
@@ -100,8 +129,8 @@ def moment(name: str, value: object) -> float | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ConfigError(name, value.isoformat(), "needs a time zone")
-        return value.timestamp()
-    return None if value is None else check.number(name, value, least=float("-inf"))
+        value = value.timestamp()
+    return None if value is None else check.moment(name, value)
 
 
 def policy(name: str, value: object) -> Policy | None:
@@ -132,5 +161,5 @@ _CHECKS: dict[str, Any] = {
     "retry": policy,
     "on_complete": _on_complete,
     "weight": _weight,
-    "submitted_by": _text,
+    "submitted_by": _submitted_by,
 }

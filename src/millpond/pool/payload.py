@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from enum import Enum
+from functools import cached_property
 from hashlib import blake2b
 from inspect import Parameter
 from types import UnionType
@@ -19,6 +21,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import asdict, astuple
 
+from millpond.core import bounds
 from millpond.core.errors import BadPayload, ConfigError, PayloadTooLarge
 from millpond.pool.codec import (
     ENCODER,
@@ -27,16 +30,15 @@ from millpond.pool.codec import (
     Refused,
     Unsupported,
     decoder,
-    read,
     shown,
 )
 from millpond.pool.difference import difference
 from millpond.pool.hints import Hint, hints_of
-from millpond.runtime.outcome import BadResult, Unreadable
+from millpond.runtime.outcome import BadResult, Misfit, Unreadable
 
 __all__ = ["LARGEST", "MISSING", "BadResult", "Signature", "Unreadable", "fingerprint"]
 
-LARGEST = 1 << 20
+LARGEST = bounds.MAX_PAYLOAD
 """How many bytes arguments or a result may have, unless told otherwise."""
 
 EMPTY = b"{}"
@@ -71,6 +73,7 @@ class Signature:
     """
 
     __slots__ = (
+        "__dict__",
         "_by_name",
         "_call",
         "_codecs",
@@ -191,7 +194,11 @@ class Signature:
         """Return what to call the function with; Unreadable, whatever is wrong with the bytes."""
         if payload == EMPTY and not self.parameters:
             return [], {}
-        record = read(self._decode, payload)
+        try:
+            record = self._decode(payload)
+        except Exception as error:
+            # Bad JSON, other parameters, other types, or a user's own class that objects.
+            raise self._unreadable(payload, error) from error
         if self._most == len(self.parameters):
             values = astuple(record)
             if not self._defaults:
@@ -199,6 +206,46 @@ class Signature:
             pairs = zip(values, self._fill, strict=True)
             return [fill if value is UNSET else value for value, fill in pairs], {}
         return self._arranged(record)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for functions that read the same arguments, in every process."""
+        try:
+            schema = msgspec.json.schema(self._record, schema_hook=_schema)
+        except Exception:  # noqa: BLE001 - a user's own class may raise anything
+            schema = {one: shown(codec.annotation) for one, codec in self._codecs.items()}
+        told = msgspec.json.encode(schema, order="sorted", enc_hook=repr)
+        return blake2b(told, digest_size=5).hexdigest()
+
+    @cached_property
+    def text(self) -> str:
+        """The function with its parameters, for people."""
+        told = ", ".join(
+            f"{one}: {shown(codec.annotation)}" + (" = ..." if one in self._optional else "")
+            for one, codec in self._codecs.items()
+        )
+        return f"{self.name}({told})"[:LONGEST_TEXT]
+
+    def _unreadable(self, payload: bytes, error: Exception) -> Unreadable:
+        """Say which argument does not fit; what is no object of arguments at all is damaged."""
+        try:
+            stored = msgspec.json.decode(payload)
+        except Exception as damage:  # noqa: BLE001 - whatever bytes can be
+            return Unreadable(f"{type(damage).__name__}: {damage}")
+        if not isinstance(stored, dict):
+            return Unreadable(f"a {type(stored).__name__} is stored in place of arguments")
+        if missing := [one for one in self.parameters if one not in {*stored, *self._optional}]:
+            return Misfit(f"no {_listed(missing)} is stored, which it must be given", missing[0])
+        if unknown := [one for one in stored if one not in self.parameters]:
+            return Misfit(f"{_listed(unknown)} is stored, which it does not take", unknown[0])
+        for name, codec in self._codecs.items():
+            if name in stored:
+                try:
+                    codec.decoder.decode(msgspec.json.encode(stored[name]))
+                except Exception as objection:  # noqa: BLE001 - a user's own class may raise anything
+                    wanted = shown(codec.annotation)
+                    return Misfit(f"{name!r} is not what {wanted} takes: {objection}", name)
+        return Misfit(f"{type(error).__name__}: {error}")
 
     def argument(
         self, args: Sequence[object], kwargs: Mapping[str, object], name: str
@@ -238,7 +285,7 @@ class Signature:
         try:
             bound = self._call.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise self._bad(_named(str(error)), str(error)) from None
+            raise self._bad(_named(str(error)), f"{error}{_for_options(error)}") from None
         made: Struct = self._record(**bound)
         return made
 
@@ -298,9 +345,24 @@ class Signature:
         if self._rest is not None and (rest := values[self._rest]) is not UNSET:
             named = {one.name for one in self._call.parameters.values() if one.kind in _BY_NAME}
             if twice := rest.keys() & named:
-                raise Unreadable(f"arguments stored twice: {', '.join(sorted(twice))}")
+                raise Misfit(f"arguments stored twice: {', '.join(sorted(twice))}")
             kwargs.update(rest)
         return args, kwargs
+
+
+LONGEST_TEXT = 300
+"""How many characters of a signature are shown."""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))[:LONGEST_TEXT]
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    """Return what a class of another library takes, as JSON Schema; else its name."""
+    told: Any = getattr(kind, "model_json_schema", None)
+    made = told() if told is not None else None
+    return made if isinstance(made, dict) else {"title": f"{kind.__module__}.{kind.__qualname__}"}
 
 
 def fingerprint(function: str, payload: bytes) -> int:
@@ -341,11 +403,28 @@ def _takes_context(
     """Whether the first parameter is the context; an error if any other one is."""
     found = [one for one in parameters if _is_one_of(hints.get(one.name), contexts)]
     if not found:
+        _warn_of_data(parameters, hints, contexts, task)
         return False
     if found != parameters[:1] or found[0].kind not in _IN_PLACE:
         where = f"{task}({found[-1].name})"
         raise ConfigError(where, shown(hints[found[-1].name]), "must be the first parameter")
     return True
+
+
+def _warn_of_data(
+    parameters: list[Parameter], hints: dict[str, Hint], contexts: tuple[type, ...], task: str
+) -> None:
+    """Say that a first parameter named ctx is no context, where its annotation was forgotten."""
+    if not contexts or not parameters or parameters[0].name != "ctx" or "ctx" in hints:
+        return
+    kinds = " or ".join(f"ctx: millpond.{one.__name__}" for one in contexts)
+    warnings.warn(
+        f"the first parameter of task {task!r} is named ctx and has no annotation, so it is taken "
+        f"for data that a caller gives. Write {kinds} to be given the context, or `ctx: object` "
+        "if it is data",
+        UserWarning,
+        stacklevel=8,
+    )
 
 
 def _is_one_of(hint: Hint, kinds: tuple[type, ...]) -> bool:
@@ -412,6 +491,17 @@ def _codec(hint: Hint, task: str, parameter: str) -> Codec:
         return Codec(hint)
     except Unsupported as error:
         raise ConfigError(f"{task}({parameter})", shown(hint), str(error)) from error
+
+
+def _for_options(error: TypeError) -> str:
+    """Return where an option of a submit belongs that was given as an argument; else nothing."""
+    from millpond.pool.options import NAMES  # noqa: PLC0415 - it knows tasks, which know this
+
+    name = _named(str(error))
+    if name not in NAMES or "unexpected keyword" not in str(error):
+        return ""
+    with_it = f"options({name}=...)"
+    return f"; it is an option: use fn.{with_it}.submit(...), or fn.bind(...).{with_it}"
 
 
 def _named(message: str) -> str | None:

@@ -23,7 +23,14 @@ from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.scope import check_scope, default_scope
 from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
-from millpond.pool.submit import UNLIMITED, as_work, new_closure, new_task, refused
+from millpond.pool.submit import (
+    UNLIMITED,
+    as_work,
+    misplaced_arguments,
+    new_closure,
+    new_task,
+    refused,
+)
 from millpond.pool.task import (
     BatchDecorator,
     BoundCall,
@@ -264,7 +271,7 @@ class Pool:
         self,
         work: Any,
         /,
-        *,
+        *misplaced: object,
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
@@ -275,6 +282,8 @@ class Pool:
         or gives a handle that says `rejected`. With `connection` it is part of the transaction open
         on it, and never waits.
         """
+        if misplaced:
+            raise misplaced_arguments("submit", work, misplaced)
         if connection is not None:
             return (await self._joined([work], options, connection))[0]
         runtime = self._mp.runtime
@@ -356,12 +365,14 @@ class Pool:
         self,
         works: Iterable[Any],
         /,
-        *,
+        *misplaced: object,
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
     ) -> list[Handle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        if misplaced:
+            raise misplaced_arguments("submit_many", works, misplaced)
         if connection is not None:
             return await self._joined(list(works), options, connection)
         return await self._submit(list(works), checked(options), wait)
@@ -383,9 +394,11 @@ class Pool:
         self, work: Callable[[], T], /, **options: Unpack[Options]
     ) -> Handle[T] | SubmitRejection: ...
     async def try_submit(
-        self, work: Any, /, **options: Unpack[Options]
+        self, work: Any, /, *misplaced: object, **options: Unpack[Options]
     ) -> Handle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
+        if misplaced:
+            raise misplaced_arguments("try_submit", work, misplaced)
         with submission(self._mp.runtime, self.spec.name, 1) as watched:
             batch, handles, closures = await self.prepared([work], checked(options))
             watched.made(batch.tasks)

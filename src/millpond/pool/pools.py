@@ -17,8 +17,10 @@ from millpond.pool.options import policy
 from millpond.pool.parts import on_loop
 from millpond.pool.pool import Pool
 from millpond.pool.scope import check_scope, stored_name
+from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
+    from millpond.core.retention import Retention
     from millpond.pool.budget import SyncBudget
     from millpond.pool.millpond import Millpond
     from millpond.runtime.hooks import DeadLetter, Empty, Hooks
@@ -51,6 +53,7 @@ class Pools:
         prefetch: int = 0,
         budgets: Sequence[Budget | SyncBudget] = (),
         max_callbacks: int = 16,
+        keep: Keep | None = None,
         retry: Policy | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
         on_empty: Callable[[Empty], object] | None = None,
@@ -85,6 +88,7 @@ class Pools:
             budgets=tuple(self._shared(one) for one in budgets),
             adaptive=adapts,
             max_callbacks=max_callbacks,
+            keep=self._kept(keep),
         )
         made = Pool(
             self._mp,
@@ -96,6 +100,13 @@ class Pools:
             created_at=time.time(),
         )
         return self._added(made, on_dead_letter, on_empty)
+
+    def _kept(self, keep: Keep | None) -> Retention | None:
+        """Return how long a pool keeps what has ended: as it says, else as its Millpond does."""
+        if keep is None:
+            return self._mp.keep.of_pool(given=False)
+        check.instance("keep", keep, Keep, "a Keep, such as Keep(completed=3600)")
+        return keep.of_pool(given=True)
 
     def _added(
         self,

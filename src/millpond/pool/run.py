@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import bounds, check
 from millpond.core.admit import Reason
 from millpond.core.control import Seal
 from millpond.core.errors import (
@@ -108,8 +108,8 @@ def new_run(
     holder: str | None = None,
 ) -> NewRun:
     """Return a run to open."""
-    if name is not None and not check.text("run", name):
-        raise ConfigError("run", name, "must be a name, or None for a new run each time")
+    if name is not None:
+        check.storable("run", name, bounds.MAX_RUN_NAME)
     if max_tasks is not None:
         check.whole("max_tasks", max_tasks, least=1)
     return NewRun(
@@ -288,6 +288,8 @@ async def _stuck(runtime: Runtime, view: RunView) -> Stuck:
 
 
 async def _why(runtime: Runtime, task: Task) -> str:
+    if task.parked and task.misfits:
+        return f"its arguments do not fit function {task.new.call.function!r}: {read(task.error)}"
     if task.parked:
         return f"no worker knows function {task.new.call.function!r}"
     view = await runtime.view.pool(task.new.pool, measured=False)
@@ -551,8 +553,10 @@ class Stream:
     def _outcome(self, task: Task) -> Outcome:
         end = self._pool.runtime.waiting.read(task)
         result = end.value
-        if end.result is not None:
-            result = decoded(task.new.call.function, end.result, self._pool.millpond.tasks)
+        if result is None and end.result is not None:
+            known = self._pool.millpond.tasks
+            function = task.new.call.function
+            result = decoded(task.new.id, task.new.pool, function, end.result, known)
         return Outcome(
             task_id=task.new.id,
             pool=task.new.pool,
@@ -561,6 +565,9 @@ class Stream:
             key=task.new.key,
             labels=task.new.labels,
             result=result,
+            result_stored=end.value is not None
+            or task.result is not None
+            or task.status is not Status.COMPLETED,
             error=read(task.error),
             reason=task.reason,
             attempts=task.attempt,

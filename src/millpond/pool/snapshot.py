@@ -11,6 +11,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.quantiles import Quantiles
 from millpond.core.spec import PoolSpec
 from millpond.runtime.error import ErrorInfo, read
+from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
     from millpond.core.task import Task
@@ -51,6 +52,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that were ever dropped by a full queue."""
     kept: int
     """How many ended tasks are still kept."""
+    dead: int
+    """How many of them failed: what a redrive would bring back."""
+    held_until: float | None
+    """Until when a Throttled holds the pool back; None = it does not."""
+    held_for: float | None
+    """Seconds that are left of it."""
+    held_units: dict[str, float]
+    """Lanes or keys that are held back on their own, and until when; the first hundred."""
     blocked_submitters: int
     """Submitters of this process that wait for room."""
     max_concurrent: int
@@ -85,6 +94,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from start to end, of the latest attempts."""
     stale_settles: int
     """Settlements that came too late and changed nothing."""
+    keep: Keep
+    """How long what has ended is kept, as is stored with the pool."""
     revision: int
     """The number of the latest change of its settings."""
     created_at: float
@@ -231,6 +242,10 @@ async def snapshot(pool: Pool) -> Snapshot:
         cancelled=view.totals.get(Status.CANCELLED, 0),
         rejected=view.totals.get(Status.REJECTED, 0),
         kept=view.kept,
+        dead=view.dead,
+        held_until=view.held_until or None,
+        held_for=max(view.held_until - runtime.clock(), 0.0) if view.held_until else None,
+        held_units=dict(view.held_units),
         blocked_submitters=runtime.submitter.blocked(pool.spec.name),
         max_concurrent=view.spec.max_concurrent,
         max_per_key=view.spec.max_per_key,
@@ -248,6 +263,7 @@ async def snapshot(pool: Pool) -> Snapshot:
         waits=view.waits,
         run_times=view.run_times,
         stale_settles=view.stale_settles,
+        keep=Keep.stored(view.declared.keep),
         revision=view.revision,
         created_at=view.created_at,
         config=pool.spec,
@@ -261,7 +277,8 @@ def state_of(view: PoolView) -> LoopState:
     if view.running:
         return "running"
     if view.queued:
-        return "scheduled" if view.queued == view.scheduled or view.paused else "running"
+        waits = view.queued == view.scheduled + view.parked or view.paused or view.held_until
+        return "scheduled" if waits else "running"
     return "idle"
 
 

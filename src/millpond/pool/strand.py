@@ -165,7 +165,9 @@ class Strands:
             except Exception as error:  # noqa: BLE001 - an item's failure is the item's own
                 self._failed(index, item, error)
             except BaseException:
-                self._again.append(found)
+                # Nobody knows how far it came: an item that has one attempt is not begun again.
+                if self._policy.attempts > 1:
+                    self._again.append(found)
                 raise
             if index == self._given:
                 self._wake()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core import bounds, check
 from millpond.core.admit import Reason, Refusal
 from millpond.core.errors import (
     BatchTooLarge,
@@ -25,8 +26,9 @@ from millpond.core.errors import (
 )
 from millpond.core.spec import OrderKind
 from millpond.core.task import Call, Dedupe, NewTask
+from millpond.pool.codec import plain_result
 from millpond.pool.payload import fingerprint
-from millpond.pool.task import BoundCall, TaskFunction, is_async
+from millpond.pool.task import BoundCall, Optioned, TaskFunction, is_async
 from millpond.runtime.job import Closure, Where, current_job
 from millpond.runtime.outcome import DEFAULT_RETRY, Carried, Policy
 
@@ -80,7 +82,7 @@ def new_closure(
     retry: Policy | None = options.get("retry") if options else None
     if where is None:
         where = Where.LOOP if is_async(fn) else Where.THREAD
-    closure = Closure(fn, copy_context(), where, retry)
+    closure = Closure(fn, copy_context(), where, retry, _encoder(pool))
     call = _call_of(fn)
     if options or pool.spec.order.kind is OrderKind.FAIR:
         key = options.get("key") if options else None
@@ -105,13 +107,21 @@ def new_closure(
 _CALLS: dict[str, Call] = {}
 
 
+def _encoder(pool: Pool) -> Callable[[Any], bytes] | None:
+    """Return how results of closures are stored; None where they stay in this process anyway."""
+    if not pool.runtime.shared:
+        return None
+    return partial(plain_result, largest=pool.millpond.max_payload)
+
+
 def _call_of(fn: Callable[[], Any]) -> Call:
     """Return what is recorded of a closure: its name, for people to read."""
     named = fn.func if type(fn) is partial else fn
     name: str = getattr(named, "__qualname__", "") or type(named).__qualname__
     call = _CALLS.get(name)
     if call is None:
-        call = Call(name)
+        # It is shown to people, and nothing hangs on its end.
+        call = Call(check.cut(name.replace("\0", "?"), bounds.MAX_FUNCTION))
         if len(_CALLS) < MOST_NAMES:
             _CALLS[name] = call
     return call
@@ -241,6 +251,43 @@ def as_work(
     raise TypeError(f"submit() takes a call or a function of no arguments, not {work!r}")
 
 
+def misplaced_arguments(verb: str, work: object, given: tuple[object, ...]) -> TypeError:
+    """Return the error of `pool.submit(fn, 1)`: it names the call that was meant."""
+    if isinstance(work, BoundCall):
+        return TypeError(
+            f"{verb}() takes one call: to submit several, use pool.submit_many([...]); options are "
+            "given by name, such as priority=5"
+        )
+    name = getattr(work, "__name__", None) or "fn"
+    if verb == "submit_many":
+        meant = f"pool.submit_many({name}.each(items))"
+        if not isinstance(work, (TaskFunction, Optioned)):
+            meant = f"pool.submit_many(functools.partial({name}, item) for item in items)"
+        return TypeError(f"submit_many() takes calls, not a function and its items: use {meant}")
+    arguments = ", ".join(map(_shown, given))
+    if isinstance(work, (TaskFunction, Optioned)):
+        own = f", or {name}.submit({arguments})" if verb == "submit" else ""
+        return TypeError(
+            f"{verb}() takes a call, not a function and its arguments: use "
+            f"pool.{verb}({name}.bind({arguments})){own}"
+        )
+    return TypeError(
+        f"{verb}() takes a function of no arguments: use "
+        f"pool.{verb}(functools.partial({name}, {arguments})), or register {name} with @pool.task "
+        f"and use pool.{verb}({name}.bind({arguments}))"
+    )
+
+
+def _shown(value: object) -> str:
+    """Return an argument as it can stand in a message; a long one is left out."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else "..."
+
+
+LONGEST_SHOWN = 40
+"""Characters of an argument that a message repeats."""
+
+
 def _needed(fn: Callable[..., Any]) -> str | None:
     """Return the first argument a plain function cannot be called without."""
     if type(fn) is not FunctionType:
@@ -259,7 +306,10 @@ def refused(refusal: Refusal, size: int) -> MillpondError:
     pool = refusal.pool
     match refusal.reason:
         case Reason.QUEUE_FULL:
-            where = f"lane {refusal.lane!r} of pool {pool!r}" if refusal.lane else f"pool {pool!r}"
+            part = "lane" if refusal.in_lane else "key"
+            where = (
+                f"{part} {refusal.lane!r} of pool {pool!r}" if refusal.lane else f"pool {pool!r}"
+            )
             return PoolFull(
                 f"{where} is full: {refusal.depth} of {refusal.bound} waiting; try again later, "
                 "raise the bound, or choose another on_full",

@@ -38,6 +38,7 @@ from millpond.pool.parts import like, of_part
 from millpond.pool.pool import Pool
 from millpond.pool.pools import Pools
 from millpond.pool.rejection import SubmitRejection
+from millpond.pool.submit import misplaced_arguments
 from millpond.pool.sync_events import SyncChannels
 from millpond.pool.sync_handle import SyncHandle, SyncMapped, SyncRun, SyncStream, limit_of
 from millpond.pool.sync_schedules import SyncSchedules
@@ -180,7 +181,7 @@ class SyncPool:
         self,
         work: Any,
         /,
-        *,
+        *misplaced: object,
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
@@ -191,6 +192,8 @@ class SyncPool:
         or gives a handle that says `rejected`. With `connection` it is part of the transaction open
         on it, and never waits.
         """
+        if misplaced:
+            raise misplaced_arguments("submit", work, misplaced)
         if connection is not None:
             return self._within([work], options, connection)[0]
         submit: Any = self._pool.submit
@@ -240,12 +243,14 @@ class SyncPool:
         self,
         works: Iterable[Any],
         /,
-        *,
+        *misplaced: object,
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
     ) -> list[SyncHandle[Any]]:
         """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        if misplaced:
+            raise misplaced_arguments("submit_many", works, misplaced)
         given = list(works)
         if connection is not None:
             return self._within(given, options, connection)
@@ -269,9 +274,11 @@ class SyncPool:
         self, work: Callable[[], T], /, **options: Unpack[Options]
     ) -> SyncHandle[T] | SubmitRejection: ...
     def try_submit(
-        self, work: Any, /, **options: Unpack[Options]
+        self, work: Any, /, *misplaced: object, **options: Unpack[Options]
     ) -> SyncHandle[Any] | SubmitRejection:
         """Submit without ever waiting; a refusal is returned, falsy, and not raised."""
+        if misplaced:
+            raise misplaced_arguments("try_submit", work, misplaced)
         submit: Any = self._pool.try_submit
         found = self._bridge.call(lambda: submit(work, **options))
         if isinstance(found, Handle):

@@ -26,7 +26,7 @@ import msgspec
 
 from millpond.core import check
 from millpond.core.backoff import qualified_name
-from millpond.core.errors import ConfigError
+from millpond.core.errors import ConfigError, ResultUnreadable
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
 from millpond.core.wish import GiveUp, RetryLater, Throttled
@@ -36,7 +36,7 @@ from millpond.pool.outcome import Outcome
 from millpond.pool.payload import MISSING, Signature
 from millpond.runtime.batch import Failed
 from millpond.runtime.job import BatchShape, Handler, Job, Where
-from millpond.runtime.outcome import BadResult, Policy, Unreadable
+from millpond.runtime.outcome import BadResult, Misfit, Policy, Unreadable
 from millpond.runtime.processes import Brief, Verdict
 
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ class TaskFunction(Generic[P, R_co, F_co]):
             given,
             shape,
             process if self._where is Where.PROCESS else None,
+            self.signature.decode,
+            self.signature,
         )
 
     def _invoke(self, job: Job) -> Any:  # noqa: ANN401 - whatever the function returns
@@ -245,7 +247,11 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
     def _call_back(self, job: Job) -> Any:  # noqa: ANN401
         args, kwargs = self.callback_signature.decode(job.leased.call.payload)
-        outcome = Outcome.of(_ending(job.leased.options), self.mp.tasks)
+        try:
+            outcome = Outcome.of(_ending(job.leased.options), self.mp.tasks)
+        except ResultUnreadable as error:
+            # Another worker may have the function that returned it as it was.
+            raise Misfit(error.message, "outcome") from error
         if self.signature.wants_context:
             return self.fn(self._context(job), outcome, *args, **kwargs)
         return self.fn(outcome, *args, **kwargs)
@@ -415,6 +421,7 @@ def _verdict(error: BaseException) -> Verdict:
         hold=error.scope if isinstance(error, Throttled) else None,
         bad_result=isinstance(error, BadResult),
         unreadable=isinstance(error, Unreadable),
+        misfit=error.field if isinstance(error, Misfit) else None,
     )
 
 

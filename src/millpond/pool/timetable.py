@@ -137,6 +137,10 @@ class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
             span *= 4 if len(found) * 4 < most else 1 + most / max(len(found), 1)
 
 
+EARLY = 60.0
+"""Seconds by which a firing may be looked at before its moment, because clocks differ."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What to do about a firing that is due."""
 
@@ -154,8 +158,11 @@ def plan(
     """Return what to do at `now` about the firing of the moment `due`.
 
     Up to `grace` seconds late is not missed. `once`: one firing stands for all that were missed,
-    the latest. `all`: each is made up for, but at most the latest `most`. `skip`: none is.
+    the latest. `all`: each is made up for, but at most the latest `most`. `skip`: none is. A firing
+    that a clock armed which was ahead is not one: the next by the right clock takes its place.
     """
+    if due > now + EARLY:
+        return Plan(None, timetable.after(now))
     following = timetable.after(due)
     if now - due <= grace:
         return Plan(due, following)

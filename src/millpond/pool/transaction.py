@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core import check
 from millpond.core.errors import AlreadySettled
 from millpond.runtime.commit import commit_held, may_commit
+from millpond.runtime.forked import must_not_be_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,6 +88,8 @@ class Transaction(_Transaction):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # A child must not roll back on the parent's connection.
+        must_not_be_child(self._job.runtime.process)
         try:
             if error is None:
                 self._held.must_not_be_too_long()
@@ -110,6 +113,8 @@ class SyncTransaction(_Transaction):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # A child must not roll back on the parent's connection.
+        must_not_be_child(self._job.runtime.process)
         try:
             if error is None:
                 self._held.must_not_be_too_long()

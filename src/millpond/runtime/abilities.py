@@ -7,6 +7,7 @@ is done without: more slowly, never less correctly.
     presence      lock files: which processes of this host are gone
     changed()     whether others wrote since it was last asked; the one thing an idle process asks
     mend()        put right what does not fit together; what that was
+    miscounted()  which counts are impossible, where the database does not refuse them itself
     listen(tell)  hints of other processes, told on the loop
     hears         whether no hint is lost as things stand, so that silence tells something
     elects        whether one of the processes leads maintenance; those that renew apart do
@@ -99,6 +100,9 @@ class Abilities:
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
+        self.miscounted: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
+            store, "miscounted", None
+        )
         self.submit_within: Callable[..., Any] | None
         """Gives a SubmitAnswer and what tells whether the transaction is open, or is awaited."""
         self.submit_within = getattr(store, "submit_within", None)

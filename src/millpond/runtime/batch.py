@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.settle import Interrupted, Stopped, Unfit
-from millpond.runtime.job import BatchShape, Handler, Job, Why, current_job
+from millpond.core.settle import Stopped
+from millpond.runtime.interrupt import is_ctrl_c
+from millpond.runtime.job import BatchShape, CancelReason, Handler, Job, current_job
 from millpond.runtime.outcome import Unreadable, raised
-from millpond.runtime.slot import succeeded, timed_out
+from millpond.runtime.slot import interrupted, succeeded, timed_out
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,17 +56,23 @@ class Batches:
             if not self._gathering[name]:
                 # The next to come is the first again, and waits its own time.
                 self._timers.pop(name).cancel()
-            self._end(job, None, Interrupted())
+            self._end(job, None, interrupted(job, begun=False))
             return
         if not interrupt:
             return
         leader = self._calls.get(job)
         if leader is not None:
             leader.why = job.why
+            leader.timed_out = leader.timed_out or job.timed_out
             if leader.slot is not None:
                 leader.slot.interrupt(leader)
             else:
                 leader.stopped_early = True
+
+    def began(self, job: Job) -> bool:
+        """Return whether the call that a job is part of was made."""
+        leader = self._calls.get(job)
+        return leader is not None and leader.began
 
     def _send(self, name: str, shape: BatchShape) -> None:
         timer = self._timers.pop(name, None)
@@ -98,8 +105,12 @@ class Batches:
                 items.append(shape.read(job))
                 readable.append(job)
             except Unreadable as error:
-                self._worker.runtime.corrupt(job, error)
-                self._end(job, error, Unfit(corrupt=True))
+                self._end(job, error, self._worker.unreadable(job, error))
+            except BaseException as error:
+                # A class of the user's that exits while it is read: its own task fails.
+                if is_ctrl_c(error):
+                    raise
+                self._end(job, error, raised(error, job))
         return readable, items
 
     def settle(self, jobs: list[Job], given: Any) -> None:  # noqa: ANN401 - what the handler gave
@@ -117,15 +128,15 @@ class Batches:
         """Settle every job of a call that raised, was stopped or ran for too long."""
         for job in jobs:
             match job.why:
-                case Why.TIMEOUT:
+                case _ if job.timed_out:
                     self._end(job, *timed_out(job, error.__cause__ or error))
-                case Why.CANCEL:
+                case CancelReason.CANCEL:
                     self._end(job, error, Stopped())
                 case None if leader.why is None:
                     self._end(job, error, raised(error, job))
                 case _:
                     # Stopped on another's account: given back, not charged.
-                    self._end(job, error, Interrupted())
+                    self._end(job, error, interrupted(job, begun=leader.began))
 
     def _settle_one(self, job: Job, result: Any) -> None:  # noqa: ANN401
         if isinstance(result, Failed):

@@ -58,6 +58,7 @@ class Burials:
             if worker.rpartition("/")[0] in owners:
                 answer = await self._runtime.store.control(Bury(worker))
                 self._runtime.heed(answer)
+                self._runtime.failures.lost(answer.lost)
                 if self._runtime.hooks.probes is not None:
                     self._runtime.hooks.probes.recovered(answer.count)
                 log.warning("worker %s is gone; what it held is given to others", worker)

@@ -57,6 +57,7 @@ class Channel:
 
     def __init__(self, nonce: bytes, write: Callable[[bytes], None]) -> None:
         self.cancelled = threading.Event()
+        self.cancel_reason = ""
         self._nonce = nonce
         self._write = write
         self._lock = threading.Lock()
@@ -169,6 +170,7 @@ class Child:
         elif channel is None or not channel.is_for(nonce):
             pass  # The job it was meant for has ended in the meantime.
         elif kind == frames.CANCEL:
+            channel.cancel_reason = fields[0].decode() if fields else ""
             channel.cancelled.set()
         elif kind == frames.MESSAGE:
             channel.deliver(fields[0])

@@ -7,12 +7,14 @@ nothing the handler does afterwards changes what became of its task.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.errors import AlreadySettled, ConfigError, LeaseLost, NotSupported
 from millpond.core.settle import Settlement, Succeeded, settle
+from millpond.runtime.forked import must_not_be_child
 from millpond.runtime.job import Closure
 from millpond.runtime.outcome import DEFAULT_RETRY
 from millpond.runtime.through import carried_through
@@ -87,7 +89,7 @@ async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any
     decided = completion(job, result)
 
     async def store() -> Any:  # noqa: ANN401
-        answer, value = await settle_with(decided, write)
+        answer, value = await settle_with(decided, partial(_written, write, job.runtime.process))
         take_in(job, decided, result, answer)
         return value
 
@@ -95,6 +97,22 @@ async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any
     storing = job.runtime.loop.create_task(store())
     await carried_through(storing)
     return storing.result()
+
+
+def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:  # noqa: ANN401
+    """Let a handler's function write; one that wants to end the process fails its attempt.
+
+    SystemExit would end the loop on its way through a task, and with it the worker. A child that
+    it forked ends here: the connection is the parent's.
+    """
+    try:
+        return write(connection)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the function given to ctx.commit raised {error!r}") from error
+    finally:
+        must_not_be_child(process)
 
 
 async def commit_held(job: Job, held: Held, result: Any) -> None:  # noqa: ANN401

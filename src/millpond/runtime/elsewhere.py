@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millpond.runtime.job import Closure, Job, Where, Why
+from millpond.runtime.job import CancelReason, Closure, Job, Where
 from millpond.runtime.slot import as_coroutine, stepped
 from millpond.runtime.threads import Threads
 
@@ -67,7 +67,10 @@ class Elsewhere:
         return result
 
     async def _whatever_happens(self, job: Job, done: asyncio.Future[Any]) -> Any:  # noqa: ANN401
-        """Wait for a thread, which nothing can stop: its slot stays taken until it ends."""
+        """Wait for a thread, which nothing can stop: its task runs until it ends.
+
+        A lost lease is not worth the wait, nor is a task that its worker has settled and left.
+        """
         while True:
             try:
                 return await asyncio.shield(done)
@@ -75,8 +78,8 @@ class Elsewhere:
                 if done.done():
                     # It ended as it was interrupted, or raised this itself.
                     return done.result()
-                if job.why in (Why.STOP, Why.LEASE_LOST):
-                    # The process is leaving; a daemon thread does not keep it.
+                if job.why is CancelReason.LEASE_LOST or job.settled or not self._worker.joined:
+                    # A daemon thread does not keep its process.
                     done.add_done_callback(_forget)
                     raise
 

@@ -30,12 +30,13 @@ class End:
     @classmethod
     def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> End:  # noqa: ANN401
         """Return the end that a settlement of this process made."""
-        end = cls(after, job.leased.fence.attempt - (not decided.spend))
+        # An attempt that was given back and had begun may have been the only one: then it counts.
+        charged = decided.spend or (after is Status.FAILED and decided.event is Event.RELEASE)
+        end = cls(after, job.leased.fence.attempt - (not charged))
         if after is Status.COMPLETED:
+            end.result = decided.result
             if type(job.body) is Closure:
                 end.value = value
-            else:
-                end.result = decided.result
             return end
         end.error = decided.error
         end.reason = decided.reason

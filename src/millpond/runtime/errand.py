@@ -72,12 +72,14 @@ class Line:
 
     def __init__(self) -> None:
         self._is_taken = False
+        self.reached = False
+        """Whether a child ever had its job."""
         self._kept: list[tuple[int, tuple[bytes, ...]]] | None = []
         self._post: Callable[..., object] | None = None
 
-    def cancel(self) -> None:
-        """Set `channel.cancelled` in the child; the handler decides what follows."""
-        self._say(frames.CANCEL)
+    def cancel(self, reason: str = "") -> None:
+        """Set `channel.cancelled` in the child, and why; the handler decides what follows."""
+        self._say(frames.CANCEL, reason.encode())
 
     def send(self, message: bytes) -> None:
         """Hand `message` to the handler's `channel.receive`."""
@@ -91,6 +93,7 @@ class Line:
 
     def open(self, post: Callable[..., object]) -> None:
         """Pass on what was kept, and from now on everything."""
+        self.reached = True
         kept, self._kept, self._post = self._kept, None, post
         for kind, fields in kept or ():
             post(kind, *fields)

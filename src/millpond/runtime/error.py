@@ -6,10 +6,11 @@ import traceback
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core.backoff import qualified_name
 
-LONGEST_TRACEBACK = 16_384
-LONGEST_MESSAGE = 4_096
+LONGEST_TRACEBACK = bounds.MAX_TRACEBACK
+LONGEST_MESSAGE = bounds.MAX_ERROR_MESSAGE
 
 _OURS = ("millpond.runtime.", "millpond.pool.")
 
@@ -39,7 +40,8 @@ def info_of(error: BaseException) -> ErrorInfo:
     if isinstance(told, ErrorInfo):
         # It was raised in another process, which has described it.
         return told
-    return ErrorInfo(qualified_name(type(error)), _message(error), _traceback(error))
+    kind = _storable(qualified_name(type(error))[: bounds.MAX_ERROR_TYPE])
+    return ErrorInfo(kind, _message(error), _traceback(error))
 
 
 def read(stored: bytes | None) -> ErrorInfo | None:
@@ -68,7 +70,7 @@ def from_the_handler_on(error: BaseException) -> bool:
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a handler's exception may be as broken as it likes
+    except BaseException:  # noqa: BLE001 - a handler's exception may be as broken as it likes
         return "(its message could not be read)"
     return _storable(text[:LONGEST_MESSAGE])
 
@@ -76,7 +78,7 @@ def _message(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - see above
+    except BaseException:  # noqa: BLE001 - see above
         return ""
     return _storable(text[-LONGEST_TRACEBACK:])
 

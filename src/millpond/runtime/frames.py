@@ -16,7 +16,7 @@ LARGEST = 64 * 1024 * 1024
 
 # Down, from the parent.
 RUN = 1  # module, qualname, payload, context, name of the main module, path of the main file
-CANCEL = 2  # no field
+CANCEL = 2  # the reason, or nothing
 CLOSE = 3  # no field
 # Both ways.
 MESSAGE = 4  # the message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ import msgspec
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.runtime.error import ErrorInfo, read
+from millpond.runtime.interrupt import is_ctrl_c
 from millpond.runtime.probe import Probes
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from millpond.core.lease import Leased
     from millpond.core.settle import Settlement
+    from millpond.core.task import Call
     from millpond.runtime.end import End
     from millpond.runtime.probe import Probe
     from millpond.runtime.runtime import Runtime
@@ -43,6 +46,8 @@ class Counts:
         """Attempts whose lease was gone before they were settled."""
         self.unknown_functions = 0
         """Functions that tasks wait for and that are not known here."""
+        self.unfit_arguments = 0
+        """Functions, and arguments of theirs, that stored tasks do not fit here."""
         self.corrupt = 0
         """Tasks whose arguments could not be read."""
         self.mended = 0
@@ -68,6 +73,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """The name of its function."""
     payload: bytes
     """Its arguments as stored, JSON."""
+    args: tuple[Any, ...] = ()
+    """Its positional arguments in the types of its function."""
+    kwargs: dict[str, Any] = {}
+    """Its arguments by name; all of them, as plain JSON values, where its function is not known
+    here or no longer takes them."""
     error: ErrorInfo | None
     """What its last attempt raised."""
     reason: str | None
@@ -169,11 +179,14 @@ class Hooks:
         if self.observers:
             self._observe(runtime, _kind(status), leased, error=end.error)
         if status is Status.FAILED and leased.pool in self.on_dead_letter:
+            args, kwargs = _arguments(runtime, leased.call)
             letter = DeadLetter(
                 task_id=leased.fence.task,
                 pool=leased.pool,
                 function=leased.call.function,
                 payload=leased.call.payload,
+                args=args,
+                kwargs=kwargs,
                 error=read(end.error),
                 reason=end.reason,
                 attempts=end.attempt,
@@ -238,11 +251,14 @@ class Hooks:
             )
             self._tell(runtime, happened)
         if record.status is Status.FAILED and new.pool in self.on_dead_letter:
+            args, kwargs = _arguments(runtime, new.call)
             letter = DeadLetter(
                 task_id=task,
                 pool=new.pool,
                 function=new.call.function,
                 payload=new.call.payload,
+                args=args,
+                kwargs=kwargs,
                 error=read(record.error),
                 reason=record.reason,
                 attempts=record.attempt,
@@ -287,7 +303,9 @@ class Hooks:
         for observer in list(self.observers):
             try:
                 observer(happened)
-            except (Exception, asyncio.CancelledError):
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
                 runtime.counts.observer_errors += 1
                 log.exception(
                     "an observer failed; it is counted and otherwise ignored",
@@ -302,7 +320,9 @@ class Hooks:
     ) -> None:
         try:
             result = hook(told)
-        except (Exception, asyncio.CancelledError):
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             runtime.counts.hook_errors += 1
             log.exception(HOOK_FAILED, extra=_about(told))
             return
@@ -317,7 +337,11 @@ class Hooks:
     ) -> None:
         try:
             await result
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             runtime.counts.hook_errors += 1
             log.exception(HOOK_FAILED, extra=_about(told))
 
@@ -325,6 +349,19 @@ class Hooks:
 def _about(told: DeadLetter | Empty) -> dict[str, Any]:
     """Return the pool and the task that a hook was told of."""
     return {"pool": told.pool, "task": told.task_id if isinstance(told, DeadLetter) else None}
+
+
+def _arguments(runtime: Runtime, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call in their types, else as plain JSON, else none."""
+    handler = runtime.functions.get(call.function)
+    if handler is not None and handler.arguments is not None:
+        with contextlib.suppress(Exception):  # damaged bytes, or types of the user's that raise
+            args, kwargs = handler.arguments(call.payload)
+            return tuple(args), dict(kwargs)
+    try:
+        return (), msgspec.json.decode(call.payload, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return (), {}
 
 
 def _kind(status: Status) -> Kind:

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import socket
+from array import array
 from collections.abc import Iterator
 
 _ODD = re.compile(r"[^A-Za-z0-9.-]+")
@@ -13,7 +14,13 @@ _ODD = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 _BLOCK = 4096
-"""How many ids follow each other before the next is drawn."""
+"""How many ids follow each other, with gaps, before the next is drawn from all 63 bits."""
+
+_DRAWN = 256
+"""How many gaps are drawn at a time."""
+
+_GAP = (1 << 36) - 1
+"""A gap is from 1 to 2^36: who knows an id cannot guess the one before or after it."""
 
 
 class Identity:
@@ -29,15 +36,27 @@ class Identity:
         self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
 
     def new_id(self) -> int:
-        """Return a new id of 63 bits: drawn by chance, or the one after the last.
+        """Return a new id of 63 bits: drawn by chance, or a little above the last.
 
-        The chance that two are the same is less than if each were drawn, and an index of a large
-        store takes in those that follow each other at less cost.
+        An index of a large store takes in ids that stand close together at less cost. The gaps
+        between them are random, so neighbours cannot be guessed.
         """
         for identifier in self._ids:
             return identifier
-        first = self.dice.getrandbits(63)
-        if not self._seeded:
+        if self._seeded:
             # What is seeded was found with ids that were drawn each, and must repeat.
-            self._ids = iter(range(first + 1, min(first + _BLOCK, 1 << 63)))
-        return first
+            return self.dice.getrandbits(63)
+        self._ids = _block(int.from_bytes(os.urandom(8), "big") >> 1)
+        return next(self._ids)
+
+
+def _block(first: int) -> Iterator[int]:
+    """Yield ids in order from the first on, each at a random distance behind the one before."""
+    identifier = first
+    yield identifier
+    for _ in range(_BLOCK // _DRAWN):
+        for chance in array("Q", os.urandom(8 * _DRAWN)):
+            identifier += 1 + (chance & _GAP)
+            if identifier >= 1 << 63:
+                return
+            yield identifier

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ class Where(StrEnum):
     PROCESS = "process"
 
 
-class Why(StrEnum):
-    """Why a running job was told to stop, the weaker reasons first."""
+class CancelReason(StrEnum):
+    """Why a running attempt is to end, the weaker reasons first."""
 
     CANCEL = "cancel"
     TIMEOUT = "timeout"
@@ -41,13 +41,37 @@ class Why(StrEnum):
     LEASE_LOST = "lease_lost"
 
 
-_STRENGTH = {why: strength for strength, why in enumerate(Why)}
+_STRENGTH = {why: strength for strength, why in enumerate(CancelReason)}
+
+
+class Takes(Protocol):
+    """What a function takes, as its worker tells it to the store and to people."""
+
+    @property
+    def digest(self) -> str:
+        """The same for functions that can read the same arguments."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The function with its parameters, as its author wrote them."""
+        ...
 
 
 class Handler:
     """A registered function as a worker sees it."""
 
-    __slots__ = ("batch", "encode_result", "invoke", "name", "process", "retry", "where")
+    __slots__ = (
+        "arguments",
+        "batch",
+        "encode_result",
+        "invoke",
+        "name",
+        "process",
+        "retry",
+        "takes",
+        "where",
+    )
 
     def __init__(
         self,
@@ -58,6 +82,8 @@ class Handler:
         retry: Policy | None = None,
         batch: BatchShape | None = None,
         process: tuple[str, str] | None = None,
+        arguments: Callable[[bytes], tuple[list[Any], dict[str, Any]]] | None = None,
+        takes: Takes | None = None,
     ) -> None:
         self.name = name
         self.where = where
@@ -66,6 +92,9 @@ class Handler:
         self.retry = retry
         self.batch = batch
         self.process = process
+        self.arguments = arguments
+        """Reads a stored payload into positional and named arguments."""
+        self.takes = takes
 
 
 class BatchShape:
@@ -89,7 +118,7 @@ class BatchShape:
 class Closure:
     """Code that lives as long as its process, and the context it was submitted in."""
 
-    __slots__ = ("context", "fn", "retry", "where")
+    __slots__ = ("context", "encode_result", "fn", "retry", "where")
 
     def __init__(
         self,
@@ -97,14 +126,24 @@ class Closure:
         context: Context,
         where: Where,
         retry: Policy | None,
+        encode_result: Callable[[Any], bytes] | None = None,
     ) -> None:
         self.fn = fn
         self.context = context
         self.where = where
         self.retry = retry
+        self.encode_result = encode_result
+        """How its result is stored; None = it stays in this process, as in a store in memory."""
 
 
 _NO_CONTEXT = contextvars.Context()
+
+
+class Signal(asyncio.Event):
+    """An event that is true once it is set, so that `if ctx.cancelled:` reads as it is meant."""
+
+    def __bool__(self) -> bool:
+        return self.is_set()
 
 
 class Job:
@@ -115,12 +154,16 @@ class Job:
 
     context: Context = _NO_CONTEXT
     slot: Slot | None = None
-    why: Why | None = None
+    why: CancelReason | None = None
     cancel_asked = False
     interrupted = False
     """Whether it was interrupted by a cancel, which other processes may tell of again and again."""
+    timed_out = False
+    """Whether its time ran out before anything stronger ended it: then that is how it ends."""
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
+    began = False
+    """Whether its handler was called, or is about to be."""
     settled = False
     left_slot = False
     """Whether it has ended and something else may be started in its place with its settlement."""
@@ -128,6 +171,8 @@ class Job:
     """Whether its handler has stored its completion itself; what it does after that is its own."""
     unsure = False
     """Whether it was settled by a verb whose answer was lost."""
+    refusals = 0
+    """How often the store refused its end alone, for a reason that need not be the store's."""
     began_at = 0.0
     """When its handler was called, by the steady clock; kept for telemetry only."""
     timer: asyncio.TimerHandle | None = None
@@ -163,10 +208,10 @@ class Job:
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set when somebody asked for the task to be cancelled."""
+        """Set when the attempt is to end: cancel, timeout, stop or a lost lease."""
         if self._cancelled is None:
-            self._cancelled = asyncio.Event()
-            if self.cancel_asked:
+            self._cancelled = Signal()
+            if self.why is not None:
                 self._cancelled.set()
         return self._cancelled
 
@@ -174,18 +219,19 @@ class Job:
     def lease_lost(self) -> asyncio.Event:
         """Set when the right to settle this attempt is gone."""
         if self._lease_lost is None:
-            self._lease_lost = asyncio.Event()
-            if self.why is Why.LEASE_LOST:
+            self._lease_lost = Signal()
+            if self.why is CancelReason.LEASE_LOST:
                 self._lease_lost.set()
         return self._lease_lost
 
-    def tell(self, why: Why) -> None:
+    def tell(self, why: CancelReason) -> None:
         """Note why the job is to stop (a weaker reason gives way), and tell who listens."""
         if self.why is None or _STRENGTH[why] > _STRENGTH[self.why]:
             self.why = why
-        if why is Why.CANCEL:
+            self.timed_out = self.timed_out or why is CancelReason.TIMEOUT
+        if why is CancelReason.CANCEL:
             self.cancel_asked = True
-            if self._cancelled is not None:
-                self._cancelled.set()
-        if why is Why.LEASE_LOST and self._lease_lost is not None:
+        if self._cancelled is not None:
+            self._cancelled.set()
+        if why is CancelReason.LEASE_LOST and self._lease_lost is not None:
             self._lease_lost.set()

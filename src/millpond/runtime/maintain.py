@@ -9,9 +9,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from millpond.core import bounds
 from millpond.core.control import Prune
 from millpond.core.event import EVENTS, TRIGGERS
 from millpond.core.plan import sooner
+from millpond.core.retention import DEFAULT, in_force
 from millpond.core.task import CALLBACKS
 from millpond.runtime.lead import Leadership
 from millpond.runtime.renew import RENEWALS_PER_LEASE, SLOW
@@ -19,6 +21,7 @@ from millpond.runtime.renew import RENEWALS_PER_LEASE, SLOW
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from millpond.core.retention import Retention
     from millpond.runtime.runtime import Runtime
 
 log = logging.getLogger("millpond.maintenance")
@@ -27,15 +30,24 @@ REPLAYED = (EVENTS, TRIGGERS)
 """What the names of pools begin with whose tasks can be replayed."""
 
 PRUNE_EVERY = 60.0
+GUARD_EVERY = 300.0
+"""Seconds between two looks of a leader at the counts of its store, while it has things to do."""
+
+LOOK_AT_ALL_EVERY = 600.0
+"""Seconds after which every pool is asked again how long it keeps its records."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds to wait after the store failed, doubling."""
 
 SHORTEST_SLEEP = 0.001
 
+STEP = 5.0
+"""Seconds by which the store's time must be moved for timers to be set anew."""
+
 RECOVER_EVERY = 0.2
 """Seconds between two recoveries by a leader, whatever it is told meanwhile."""
 
-NEVER = 1e9
+NEVER = bounds.MAX_SECONDS
 """Seconds that no wait is as long as: the lease of a worker that nobody can outlive."""
 
 
@@ -47,13 +59,14 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._pruned_at = runtime.clock()
+        self._guarded_at = runtime.steady()
         self._due_at: float | None = 0.0
         """When there is something to do for whoever leads; None = not before it is told."""
         self._recover_after = 0.0
         """Before then nobody is given up, by the steady clock."""
         self._away_since: float | None = None
         """Since when others are given time, by the steady clock; None = they had all they need."""
-        self._drift = runtime.clock() - runtime.steady()
+        self._drift = self._seen_drift = runtime.clock() - runtime.steady()
         self._pause = 0.0
         self.leadership = Leadership(runtime)
         self._everything = False
@@ -63,6 +76,13 @@ class Maintenance:
         """The pools of which ended tasks may be kept."""
         self._keys: dict[str, float] = {}
         """The pools of which only keys and runs are kept, and until when."""
+        self._audit_of: tuple[float, set[str], float] | None = None
+        """Until when, for which pools, and how long the audit is kept."""
+        self._pruning: asyncio.Task[None] | None = None
+        self._replayable: dict[str, float] = {}
+        """Pools that triggers submit to, and for how long their events can be replayed."""
+        self._audit_before = 0.0
+        """Records of the audit before this moment are forgotten in this turn."""
         self._records_until: float | None = None
         """When the last records of the audit grow old, once nothing else is left to forget."""
 
@@ -123,6 +143,19 @@ class Maintenance:
             self._nudge.set()
             await self.look()
 
+    async def _guard(self) -> None:
+        """Look now and then whether a count is impossible, and have everything counted anew."""
+        runtime, can = self._runtime, self._runtime.abilities
+        if can.miscounted is None or can.mend is None:
+            return
+        if runtime.steady() < self._guarded_at + GUARD_EVERY:
+            return
+        self._guarded_at = runtime.steady()
+        wrong = await can.miscounted()
+        if wrong:
+            log.error("counts are impossible, and everything is counted anew: %s", wrong[:5])
+            await self._mend(can.mend)
+
     def keep(self, pool: str | None) -> None:
         """A task of a pool (None = of any) ended: it is kept, and forgotten in its time."""
         first = not self._kept
@@ -168,6 +201,7 @@ class Maintenance:
 
     async def _round(self) -> float | None:
         """Do what is due; return when to look again."""
+        self._look_after_a_step()
         # Our own leases first: what keeps us alive must not wait behind what is lost.
         renewal = self._by_the_clock(await self._runtime.renewals.round())
         leads = await self.leadership.attend()
@@ -194,13 +228,15 @@ class Maintenance:
             leadership.deposed()
             return runtime.clock()
         runtime.heed(answer)
+        runtime.failures.lost(answer.lost)
         if runtime.hooks.probes is not None:
             runtime.hooks.probes.recovered(answer.moved)
         if answer.more:
             return runtime.clock()
         if runtime.abilities.elects:
             self._recover_after = runtime.steady() + RECOVER_EVERY
-        return sooner(sooner(answer.next_at, self._at_the_latest()), await self._prune())
+        await self._guard()
+        return sooner(sooner(answer.next_at, self._at_the_latest()), self._prune())
 
     def _at_the_latest(self) -> float | None:
         """Return when to recover where nothing tells what others submit that may expire."""
@@ -219,6 +255,19 @@ class Maintenance:
             self.store_was_away(lease)
         self._drift = drift
 
+    def _look_after_a_step(self) -> None:
+        """Notice that the store's time was moved: what is awaited until a moment is asked anew."""
+        runtime = self._runtime
+        now = runtime.clock()
+        drift = now - runtime.steady()
+        moved, self._seen_drift = abs(drift - self._seen_drift), drift
+        if moved < STEP:
+            return
+        self._pruned_at, self._forgot_at = min(self._pruned_at, now), min(self._forgot_at, now)
+        if self._due_at is not None:
+            self._due_at = 0.0
+        runtime.spawn(self.look())
+
     def _by_the_clock(self, moment: float | None) -> float | None:
         """Return a moment of the steady clock as one of the clock that the store goes by."""
         if moment is None:
@@ -231,47 +280,116 @@ class Maintenance:
             worker.look_everywhere()
         await self._runtime.waiting.look()
 
-    async def _prune(self) -> float | None:
-        """Forget what is older than it is kept, now and then, while there is anything to forget."""
+    def _prune(self) -> float | None:
+        """Have what is older than it is kept forgotten, now and then; return when to look again.
+
+        That is done beside the rounds, which renew leases and recover what is lost: a store that is
+        slow, or one with thousands of pools, must not cost a worker its lease.
+        """
         runtime = self._runtime
-        now = runtime.clock()
-        due = self._pruned_at + PRUNE_EVERY
         if runtime.shared and runtime.abilities.changed is None:
             self._kept.update(runtime.declared)
+        now, due = runtime.clock(), self._pruned_at + PRUNE_EVERY
         if now < due:
             return self._prune_next(due)
         self._pruned_at = now
-        keep = runtime.keep
+        if self._pruning is None and self._anything_old(now):
+            self._pruning = runtime.spawn(self._prune_all())
+        return self._prune_next(now + PRUNE_EVERY)
+
+    def _anything_old(self, now: float) -> bool:
+        """Return whether something may be older than it is kept."""
+        first = sooner(min(self._keys.values(), default=None), self._records_until)
+        return self._everything or bool(self._kept) or (first is not None and first < now)
+
+    async def _prune_all(self) -> None:
+        """Forget what is old of every pool, one after another."""
+        try:
+            for pool in await self._choose():
+                if self.leadership.leads:
+                    await self._prune_one(pool)
+        except Exception as error:
+            if not self._runtime.outages.failed(self._prune_all, error):
+                log.exception("pruning failed; it is tried again in a minute")
+        else:
+            self._runtime.outages.worked(self._prune_all)
+        finally:
+            self._pruning = None
+
+    async def _choose(self) -> list[str]:
+        """Return the pools to prune in this turn."""
+        runtime = self._runtime
+        now = runtime.clock()
         over = {pool for pool, until in self._keys.items() if until < now}
         known = set(runtime.declared)
         if runtime.abilities.elects and (self._everything or self._kept or over):
             known |= await self._pools_of_all()
         chosen = self._kept | over
+        to_prune = sorted(chosen & known)
+        for pool in chosen - known:
+            self._kept.discard(pool)
+            self._keys.pop(pool, None)
+        self._replayable = await self._replays() if to_prune else {}
+        records = await self._longest_audit(known) if runtime.shared else 0.0
+        self._audit_before = now - records
         if chosen and runtime.shared:
-            self._records_until = now + float(keep.audit)  # type: ignore[arg-type]
+            self._records_until = now + records
         elif self._records_until is not None and self._records_until < now:
             # Records are of no pool: whichever is asked forgets those of all.
             self._records_until = None
-            chosen = set(list(runtime.declared)[:1])
-        for pool in sorted(chosen & known):
-            order = Prune(
-                pool,
-                now - float(keep.events if pool.startswith(REPLAYED) else keep.completed),  # type: ignore[arg-type]
-                now - float(keep.failed),  # type: ignore[arg-type]
-                keys_before=now - float(keep.keys),  # type: ignore[arg-type]
-                audit_before=now - float(keep.audit),  # type: ignore[arg-type]
-            )
-            more = True
-            while more:
-                more = (await runtime.store.control(order)).count >= order.limit
-                await asyncio.sleep(0)
-        for pool in over:
-            del self._keys[pool]
-        for pool in sorted(self._kept):
-            if not await self._anything_kept(pool):
-                self._kept.discard(pool)
-                self._keys[pool] = now + float(keep.keys)  # type: ignore[arg-type]
-        return self._prune_next(now + PRUNE_EVERY)
+            to_prune = list(runtime.declared)[:1]
+        return to_prune
+
+    async def _prune_one(self, pool: str) -> None:
+        """Forget what is old of one pool, page by page, and note whether anything is left."""
+        runtime = self._runtime
+        now = runtime.clock()
+        keep = await self._keep_of(pool)
+        keys = max(keep.keys, self._replayable.get(pool, 0.0))
+        order = Prune(
+            pool,
+            now - (keep.events if pool.startswith(REPLAYED) else keep.completed),
+            now - keep.failed,
+            keys_before=now - keys,
+            audit_before=self._audit_before,
+        )
+        more = True
+        while more:
+            more = (await runtime.store.control(order)).count >= order.limit
+            await asyncio.sleep(0)
+        self._keys.pop(pool, None)
+        if pool in self._kept and not await self._anything_kept(pool):
+            self._kept.discard(pool)
+            self._keys[pool] = now + keys
+
+    async def _replays(self) -> dict[str, float]:
+        """Return how long events can be replayed into each pool that a trigger submits to.
+
+        A replay finds what was made of its event by the key, so keys stay for as long.
+        """
+        view = self._runtime.view
+        into = {}
+        for name in await view.names(TRIGGERS):
+            told = await view.pool(name, measured=False)
+            if told is not None and told.declared.trigger is not None:
+                into[told.declared.trigger.into] = 0.0
+        return dict.fromkeys(into, (await self._keep_of(EVENTS)).events) if into else into
+
+    async def _keep_of(self, pool: str) -> Retention:
+        """Return how long a pool's records are kept: as is stored with it, whoever leads."""
+        view = await self._runtime.view.pool(pool, measured=False)
+        return in_force(None if view is None else view.declared.keep)
+
+    async def _longest_audit(self, pools: set[str]) -> float:
+        """Return how long audit records are kept: they are of all pools, so the longest counts.
+
+        Declarations change seldom: what was found is asked for again after a while.
+        """
+        now = self._runtime.clock()
+        if self._audit_of is None or self._audit_of[0] < now or not pools <= self._audit_of[1]:
+            longest = [(await self._keep_of(pool)).audit for pool in sorted(pools)]
+            self._audit_of = (now + LOOK_AT_ALL_EVERY, pools, max(longest, default=DEFAULT.audit))
+        return self._audit_of[2]
 
     async def _pools_of_all(self) -> set[str]:
         """Return every pool of the store: whoever leads looks after those of all processes."""
@@ -288,8 +406,9 @@ class Maintenance:
         if now < self._forgot_at + PRUNE_EVERY:
             return
         self._forgot_at = now
-        runtime.waiting.forget_values(now - float(runtime.keep.completed))  # type: ignore[arg-type]
-        runtime.waiting.forget_causes(now - float(runtime.keep.failed))  # type: ignore[arg-type]
+        keeps = [in_force(spec.keep) for spec in runtime.declared.values()] or [DEFAULT]
+        runtime.waiting.forget_values(now - max(keep.completed for keep in keeps))
+        runtime.waiting.forget_causes(now - max(keep.failed for keep in keeps))
 
     def _prune_next(self, soonest: float) -> float | None:
         """Return when to forget again: soon while tasks are kept, else when keys grow old."""

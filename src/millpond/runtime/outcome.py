@@ -9,10 +9,12 @@ import msgspec
 
 from millpond.core import check
 from millpond.core.backoff import Retry, qualified_name, tries_again
+from millpond.core.bounds import MAX_THROTTLE
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
 from millpond.core.wish import GiveUp, RetryLater, Throttled
 from millpond.runtime.error import ErrorInfo, describe
+from millpond.runtime.interrupt import is_ctrl_c
 
 if TYPE_CHECKING:
     from millpond.runtime.job import Job
@@ -23,7 +25,16 @@ class BadResult(Exception):
 
 
 class Unreadable(Exception):
-    """A stored payload cannot be decoded for the function it names."""
+    """A stored payload cannot be decoded: its bytes are damaged."""
+
+
+class Misfit(Unreadable):
+    """Stored arguments are whole, and do not fit the function as it is here."""
+
+    def __init__(self, reason: str, field: str = "") -> None:
+        super().__init__(reason)
+        self.field = field
+        """The argument that does not fit, where one can be named."""
 
 
 class RemoteError(Exception):
@@ -96,7 +107,10 @@ def raised(error: BaseException, job: Job) -> Raised:
     """Return what an exception means for its attempt; one that cannot be asked is final."""
     try:
         return _meaning(error, job)
-    except Exception as broken:  # noqa: BLE001 - a user's exception or policy may do anything
+    except BaseException as broken:
+        # A user's exception or policy may do anything, exit included.
+        if is_ctrl_c(broken):
+            raise
         broken.__cause__ = error
         return Raised(describe(broken), final=True)
 
@@ -108,7 +122,9 @@ def _meaning(error: BaseException, job: Job) -> Raised:
         seconds = check.seconds("seconds", error.seconds)
         return Raised(describe(error), retry_in=seconds, spend=bool(error.spend))
     if isinstance(error, Throttled):
-        seconds = check.seconds("retry_after", error.retry_after)
+        # It may have been set anew since it was made.
+        seconds = min(check.lasting("retry_after", error.retry_after), MAX_THROTTLE)
+        check.one_of("scope", error.scope, ("key", "pool"))
         return Raised(describe(error), retry_in=seconds, spend=False, hold=error.scope)
     policy = policy_of(job)
     if isinstance(policy, Retry):

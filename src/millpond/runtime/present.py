@@ -41,7 +41,7 @@ class Presenting:
         """Let a worker present itself under a name."""
         functions = self._known_to(worker)
         answer = await self._runtime.store.control(
-            Join(name, worker.lease, self._runtime.owner, functions)
+            Join(name, worker.lease, self._runtime.owner, functions, self._signatures(worker))
         )
         if functions != self._known_to(worker):
             self.learned()
@@ -53,6 +53,13 @@ class Presenting:
             return ()
         known = tuple(self._runtime.functions)
         return (known or (NO_FUNCTION,)) if self._runtime.shared else None
+
+    def _signatures(self, worker: Worker) -> dict[str, str]:
+        """Return a digest of what each function takes: tasks one does not fit wait for another."""
+        if worker.own:
+            return {}
+        handlers = tuple(self._runtime.functions.items())
+        return {name: one.takes.digest for name, one in handlers if one.takes is not None}
 
     async def again(self, worker: Worker) -> None:
         """Let a worker join under a new name; the store may be away, so as often as it takes."""

@@ -19,6 +19,7 @@ from millpond.core.settle import Ending, Settled
 from millpond.core.spec import OnFull
 from millpond.core.task import CALLBACKS
 from millpond.runtime.batch import BatchCall
+from millpond.runtime.interrupt import is_ctrl_c
 from millpond.runtime.outcome import Carried
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ class Probes:
     def _guarded(self, tell: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return tell(*args, **kwargs)
-        except Exception:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             self._hooks.counts.observer_errors += 1
             log.exception("telemetry failed; it is counted and otherwise ignored")
             return None

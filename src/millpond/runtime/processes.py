@@ -12,7 +12,7 @@ from millpond.core.wish import GiveUp, RetryLater, Scope, Throttled
 from millpond.runtime.errand import Broke, Died, Done, Errand, Killed, Line
 from millpond.runtime.error import ErrorInfo
 from millpond.runtime.job import Handler
-from millpond.runtime.outcome import BadResult, Encoded, RemoteError, Unreadable
+from millpond.runtime.outcome import BadResult, Encoded, Misfit, RemoteError, Unreadable
 from millpond.runtime.process import ProcessPool
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: Scope | None = None
     bad_result: bool = False
     unreadable: bool = False
+    misfit: str | None = None
+    """The argument that does not fit the function; "" where none can be named."""
 
 
 class ChildDied(Exception):
@@ -82,6 +84,8 @@ class Processes:
             )
         finally:
             watch.cancel()
+            # It may have waited for a child until it was stopped.
+            job.began = line.reached
         match answer:
             case Done(value=value):
                 return Encoded(value)
@@ -99,7 +103,7 @@ class Processes:
 
 async def _pass_on_cancel(job: Job, line: Line) -> None:
     await job.cancelled.wait()
-    line.cancel()
+    line.cancel(job.why or "")
 
 
 def _heard(job: Job, message: bytes) -> None:
@@ -122,6 +126,8 @@ def _error(broke: Broke) -> Exception:
         verdict = msgspec.msgpack.decode(broke.data, type=Verdict)
     if verdict.bad_result:
         return BadResult(broke.message)
+    if verdict.misfit is not None:
+        return Misfit(broke.message, verdict.misfit)
     if verdict.unreadable:
         return Unreadable(broke.message)
     if verdict.retry_in is not None and verdict.hold is not None:

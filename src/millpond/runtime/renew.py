@@ -116,11 +116,17 @@ class Renewals:
         if self._runtime.abilities.renewer is not None:
             return None
         soonest = None
+        failed: Exception | None = None
         for kept in list(self._kept.values()):
             if kept.due <= self._runtime.steady():
-                await self._renew(kept)
+                try:
+                    await self._renew(kept)
+                except Exception as error:  # noqa: BLE001 - the others must not miss theirs
+                    failed = failed or error
             if self._kept.get(kept.worker) is kept:
                 soonest = sooner(soonest, kept.due)
+        if failed is not None:
+            raise failed
         return soonest
 
     async def _renew(self, kept: Kept) -> None:

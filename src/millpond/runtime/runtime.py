@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core import bounds, check
 from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Progress
 from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Event, Status
+from millpond.core.retention import in_force
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
+from millpond.core.why import span
 from millpond.runtime.abilities import Abilities
 from millpond.runtime.bury import Burials
 from millpond.runtime.end import End
-from millpond.runtime.error import read
+from millpond.runtime.failures import Failures
+from millpond.runtime.forked import used_by_millpond
 from millpond.runtime.hear import Hearing
 from millpond.runtime.hooks import Counts, Hooks
 from millpond.runtime.identity import Identity
-from millpond.runtime.job import Why
+from millpond.runtime.job import CancelReason
 from millpond.runtime.joins import Joins
 from millpond.runtime.log import mark_ours
 from millpond.runtime.maintain import NEVER, Maintenance
@@ -42,6 +46,8 @@ from millpond.runtime.unserved import UnservedPools
 from millpond.runtime.wait import Waits
 from millpond.runtime.waiting import Waiting
 from millpond.runtime.worker import Worker
+from millpond.store.clock import kernel_times, steady
+from millpond.store.protocol import SubmitAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
@@ -53,15 +59,21 @@ if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.runtime.job import Closure, Handler, Job
     from millpond.runtime.outcome import Policy
-    from millpond.runtime.retention import Keep
     from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")
 mark_ours()
 
 
+DECLARED_AT_ONCE = 100
+"""How many pools are made known to a store together, where there are many."""
+
 ON_ITS_WAY = (0.0, 1.0, 60.0)
 """Seconds between looks at whether a submit that nobody waits for was stored; then it was not."""
+
+
+SLOTS_NAMED = 3
+"""How many of the tasks that hold slots are named."""
 
 
 def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -74,6 +86,16 @@ def steady_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return loop.time if hasattr(loop, "wall_time") else time.monotonic
 
 
+def lasting_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return a clock that nobody sets and that goes on while the machine is suspended."""
+    return loop.time if hasattr(loop, "wall_time") else steady
+
+
+def evidence_of(loop: asyncio.AbstractEventLoop) -> Callable[[], list[float]] | None:
+    """Return what tells what time it is if the wall clock is in doubt; None in virtual time."""
+    return None if hasattr(loop, "wall_time") else kernel_times
+
+
 class Runtime:
     """What one open Millpond does in one process."""
 
@@ -84,7 +106,6 @@ class Runtime:
         functions: Mapping[str, Handler],
         retries: Mapping[str, Policy],
         hooks: Hooks,
-        keep: Keep,
         shared: bool,
         identity: Identity | None = None,
         clock: Callable[[], float] | None = None,
@@ -95,6 +116,7 @@ class Runtime:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
+        used_by_millpond(self.loop)
         self.clock = clock or wall_clock(self.loop)
         self.lease = lease
         self.steady = steady_clock(self.loop)
@@ -104,7 +126,6 @@ class Runtime:
         self.functions = functions
         self.retries = retries
         self.hooks = hooks
-        self.keep = keep
         self.shared = shared
         """Whether other processes may use the store: then silence here proves nothing."""
         self.abilities = Abilities(store, shared=shared)
@@ -135,6 +156,7 @@ class Runtime:
         self.polling = Polling(self)
         self.hearing = Hearing(self)
         self.report = Report(self)
+        self.failures = Failures(self)
         self.closed = False
         self.inline = False
         """Whether the step under way ends with the turns it makes necessary."""
@@ -143,6 +165,8 @@ class Runtime:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._closers: dict[asyncio.Task[Any], None] = {}
+        self._lingering: dict[asyncio.Task[None], Worker] = {}
+        """Workers that have stopped and hold tasks whose handlers have not."""
 
     # Its life
 
@@ -172,6 +196,9 @@ class Runtime:
             worker.stopping = True
         for worker in list(self.workers):
             await worker.stop(grace)
+        for worker in self._lingering.values():
+            worker.hurry()
+        await asyncio.gather(*self._lingering)
         self.workers.clear()
         if self.hooks.probes is not None:
             self.hooks.probes.closing()
@@ -180,6 +207,7 @@ class Runtime:
         await self.polling.stop()
         self.report.stop()
         self.waiting.close(error)
+        await self.failures.finish()
         # A hook that closes waits for this, and must not be waited for.
         beside = [task for task in self._tasks if task not in self._closers]
         for task in beside:
@@ -216,8 +244,38 @@ class Runtime:
             await self.declare_budget(name)
         self.heed(await self.store.control(Declare(spec)))
         self.declared[spec.name] = spec
+        if self.shared and spec.keep is not None and not spec.keep.given:
+            await self._say_what_is_kept(spec)
         for worker in self.workers:
             worker.watch(spec.name)
+
+    async def _say_what_is_kept(self, spec: PoolSpec) -> None:
+        """Say so where this Millpond's default is not what is stored with a pool."""
+        view = await self.view.pool(spec.name, measured=False)
+        stored = in_force(None if view is None else view.declared.keep)
+        wanted = in_force(spec.keep)
+        if str(stored) != str(wanted):
+            log.warning(
+                "pool %s is stored with keep=%s, which stays; Millpond(keep=%s) here counts for "
+                "new pools only: give the pool a keep= of its own to change it",
+                spec.name,
+                stored,
+                wanted,
+                extra={"pool": spec.name},
+            )
+
+    async def declare_all(self, specs: Sequence[PoolSpec]) -> None:
+        """Make pools known, in order; many of them by the batch, so that they share commits."""
+        at_once = DECLARED_AT_ONCE if self.shared and len(specs) > DECLARED_AT_ONCE else 1
+        for first in range(0, len(specs), at_once):
+            batch = specs[first : first + at_once]
+            if at_once == 1:
+                await self.declare(batch[0])
+                continue
+            answers = await asyncio.gather(*map(self.declare, batch), return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
 
     async def declare_budget(self, name: str) -> None:
         """Make a budget known to the store, once."""
@@ -273,7 +331,13 @@ class Runtime:
             await self.own.take_over(worker)
         except Exception as error:  # noqa: BLE001 - it leaves all the same
             log.warning("nobody could be brought for the closures of this process: %s", error)
-        await worker.stop(grace)
+        await worker.wind_down(grace)
+        if not worker.jobs or self.closed:
+            await worker.leave()
+            return
+        lingering = self.loop.create_task(worker.leave_when_quiet(), context=self.context.copy())
+        self._lingering[lingering] = worker
+        lingering.add_done_callback(self._lingering.pop)
 
     # What verbs tell
 
@@ -292,9 +356,12 @@ class Runtime:
             for wake in answer.wakes:
                 self._wake(wake, asked)
         if answer.ended:
-            for task in answer.ended:
-                if task not in told:
-                    self._heard_of_end(task)
+            unseen = [task for task in answer.ended if task not in told]
+            for task in unseen:
+                self._heard_of_end(task)
+            if unseen and type(answer) is not SubmitAnswer:
+                # A submit evicts tasks and fails none.
+                self.failures.ended_unseen(unseen)
         if answer.finished_runs:
             for run in answer.finished_runs:
                 self.waiting.run_ended(run)
@@ -325,7 +392,7 @@ class Runtime:
         if self.report.timer is None:
             self.report.begin()
         if status is Status.FAILED:
-            self._failed(leased, end)
+            self.failures.failed(leased, end)
         self.waiting.ended(task, end)
         self.hooks.settled(self, leased, status, end)
 
@@ -349,29 +416,6 @@ class Runtime:
                 self.hooks.settled(self, job.leased, completed, end)
         return told
 
-    def _failed(self, leased: Leased, end: End) -> None:
-        """Log a task that failed for good; a callback as a warning, since nobody can await it.
-
-        The traceback is left out where somebody hears of it anyway.
-        """
-        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
-        is_heard = (
-            leased.run is not None
-            or leased.pool in self.hooks.on_dead_letter
-            or self.waiting.is_awaited(task)
-        )
-        log.log(
-            logging.WARNING if leased.pool.endswith(CALLBACKS) else logging.INFO,
-            "task %d (%s) of pool %s failed after %d attempt(s): %s",
-            task,
-            leased.call.function,
-            pool,
-            end.attempt,
-            read(end.error) or end.reason,
-            exc_info=None if is_heard else end.cause,
-            extra={"pool": pool, "task": task},
-        )
-
     def followed(self, decided: Settlement, job: Job, stored: tuple[Admission, ...]) -> None:
         """One of our own settlements stored what its handler submitted, or found it known."""
         now = self.clock()
@@ -389,35 +433,19 @@ class Runtime:
         self.maintenance.nudge()
         if self.report.timer is None:
             self.report.begin()
-        if decided.event is Event.RETRY and decided.spend and log.isEnabledFor(logging.INFO):
-            self._tried_again(leased, decided)
+        if decided.event is Event.RETRY and decided.spend:
+            # A wish to come back later that costs nothing is no failure.
+            self.failures.retried(leased, decided)
         self.hooks.retried(self, leased, decided)
-
-    def _tried_again(self, leased: Leased, decided: Settlement) -> None:
-        """Log an attempt that failed; a wish to come back later that costs nothing is none."""
-        task, pool = leased.fence.task, leased.pool.removesuffix(CALLBACKS)
-        log.info(
-            "attempt %d of task %d (%s) of pool %s failed, the next is in %.3g s: %s",
-            leased.fence.attempt,
-            task,
-            leased.call.function,
-            pool,
-            decided.delay,
-            read(decided.error),
-            extra={"pool": pool, "task": task},
-        )
 
     def stalled(self, worker: str) -> None:
         """A worker's loop makes no progress."""
         self.counts.stalls += 1
         self.hooks.stalled(self, worker)
 
-    def corrupt(self, job: Job, error: Exception) -> None:
-        """A stored call cannot be read: it is set aside as failed, and somebody should look."""
+    def corrupt(self) -> None:
+        """Count a stored call that cannot be read; its failure is logged once it is settled."""
         self.counts.corrupt += 1
-        pool = job.leased.pool
-        where = {"pool": pool, "task": job.id}
-        log.error("task %d of pool %s cannot be read: %s", job.id, pool, error, extra=where)
 
     def stale(self, job: Job) -> None:
         """A settlement came too late: somebody else owns the task now, and nothing was changed."""
@@ -439,6 +467,8 @@ class Runtime:
             if task.status.terminal:
                 job.worker.tally.ended(task.status)
                 self.ended(job.leased, task.status, End.of(decided, job, value, task.status))
+            else:
+                self.retried(job.leased, decided)
         if self.hooks.probes is not None:
             after = None if task is None else task.status
             self.hooks.probes.settled(job, decided, settled, after)
@@ -483,6 +513,21 @@ class Runtime:
             return 1
         return spec.max_callbacks if pool.endswith(CALLBACKS) else spec.most_concurrent
 
+    def no_slot(self, pool: str) -> str | None:
+        """Return who holds the slots of this process that a pool waits for; None if one is free.
+
+        Only this process knows which of its handlers have run out of time and go on.
+        """
+        serving = [(worker, worker.holders(pool)) for worker in self.workers if worker.serves(pool)]
+        if not serving or not all(jobs for _, jobs in serving):
+            return None
+        now = self.clock()
+        told = [_holding(worker, job, now) for worker, jobs in serving for job in jobs]
+        if len(told) == 1:
+            return f"the only slot of this process is held by {told[0]}"
+        more = f" and {len(told) - SLOTS_NAMED} more" if len(told) > SLOTS_NAMED else ""
+        return f"all slots of this process are held by {', '.join(told[:SLOTS_NAMED])}{more}"
+
     def job_of(self, task: int) -> Job | None:
         """Return the job that runs a task in this process, or None."""
         for worker in self.workers:
@@ -509,7 +554,7 @@ class Runtime:
         # Its claims are lost with its leases: there is nothing to give back.
         worker.ahead.given_up()
         for job in list(worker.jobs.values()):
-            worker.stop_job(job, Why.LEASE_LOST)
+            worker.stop_job(job, CancelReason.LEASE_LOST)
         self.spawn(self.presenting.again(worker))
 
     def lost(self, worker: Worker) -> None:
@@ -522,6 +567,7 @@ class Runtime:
         """Store how far an attempt has come, if it still holds its lease."""
         if not 0.0 <= fraction <= 1.0:
             raise ConfigError("fraction", fraction, "must be from 0 to 1")
+        text = check.cut(check.encodable("text", check.text("text", text)), bounds.MAX_PROGRESS)
         self.heed(await self.store.control(Progress(job.leased.fence, fraction, text)))
         self.progress.told(job.id, fraction, text)
 
@@ -542,7 +588,7 @@ class Runtime:
         for task in tasks:
             job = self.job_of(task)
             if job is not None and of in (None, job.leased.pool.removesuffix(CALLBACKS)):
-                job.worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+                job.worker.stop_job(job, CancelReason.CANCEL, interrupt=interrupt)
         return answer.count
 
     async def cancel_run(self, run: int) -> None:
@@ -551,7 +597,7 @@ class Runtime:
         for worker in self.workers:
             for job in list(worker.jobs.values()):
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):
-                    worker.stop_job(job, Why.CANCEL, interrupt=False)
+                    worker.stop_job(job, CancelReason.CANCEL, interrupt=False)
 
     async def cancel_one(self, task: int, *, interrupt: bool, of: str | None = None) -> bool:
         """Cancel a task and return whether that changed anything; UnknownTask if it never was."""
@@ -586,7 +632,7 @@ class Runtime:
                 own = leased.lane if leased.lane is not None else leased.key
                 meant = leased.pool == pool and unit in (None, own)
                 if meant and (before is None or leased.submitted_at < before):
-                    worker.stop_job(job, Why.CANCEL, interrupt=interrupt)
+                    worker.stop_job(job, CancelReason.CANCEL, interrupt=interrupt)
 
     def give_back_ahead(self, pool: str | None = None) -> None:
         """Give back what is claimed ahead: an order may have been about some of it."""
@@ -603,7 +649,7 @@ class Runtime:
             job = self.job_of(task)
             if job is not None:
                 hit = task in interrupted and not job.interrupted
-                job.worker.stop_job(job, Why.CANCEL, interrupt=hit)
+                job.worker.stop_job(job, CancelReason.CANCEL, interrupt=hit)
         for worker in self.workers if tasks else ():
             for pool in worker.ahead.pools_of(tasks):
                 worker.give_back_ahead(pool)
@@ -611,3 +657,12 @@ class Runtime:
     def observe_blocked(self, pool: str, batch: Batch) -> None:
         """A submitter waits for room."""
         self.hooks.blocked(self, pool, batch)
+
+
+def _holding(worker: Worker, job: Job, now: float) -> str:
+    """Return which task holds a slot; of one whose handler did not stop, since when."""
+    name = f"task {job.id} ({job.leased.call.function or 'a closure'})"
+    since = worker.stuck_since.get(job)
+    if since is None:
+        return name
+    return f"{name}, which is stuck: its time was over {span(now - since)} ago, its handler goes on"

@@ -15,9 +15,12 @@ from inspect import iscoroutine
 from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded, Unfit
+from millpond.core.admit import Reason
+from millpond.core.settle import Interrupted, Outcome, Raised, Stopped, Succeeded
 from millpond.runtime.error import describe, from_the_handler_on
-from millpond.runtime.job import Closure, Job, Where, Why
+from millpond.runtime.forked import must_not_be_child
+from millpond.runtime.interrupt import is_ctrl_c
+from millpond.runtime.job import CancelReason, Closure, Job, Where
 from millpond.runtime.outcome import BadResult, Encoded, Unreadable, raised
 
 if TYPE_CHECKING:
@@ -75,15 +78,19 @@ class Slot:
                     probes.began(job)
                     value, outcome = await self._attempt(job)
                     probes.over(job, value, outcome)
+                must_not_be_child(worker.runtime.process)
                 if self.task.cancelling():
                     # Where nobody told the job to stop, the loop may be about to end: so does this.
                     stays = job.why is not None
                     await self._live_on()
                 self.job = None
                 worker.finished(job, value, outcome)
-                if worker.is_backed_up:
+                if worker.must_settle():
                     # The store works on what has ended while this goes on.
                     worker.kick()
+                    await asyncio.sleep(0)
+                if type(outcome) is Raised and outcome.retry_in is not None:
+                    # It may ask to be tried again at once, and without end: others want the loop.
                     await asyncio.sleep(0)
                 # An idle slot must not keep what its last handler returned or raised.
                 del job, value, outcome
@@ -111,6 +118,7 @@ class Slot:
         body, context, worker = job.body, job.context, self.worker
         if job.stopped_early:
             return None, _interrupted(job, asyncio.CancelledError())
+        job.began = True
         try:
             if body.where is not Where.LOOP:
                 if worker.ready:
@@ -121,25 +129,24 @@ class Slot:
             else:
                 started = context.run(body.invoke, job)  # type: ignore[union-attr]
                 value = await stepped(as_coroutine(started), context, worker)
-            if job.why is Why.TIMEOUT:
+            if job.timed_out:
                 return timed_out(job)
             return value, succeeded(job, value)
         except asyncio.CancelledError as error:
             told = from_the_handler_on(error)
-            if job.why is Why.TIMEOUT:
+            if job.timed_out:
                 return timed_out(job, error if told else None)
             return error, _interrupted(job, error)
         except BadResult as error:
             return error, Raised(describe(error), final=True, reason="bad_result")
         except Unreadable as error:
-            worker.runtime.corrupt(job, error)
-            return error, Unfit(corrupt=True)
+            return error, worker.unreadable(job, error)
         except BaseException as error:
             # SystemExit in a handler must not end us; Ctrl-C must, and only ever comes to the loop.
-            if isinstance(error, KeyboardInterrupt) and body.where is Where.LOOP:
+            if body.where is Where.LOOP and is_ctrl_c(error):
                 raise
             from_the_handler_on(error)
-            if job.why is Why.TIMEOUT:
+            if job.timed_out:
                 return timed_out(job, error)
             return error, raised(error, job)
 
@@ -173,6 +180,8 @@ def stepped(
     if worker is not None and worker.ready:
         worker.wake_slots()
     while True:
+        if worker is not None:
+            must_not_be_child(worker.runtime.process)
         try:
             given = yield yielded
         except GeneratorExit:
@@ -191,18 +200,40 @@ def stepped(
 _NOTHING_TO_STORE = Succeeded()
 """What a closure returned stays in this process, and it has no context to submit through."""
 
+_RETURNED_NONE = Succeeded(b"null")
+
 
 def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handler returned
     """Return the outcome of a handler that returned."""
-    if type(job.body) is Closure or job.committed:
+    if job.committed:
         return _NOTHING_TO_STORE
+    body = job.body
+    if isinstance(body, Closure):
+        return _of_closure(body, value)
     follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(value) is Encoded:
         return Succeeded(value.data, follow_ups)
     try:
-        return Succeeded(job.body.encode_result(value), follow_ups)  # type: ignore[union-attr]
+        return Succeeded(body.encode_result(value), follow_ups)
     except BadResult as error:
         return Raised(describe(error), final=True, reason="bad_result")
+    except BaseException as error:
+        # A class of the user's that exits while it is encoded.
+        if is_ctrl_c(error):
+            raise
+        return Raised(describe(error), final=True, reason="bad_result")
+
+
+def _of_closure(body: Closure, value: Any) -> Succeeded:  # noqa: ANN401 - what it returned
+    """Return the outcome of a closure; a result that cannot be stored stays in this process."""
+    if value is None:
+        return _RETURNED_NONE
+    if body.encode_result is None:
+        return _NOTHING_TO_STORE
+    try:
+        return Succeeded(body.encode_result(value))
+    except BadResult:
+        return _NOTHING_TO_STORE
 
 
 def timed_out(job: Job, stopped: BaseException | None = None) -> tuple[TimeoutError, Outcome]:
@@ -216,14 +247,20 @@ def timed_out(job: Job, stopped: BaseException | None = None) -> tuple[TimeoutEr
     return error, raised(error, job)
 
 
+def interrupted(job: Job, *, begun: bool) -> Interrupted:
+    """Return the outcome of an attempt that its worker gives up."""
+    lost = job.why is CancelReason.LEASE_LOST
+    return Interrupted(begun, Reason.LEASE_LOST if lost else Reason.STOPPED)
+
+
 def _interrupted(job: Job, error: asyncio.CancelledError) -> Outcome:
+    if job.timed_out:
+        return timed_out(job)[1]
     match job.why:
-        case Why.TIMEOUT:
-            return timed_out(job)[1]
-        case Why.CANCEL:
+        case CancelReason.CANCEL:
             return Stopped()
-        case Why.STOP | Why.LEASE_LOST:
-            return Interrupted()
-        case None:
+        case CancelReason.STOP | CancelReason.LEASE_LOST:
+            return interrupted(job, begun=job.began)
+        case _:
             # Nobody asked: something inside the handler was cancelled, and it did not care.
             return raised(error, job)

@@ -16,7 +16,9 @@ import msgspec
 
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.errors import OutcomeUnknown, StoreError
+from millpond.core.order import lane_of
 from millpond.core.task import key_of
+from millpond.runtime.blame import is_the_stores
 from millpond.runtime.portion import portion, weight_of_tasks
 from millpond.store.protocol import BatchAnswer
 
@@ -104,7 +106,9 @@ class Submitter:
         new = [one for one in batch.tasks if one.idempotency_key is None]
         per_key = Counter(one.key for one in new if one.key is not None)
         largest = max(per_key.values(), default=0)
-        bound = too_large(self._runtime.declared[pool], len(new), largest)
+        spec = self._runtime.declared[pool]
+        lanes = Counter(lane_of(one.key, spec.lanes) for one in new if one.key and spec.lanes)
+        bound = too_large(spec, len(new), largest, max(lanes.values(), default=0))
         if bound is None:
             return None
         refusal = Refusal(
@@ -192,15 +196,20 @@ class Submitter:
             self._sending = True
             try:
                 answer = await self._stored([batch for batch, _ in together])
+            except Exception as error:  # noqa: BLE001 - each caller is told, and may send again
+                if len(together) == 1 or is_the_stores(error):
+                    for _, answered in together:
+                        if not answered.done():
+                            answered.set_exception(error)
+                else:
+                    await self._each_alone(together, error)
+                continue
             except BaseException as error:
-                # Each caller is told, and may send again; cancelled is this only at closing.
-                told = error if isinstance(error, Exception) else self._closed
+                # It is cancelled only at closing.
                 for _, answered in together:
                     if not answered.done():
-                        answered.set_exception(told or error)
-                if not isinstance(error, Exception):
-                    raise
-                continue
+                        answered.set_exception(self._closed or error)
+                raise
             finally:
                 self._sending = False
             self._runtime.heed(answer)
@@ -211,6 +220,28 @@ class Submitter:
                 self._plan_expiry(batch)
                 if not answered.done():
                     answered.set_result(one)
+
+    async def _each_alone(
+        self, together: list[tuple[Batch, asyncio.Future[BatchAnswer]]], error: Exception
+    ) -> None:
+        """Send each by itself, after one of them was refused for what it is: it alone hears it."""
+        log.debug("%d batches are stored one by one: %r", len(together), error)
+        for batch, answered in together:
+            if answered.done():
+                continue
+            try:
+                # What is known by its id is not stored twice, whatever became of it before.
+                answer = await self._stored([msgspec.structs.replace(batch, again=True)])
+            except Exception as alone:  # noqa: BLE001 - the caller is told
+                if not answered.done():
+                    answered.set_exception(alone)
+                continue
+            self._runtime.heed(answer)
+            if answer.ended and self._runtime.hooks.probes is not None:
+                self._runtime.hooks.probes.evicted(self._runtime, [batch], answer)
+            self._plan_expiry(batch)
+            if not answered.done():
+                answered.set_result(answer.batches[0])
 
     # Standing in line
 

@@ -6,9 +6,12 @@ the process for ever. These are daemon threads: a stuck one ends with its proces
 
 from __future__ import annotations
 
+import os
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.runtime.forked import must_not_be_child
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,6 +86,7 @@ class _Thread:
     def __init__(self, owner: Threads) -> None:
         self.work: SimpleQueue[Any] = SimpleQueue()
         self._owner = owner
+        self._process = os.getpid()
         threading.Thread(target=self._main, daemon=True, name="millpond handler").start()
 
     def _main(self) -> None:
@@ -92,5 +96,6 @@ class _Thread:
                 result, error = fn(), None
             except BaseException as raised:  # noqa: BLE001 - it goes to whoever waits
                 result, error = None, raised
+            must_not_be_child(self._process)
             self._owner.report(self, done, result, error)
             del given, done, fn, result, error

@@ -109,6 +109,15 @@ class Waiting:
         """Return whether somebody in this process waits for a task."""
         return task in self._tasks
 
+    def is_run_awaited(self, run: int) -> bool:
+        """Return whether somebody in this process waits for a run."""
+        return run in self._runs
+
+    @property
+    def anybody_watches(self) -> bool:
+        """Whether anybody in this process watches more than one task."""
+        return bool(self._everything)
+
     @property
     def anybody(self) -> bool:
         """Whether anybody in this process waits for anything."""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.control import Disown, Leave
+from millpond.core.errors import ArgumentsDoNotFit, MillpondError
 from millpond.core.event import SYSTEM
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Event, Status
 from millpond.core.plan import Wake, Watch, Work
 from millpond.core.settle import (
     Interrupted,
@@ -31,15 +32,18 @@ from millpond.core.settle import (
     Unfit,
     settle,
 )
-from millpond.core.task import CALLBACKS
+from millpond.core.task import CALLBACKS, tried
 from millpond.runtime.ahead import Ahead
 from millpond.runtime.batch import BatchCall, Batches
+from millpond.runtime.blame import ended_by, is_at_fault, is_the_stores, without_successor
 from millpond.runtime.elsewhere import Elsewhere
 from millpond.runtime.end import End
-from millpond.runtime.job import Closure, Handler, Job, Where, Why, current_job
-from millpond.runtime.outcome import DEFAULT_RETRY, formula_of
+from millpond.runtime.error import describe
+from millpond.runtime.job import CancelReason, Closure, Handler, Job, Where, current_job
+from millpond.runtime.outcome import DEFAULT_RETRY, Misfit, formula_of
+from millpond.runtime.poll import FAR
 from millpond.runtime.portion import portion, weight_of
-from millpond.runtime.slot import Slot, timed_out
+from millpond.runtime.slot import Slot, interrupted, timed_out
 from millpond.runtime.tally import Tally
 from millpond.runtime.watchdog import Watchdog
 
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.task import Fence
+    from millpond.runtime.outcome import Unreadable
     from millpond.runtime.probe import Probes
     from millpond.runtime.runtime import Runtime
     from millpond.store.protocol import LeaseAnswer, SettleAnswer
@@ -56,23 +61,26 @@ log = logging.getLogger("millpond.worker")
 MOST_AT_ONCE = 1000
 """How many tasks one lease asks for, and one settle tells of, at most."""
 
-ENOUGH = 200
-"""How many ended jobs are settled although others could be run first."""
-
-ENOUGH_AHEAD = 100
-"""The same where what comes next is here already, so that the store and the slots both work."""
+STRETCH = 0.005
+"""Seconds for which jobs that never wait may keep the loop from an answer of the store."""
 
 WOKEN_AT_ONCE = 4
 """How many slots are woken for a batch of jobs, and by each job that has to wait."""
+
+FEW_QUEUES = 16
+"""Of up to so many queues each is asked for work; of more, one read first says which have any."""
 
 SLOTS_KEPT = 256
 """How many idle slots are kept for later."""
 
 STUCK_AFTER = 1.0
-"""Seconds after its timeout at which a handler that does not stop is settled without it."""
+"""Seconds after it was told to stop at which a handler that goes on is reported as stuck."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds to wait after the store failed, doubling."""
+
+MOST_REPORTED = 1000
+"""How many functions, and arguments that do not fit them, are remembered as reported."""
 
 STOP_WITHIN = 5.0
 """Seconds for which a worker that stops tries to tell a failing store what has ended."""
@@ -105,8 +113,8 @@ class Worker:
         self.own = own
         """Whether it takes nothing but closures of this process, of pools it is told of."""
         self.jobs: dict[int, Job] = {}
-        self.stuck: dict[str, int] = {}
-        """Handlers that went on after they were settled, by pool: each keeps its local slot."""
+        self.stuck_since: dict[Job, float] = {}
+        """Jobs whose handlers went on after their time, and when that was over."""
         self.stopping = False
         self.joined = False
         self.fenced = False
@@ -118,6 +126,8 @@ class Worker:
         self._guard: asyncio.TimerHandle | None = None
         self._doubtful = False
         """An answer was lost: the store may hold leases for it that never reached it."""
+        self._let_go_at = 0.0
+        """When a slot last let the loop go on, by its clock."""
         self.turns = 0
         """How many verbs were answered."""
         self.tally = Tally()
@@ -125,8 +135,10 @@ class Worker:
         self._dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
         self._unknown: set[tuple[str, str]] = set()
-        """Pools, and functions in them, of which it was said that they are not known here."""
+        """Pools, and what was reported of them that cannot be run here."""
         self._due: dict[str, None] = {}
+        self._unseen: dict[str, None] = {}
+        """Due queues of which nothing is known: whether they have work is looked up at once."""
         self._moments: LazyHeap[str] = LazyHeap()
         self._timer: asyncio.TimerHandle | None = None
         self._ended: list[tuple[Settlement, Job, Any]] = []
@@ -141,6 +153,8 @@ class Worker:
         self._driver: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._pause = 0.0
+        self._pauses: dict[str, float] = {}
+        """Seconds for which pools are left alone of which nothing could be leased."""
         self._quiet: list[asyncio.Future[None]] = []
         self._in_grace = False
         self._after_turn: list[asyncio.Future[None]] = []
@@ -186,7 +200,7 @@ class Worker:
         for name in (pool,) if self.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
                 self._watches[name] = Watch()
-                self._due[name] = None
+                self._unseen[name] = None
         self.kick()
 
     def also(self, pool: str) -> None:
@@ -229,7 +243,7 @@ class Worker:
         self.give_back_ahead()
         self.runtime.lost(self)
         for job in list(self.jobs.values()):
-            self.stop_job(job, Why.LEASE_LOST)
+            self.stop_job(job, CancelReason.LEASE_LOST)
 
     @property
     def may_lease(self) -> bool:
@@ -240,11 +254,15 @@ class Worker:
         """Return whether it looks after a pool, whoever's work that is."""
         return self.joined and not self.stopping and not self.own and pool in self._watches
 
+    def watches(self, pool: str) -> bool:
+        """Return whether it would ask a pool for work."""
+        return pool in self._watches
+
     def look_everywhere(self) -> None:
         """Ask every pool again: what was known of them may be old."""
         for pool, watch in self._watches.items():
             watch.woken(Wake(pool, 0.0))
-            self._due[pool] = None
+            self._unseen[pool] = None
         self._dry.clear()
         self.kick()
 
@@ -255,7 +273,16 @@ class Worker:
     async def stop(self, grace: float = 0.0) -> None:
         """Start nothing more, give running jobs `grace` seconds, interrupt and give back the rest.
 
-        What was interrupted is released uncharged. Safe before start, and safe twice.
+        What was interrupted is released uncharged, but for tasks with one attempt that had begun:
+        they fail, for they must not be begun again. Safe before start, and safe twice.
+        """
+        await self.wind_down(grace)
+        await self.leave()
+
+    async def wind_down(self, grace: float) -> None:
+        """Start nothing more, give running jobs `grace` seconds, interrupt the rest.
+
+        Handlers that do not stop may be left after this; those are in `jobs`.
         """
         if not self.joined:
             return
@@ -268,11 +295,32 @@ class Worker:
             await self._until_quiet(grace)
             self._in_grace = False
         for job in list(self.jobs.values()):
-            self.stop_job(job, Why.STOP)
+            self.stop_job(job, CancelReason.STOP)
         if self.jobs:
             await self._until_quiet(STUCK_AFTER)
+
+    async def leave_when_quiet(self) -> None:
+        """Hold the tasks of handlers that do not stop until they end, or until `hurry`; leave."""
+        for job in self.jobs.values():
+            log.warning(
+                "worker %s has stopped, but the handler of task %d of pool %s has not: the task "
+                "stays running, and is not given to others, until it ends or the Millpond closes",
+                self.name,
+                job.id,
+                job.leased.pool,
+                extra={"pool": job.leased.pool, "task": job.id},
+            )
+        self._in_grace = True
+        await self._until_quiet(None)
+        self._in_grace = False
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Settle what is left without its handlers, and tell the store that it goes."""
+        if not self.joined:
+            return
         for job in list(self.jobs.values()):
-            self._settle_without(job, Interrupted())
+            self._settle_without(job)
         await self._tell_the_rest()
         self.joined = False
         self.runtime.renewals.drop(self)
@@ -296,7 +344,7 @@ class Worker:
             log.warning("worker %s could not take its leave (%s)", self.name, error)
 
     def hurry(self) -> None:
-        """Let a worker that stops give running jobs no more time."""
+        """Let a worker that stops give running jobs no more time, nor wait for them."""
         if self._in_grace:
             self._tell_quiet()
 
@@ -314,7 +362,7 @@ class Worker:
             await asyncio.sleep(self._pause)
             await self.turn()
 
-    async def _until_quiet(self, seconds: float) -> None:
+    async def _until_quiet(self, seconds: float | None) -> None:
         quiet = self.loop.create_future()
         self._quiet.append(quiet)
         await asyncio.wait([quiet], timeout=seconds)
@@ -349,12 +397,20 @@ class Worker:
         """Whether a turn is to come soon."""
         return self._scheduled
 
-    @property
-    def is_backed_up(self) -> bool:
-        """Whether so much has ended that a turn should begin, though more could be run."""
-        if self._turning or not self.runtime.shared:
+    def must_settle(self) -> bool:
+        """Return whether a slot lets the loop go on before its next job, for what has ended.
+
+        An end waits for no bigger batch than the store call under way makes of it: what was
+        claimed ahead would keep the slots at work for as long as there is some, and a kill would
+        cost every end that was not told.
+        """
+        if not self._ended or not self.runtime.shared:
             return False
-        return len(self._ended) >= (ENOUGH_AHEAD if self.ahead.held else ENOUGH)
+        now = self.loop.time()
+        if self._turning and now - self._let_go_at < STRETCH:
+            return False
+        self._let_go_at = now
+        return True
 
     def kick(self) -> None:
         """See to it that a turn comes soon."""
@@ -428,13 +484,30 @@ class Worker:
                     count = portion(ended, _weight, MOST_AT_ONCE)
                     ended, self._ended = ended[:count], ended[count:]
                 ask = None
-                if self._due and self.may_lease and not self._doubtful:
-                    ask = self._next_ask(settling=bool(ended))
+                if self.may_lease and not self._doubtful:
+                    if self._unseen:
+                        await self._look_up_queues()
+                    if self._due:
+                        ask = self._next_ask(settling=bool(ended))
                 if ended:
-                    answer = await store.settle([one[0] for one in ended], then=ask)
+                    try:
+                        answer = await store.settle([one[0] for one in ended], then=ask)
+                    except Exception as error:
+                        if is_the_stores(error):
+                            raise
+                        await self._settle_apart(ended, ask, error)
+                        continue
                     self._settled(ended, ask, answer)
                 elif ask is not None:
-                    self._take_in(ask, await store.lease(ask))
+                    try:
+                        leased = await store.lease(ask)
+                    except Exception as error:
+                        if is_the_stores(error):
+                            raise
+                        self._cannot_lease(ask, error)
+                        continue
+                    self._pauses.pop(ask.pool, None)
+                    self._take_in(ask, leased)
                 else:
                     break
                 self.turns += 1
@@ -454,6 +527,30 @@ class Worker:
                 self.kick()
         if self.stopping and not self.jobs:
             self._tell_quiet()
+
+    async def _look_up_queues(self) -> None:
+        """Have those queues asked that hold something, of those of which nothing is known.
+
+        Each ask takes the turn of a writer, so thousands of empty queues are not asked one by one.
+        What is written meanwhile wakes its queue, as ever.
+        """
+        unseen, self._unseen = self._unseen, {}
+        if len(unseen) <= FEW_QUEUES or not self.runtime.shared:
+            self._due.update(unseen)
+            return
+        for pool in unseen:
+            self._watches[pool].asking()
+        try:
+            holding = set(await self.runtime.view.due(now=self.runtime.clock() + FAR))
+        except BaseException:
+            for pool in unseen:
+                self._watches[pool].woken(Wake(pool, 0.0))
+            self._unseen = unseen | self._unseen
+            raise
+        for pool in unseen:
+            if pool in holding:
+                self._watches[pool].woken(Wake(pool, 0.0))
+                self._due[pool] = None
 
     def _next_ask(self, *, settling: bool) -> LeaseAsk | None:
         """Return what to ask for next: of a pool that is due and has room here, as the plan says.
@@ -486,7 +583,20 @@ class Worker:
 
     def _taken(self) -> int:
         """Return how many of its own slots are taken."""
-        return len(self.jobs) + sum(self.stuck.values())
+        return len(self.jobs)
+
+    def holders(self, pool: str) -> list[Job]:
+        """Return the jobs that keep this worker from starting more of a pool; none if it could.
+
+        Those that should have ended come first.
+        """
+        jobs = sorted(self.jobs.values(), key=lambda job: job not in self.stuck_since)
+        if self._free(pool) <= 0:
+            return jobs
+        here = [job for job in jobs if job.leased.pool == pool]
+        full = len(here) >= self.runtime.limit_of(pool)
+        # Where all of them do what they should, the store's own count says it all.
+        return here if full and here[0] in self.stuck_since else []
 
     def _free(self, pool: str) -> int:
         """Return how many jobs more of a pool may run here."""
@@ -495,10 +605,6 @@ class Worker:
             # Callbacks have their own limit: a worker full of long jobs still tells how they ended,
             # and what happened.
             free = MOST_AT_ONCE if _is_aside(pool) else self.concurrency - self._taken()
-        stuck = self.stuck.get(pool, 0)
-        if stuck:
-            here = sum(job.leased.pool == pool for job in self.jobs.values())
-            free = min(free, self.runtime.limit_of(pool) - stuck - here)
         return free
 
     def _failed(
@@ -514,10 +620,96 @@ class Worker:
             job.left_slot = False
         self._ended[:0] = ended
         if ask is not None:
-            self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
-            self._due[ask.pool] = None
-            self._doubtful = True
+            self._ask_again(ask)
         self._scheduled = True
+
+    async def _settle_apart(
+        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: Exception
+    ) -> None:
+        """Settle each by itself, after the store has refused one of them for what it is.
+
+        The one at fault ends as failed. What is settled leaves `ended`: what is left there when
+        this raises is put back.
+        """
+        log.warning("%d ends are stored one by one: %s", len(ended), error)
+        if ask is not None:
+            self._ask_again(ask)
+        suspects: list[tuple[Settlement, Job, Any]] = []
+        for _, job, _ in ended:
+            job.unsure = True
+        while ended:
+            decided, job, value = ended[0]
+            try:
+                answer = await self.runtime.store.settle([decided])
+            except Exception as alone:
+                if is_the_stores(alone):
+                    ended.extend(suspects)
+                    raise
+                error = alone
+                if not is_at_fault(job, alone) or not await self._end_at_fault(*ended[0], alone):
+                    suspects.append(ended[0])
+            else:
+                self._settled([(decided, job, value)], None, answer)
+            del ended[0]
+        if suspects:
+            ended.extend(suspects)
+            raise error
+
+    async def _end_at_fault(
+        self,
+        decided: Settlement,
+        job: Job,
+        value: Any,  # noqa: ANN401 - what the handler returned or raised
+        error: Exception,
+    ) -> bool:
+        """End a task as failed whose own end cannot be stored; return whether that could be."""
+        del value
+        failed, told = ended_by(job, decided, error)
+        for attempt in (failed, without_successor(failed)):
+            try:
+                answer = await self.runtime.store.settle([attempt])
+            except Exception as again:
+                if is_the_stores(again):
+                    raise
+                continue
+            if self.runtime.shared:
+                self.runtime.waiting.expect(job, attempt, told)
+            self._settled([(attempt, job, told)], None, answer)
+            if attempt.successor is None and decided.successor is not None:
+                self._lose_successor(decided)
+            return True
+        return False
+
+    def _lose_successor(self, decided: Settlement) -> None:
+        """Stop what was started from a claim of which the store cannot be told."""
+        job = None if decided.successor is None else self.jobs.get(decided.successor.task)
+        if job is not None and job.leased.fence == decided.successor:
+            self.stop_job(job, CancelReason.LEASE_LOST)
+
+    def _cannot_lease(self, ask: LeaseAsk, error: Exception) -> None:
+        """Leave a pool alone for a while whose tasks cannot be leased; the others go on."""
+        before = self._pauses.get(ask.pool)
+        pause = FIRST_PAUSE if before is None else min(before * 2, LONGEST_PAUSE)
+        self._pauses[ask.pool] = pause
+        if before is None:
+            log.error(
+                "nothing of pool %s can be leased (%s); it is tried again, other pools go on",
+                ask.pool,
+                error,
+                exc_info=error,
+                extra={"pool": ask.pool},
+            )
+        moment = self.runtime.clock() + pause
+        self._watches[ask.pool].woken(Wake(ask.pool, moment))
+        self._moments.set(ask.pool, (moment,))
+        self._doubtful = True
+        self._arm()
+
+    def _ask_again(self, ask: LeaseAsk) -> None:
+        """Ask a pool once more: whether the store has heard it is not known."""
+        self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
+        self._due[ask.pool] = None
+        self._doubtful = True
 
     async def _disown(self) -> None:
         """Give back what the store thinks it holds and never reached it.
@@ -572,6 +764,7 @@ class Worker:
         elif answer.next_at is not None:
             self._look_at(pool, self._watches[pool])
         if got:
+            runtime.hearing.found_work(pool)
             runtime.submitter.room(pool)
 
     # Jobs
@@ -598,7 +791,7 @@ class Worker:
         seconds = job.leased.timeout
         if seconds is not None:
             job.deadline = self.runtime.clock() + seconds
-            job.timer = self.loop.call_later(seconds, self.stop_job, job, Why.TIMEOUT)
+            job.timer = self.loop.call_later(seconds, self.stop_job, job, CancelReason.TIMEOUT)
 
     def give(self, job: Job) -> None:
         """Let a slot run a job in a context of its own."""
@@ -656,18 +849,72 @@ class Worker:
         self._report_unknown(leased.pool, (leased.call.function,))
         self._settle(job, None, Unfit(corrupt=False))
 
-    def _report_unknown(self, pool: str, functions: Sequence[str]) -> None:
+    def unreadable(self, job: Job, error: Unreadable) -> Unfit:
+        """Return what becomes of a task that cannot be read here: parked, or set aside for good."""
+        if not isinstance(error, Misfit):
+            self.runtime.corrupt()
+            return Unfit(corrupt=True, error=describe(error))
+        takes = job.body.takes.text if isinstance(job.body, Handler) and job.body.takes else ""
+        call, pool = job.leased.call.function, job.leased.pool
+        told = ArgumentsDoNotFit(
+            f"the stored arguments of task {job.id} in pool {pool!r} do not fit function {call!r} "
+            f"on worker {self.name}: {error}. The worker has {takes or call}. Deploy a worker "
+            "that takes these arguments, or redrive the task after a fix",
+            task_id=job.id,
+            pool=pool,
+            function=call,
+            field=error.field,
+            worker=self.name,
+            reason=str(error),
+        )
+        served = pool.removesuffix(CALLBACKS)
+        if self._is_news(served, f"{call}: {error.field or error}"):
+            self._is_news(served, f"{call}: parked")
+            self.runtime.counts.unfit_arguments += 1
+            log.warning(
+                "%s. Tasks like it are parked for a worker that can read them, for a day at most",
+                told,
+                extra={"pool": pool, "task": job.id},
+            )
+        return Unfit(corrupt=False, misfit=True, error=describe(told))
+
+    def _is_news(self, pool: str, about: str) -> bool:
+        """Return whether this was not reported of a pool before."""
+        if (pool, about) in self._unknown:
+            return False
+        if len(self._unknown) >= MOST_REPORTED:
+            self._unknown.clear()
+        self._unknown.add((pool, about))
+        return True
+
+    def _report_unknown(self, pool: str, needs: Sequence[str]) -> None:
         """Say once of each function that its tasks cannot be run here."""
         pool = pool.removesuffix(CALLBACKS)
-        for function in functions:
-            if (pool, function) in self._unknown:
+        for need in needs:
+            function, misfits = tried(need)
+            if misfits and self.runtime.functions.get(function) is not None:
+                self._report_misfits(pool, function)
                 continue
-            self._unknown.add((pool, function))
+            if not self._is_news(pool, function):
+                continue
             self.runtime.counts.unknown_functions += 1
             log.warning(
                 "no function named %r is known here: its tasks in pool %s wait for a worker that "
                 "has it, for a day at most",
                 function,
+                pool,
+                extra={"pool": pool},
+            )
+
+    def _report_misfits(self, pool: str, function: str) -> None:
+        """Say once of a function that tasks are parked which it cannot read as it is here."""
+        if self._is_news(pool, f"{function}: parked"):
+            log.warning(
+                "%s tasks of function %r in pool %s are parked: their arguments do not fit it as "
+                "it is here; `millpond tasks %s --status parked` lists them",
+                ArgumentsDoNotFit.code,
+                function,
+                pool,
                 pool,
                 extra={"pool": pool},
             )
@@ -708,7 +955,8 @@ class Worker:
 
     def _give_back(self, leased: Leased) -> None:
         """Give back a task that must not be started here any more: not charged."""
-        self._settle(Job(leased, self, NOBODY, self.runtime.clock()), None, Interrupted())
+        unbegun = Interrupted(begun=False)
+        self._settle(Job(leased, self, NOBODY, self.runtime.clock()), None, unbegun)
 
     def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         """Take in how a job ended; it is settled with the next turn."""
@@ -719,9 +967,7 @@ class Worker:
             job.timer.cancel()
         if job.committed:
             self._went_on(job, value, outcome)
-        elif job.settled:
-            self._unstick(job)
-        else:
+        elif not job.settled:
             self._settle(job, value, outcome)
 
     def _settle(
@@ -740,6 +986,29 @@ class Worker:
                 successor = self._start_ahead(job)
             job.left_slot = True
         # Only a failure asks for the policy, and so for chance and for the time.
+        try:
+            decided = self._decided(job, outcome, successor)
+        except MillpondError as error:
+            # A policy or a weight that was changed behind our back: no value is worth a slot.
+            end = Settlement(fence=job.leased.fence, event=Event.FAIL, successor=successor)
+            decided, value = ended_by(job, end, error)
+        job.settled = True
+        self.stuck_since.pop(job, None)
+        if self.jobs.get(job.leased.fence.task) is job:
+            # After a lost lease the same task may be at work here again.
+            del self.jobs[job.leased.fence.task]
+        self._ended.append((decided, job, value))
+        if runtime.shared and (type(job.body) is Closure or isinstance(value, BaseException)):
+            # A look at the store may find the end before the answer to its settlement is here.
+            runtime.waiting.expect(job, decided, value)
+        pool = job.leased.pool
+        if pool not in self._due and pool not in self._dry and pool in self._watches:
+            self._watches[pool].woken(Wake(pool, 0.0))
+            self._due[pool] = None
+
+    def _decided(self, job: Job, outcome: Outcome, successor: Fence | None) -> Settlement:
+        """Return what an outcome makes of a task."""
+        runtime = self.runtime
         if type(outcome) is Raised:
             decided = settle(
                 job.leased,
@@ -754,44 +1023,28 @@ class Worker:
             decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0, successor=successor)
         if job.weight is not None:
             decided = msgspec.structs.replace(decided, weight=job.weight)
-        job.settled = True
-        if self.jobs.get(job.leased.fence.task) is job:
-            # After a lost lease the same task may be at work here again.
-            del self.jobs[job.leased.fence.task]
-        self._ended.append((decided, job, value))
-        if runtime.shared and (type(job.body) is Closure or isinstance(value, BaseException)):
-            # A look at the store may find the end before the answer to its settlement is here.
-            runtime.waiting.expect(job, decided, value)
-        pool = job.leased.pool
-        if pool not in self._due and pool not in self._dry and pool in self._watches:
-            self._watches[pool].woken(Wake(pool, 0.0))
-            self._due[pool] = None
+        return decided
 
-    def _settle_without(self, job: Job, outcome: Outcome) -> None:
-        """Settle a job whose handler does not stop; its slot stays taken until it does."""
+    def _settle_without(self, job: Job) -> None:
+        """Settle a job whose handler does not stop, for a worker that leaves."""
         if job.settled or job.committed:
             return
-        pool = job.leased.pool
-        self.stuck[pool] = self.stuck.get(pool, 0) + 1
-        self.runtime.counts.stuck += 1
+        pool, error = job.leased.pool, None
+        outcome: Outcome = interrupted(job, begun=job.began or self.batches.began(job))
+        if job.timed_out:
+            error, outcome = timed_out(job)
+        if job not in self.stuck_since:
+            self.runtime.counts.stuck += 1
         log.warning(
-            "task %d of pool %s does not stop; it is settled without its handler, which keeps "
-            "its slot until it ends",
+            "worker %s leaves task %d of pool %s, whose handler does not stop: the task is settled "
+            "without it and may be run by others while it goes on in this process",
+            self.name,
             job.id,
             pool,
             extra={"pool": pool, "task": job.id},
         )
-        self._settle(job, None, outcome, vacated=False)
+        self._settle(job, error, outcome, vacated=False)
         self.kick()
-
-    def _unstick(self, job: Job) -> None:
-        pool = job.leased.pool
-        left = self.stuck.get(pool, 0) - 1
-        if left > 0:
-            self.stuck[pool] = left
-        else:
-            self.stuck.pop(pool, None)
-        self._has_slot_for(pool)
 
     def _has_slot_for(self, pool: str) -> None:
         """Ask a pool again: a local slot came free that no settlement tells of."""
@@ -823,9 +1076,7 @@ class Worker:
                 exc_info=value if isinstance(value, BaseException) else None,
                 extra={"pool": pool, "task": job.id},
             )
-        if job.settled:
-            # It was given up for stuck while its commit was on its way.
-            self._unstick(job)
+        self.stuck_since.pop(job, None)
         self._has_slot_for(pool)
 
     def _settled(
@@ -899,14 +1150,14 @@ class Worker:
             if started is Settled.STALE and decided.successor is not None:
                 job = self.jobs.get(decided.successor.task)
                 if job is not None and job.leased.fence == decided.successor:
-                    self.stop_job(job, Why.LEASE_LOST)
+                    self.stop_job(job, CancelReason.LEASE_LOST)
 
-    def stop_job(self, job: Job, why: Why, *, interrupt: bool = True) -> None:
-        """Tell a job to stop; one that does not is settled without its handler."""
+    def stop_job(self, job: Job, why: CancelReason, *, interrupt: bool = True) -> None:
+        """Tell a job to stop; one that does not keeps its task and its slot until it does."""
         if job.settled:
             return
         job.tell(why)
-        job.interrupted = job.interrupted or (interrupt and why is Why.CANCEL)
+        job.interrupted = job.interrupted or (interrupt and why is CancelReason.CANCEL)
         if job.slot is not None:
             if interrupt:
                 job.slot.interrupt(job)
@@ -916,11 +1167,27 @@ class Worker:
             self.batches.stop(job, interrupt=interrupt)
         if not interrupt:
             return
-        if why is Why.TIMEOUT:
+        if why is CancelReason.TIMEOUT:
             job.timer = self.loop.call_later(STUCK_AFTER, self._overran, job)
 
     def _overran(self, job: Job) -> None:
-        self._settle_without(job, timed_out(job)[1])
+        """Say that a handler goes on after its time: its attempt is settled when it ends.
+
+        Until then the task is leased. So its next attempt never runs beside this one, here or
+        elsewhere, and the limits count it.
+        """
+        if job.settled or job.committed:
+            return
+        pool = job.leased.pool
+        self.stuck_since[job] = self.runtime.clock() - STUCK_AFTER
+        self.runtime.counts.stuck += 1
+        log.warning(
+            "task %d of pool %s ran out of time and does not stop: it stays running and keeps its "
+            "slot until its handler ends",
+            job.id,
+            pool,
+            extra={"pool": pool, "task": job.id},
+        )
 
     async def run_elsewhere(self, job: Job) -> Any:  # noqa: ANN401 - whatever the handler returns
         """Run a handler in a thread or a process."""

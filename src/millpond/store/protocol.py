@@ -159,6 +159,15 @@ class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The pools of which the claims it holds ahead are wanted back."""
 
 
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that ended with its worker; the task is queued again."""
+
+    task: int
+    pool: str
+    function: str
+    attempt: int
+
+
 class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks were moved; `more` if the limit left some for another call."""
 
@@ -172,6 +181,7 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
     emptied: tuple[Emptied, ...] = ()
+    lost: tuple[Lost, ...] = ()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +199,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
     emptied: tuple[Emptied, ...] = ()
+    lost: tuple[Lost, ...] = ()
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -203,6 +214,10 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Those of them whose handlers are to be interrupted."""
     more: bool = False
     """There was more than fits: look at everything."""
+
+
+MOST_HELD = 100
+"""How many lanes or keys that are held back a view names."""
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +245,12 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
     kept: int
     """Ended tasks that retention has not removed."""
+    dead: int = 0
+    """Those of them that failed: what a redrive would bring back."""
+    held_until: float = 0.0
+    """Nothing of the pool starts before: a handler was throttled. 0 = it is not held back."""
+    held_units: tuple[tuple[str, float], ...] = ()
+    """Lanes or keys that are held back on their own, by name, and until when; the first hundred."""
     oldest_queued_at: float | None
     """When the queued task with the lowest seq was submitted (a redriven one is at the tail)."""
     totals: dict[str, int]
@@ -329,8 +350,8 @@ class View(Protocol):
     ) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared.
 
-        measured=False leaves out what takes time to find out: scheduled, oldest_queued_at, waits
-        and run_times.
+        measured=False leaves out what takes time to find out: scheduled, dead, held_units,
+        oldest_queued_at, waits and run_times.
         """
         ...
 

@@ -12,6 +12,9 @@ def shown(url: str | None) -> str:
     if url is None:
         return "memory"
     scheme, strokes, rest = url.partition("://")
+    if not strokes and "=" in url:
+        # A DSN of keywords, such as host=... password=...: any of its values may be the secret.
+        return f"{url.partition('=')[0]}=***"
     if not strokes and "@" in url:
         return f"{url.partition(':')[0]}:***"
     if any("@" in part for part in _QUERY.split(rest)[1:]):

@@ -67,6 +67,12 @@ class Metering(Probe):
         meter.create_observable_gauge(
             names.LIMIT, [self._asked(_limit)], "{message}", "How many may run at once"
         )
+        meter.create_observable_gauge(
+            names.DEAD,
+            [self._asked(_dead)],
+            "{message}",
+            "Failed tasks that are kept: what a redrive would bring back",
+        )
         meter.create_observable_counter(
             names.ENDED, [self._asked(_ended)], "{message}", "Tasks that ever ended, by status"
         )
@@ -176,6 +182,10 @@ def _oldest(pool: PoolReading) -> Iterable[tuple[str, float]]:
 
 def _limit(pool: PoolReading) -> Iterable[tuple[str, float]]:
     yield "", pool.view.spec.max_concurrent
+
+
+def _dead(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.view.dead
 
 
 def _ended(pool: PoolReading) -> Iterable[tuple[str, float]]:

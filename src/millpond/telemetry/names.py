@@ -47,6 +47,7 @@ ENDED = "millpond.pool.ended"
 STALE = "millpond.pool.stale_settles"
 OLDEST = "millpond.pool.oldest"
 LIMIT = "millpond.pool.limit"
+DEAD = "millpond.pool.dead"
 
 MILLPOND = "millpond"
 SUBMIT, PROCESS = "submit", "process"

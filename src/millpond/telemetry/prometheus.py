@@ -58,6 +58,7 @@ TROUBLES = (
     "hook_errors",
     "observer_errors",
     "unknown_functions",
+    "unfit_arguments",
     "corrupt",
     "mended",
     "stuck",
@@ -194,6 +195,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[PoolReading], Iterable[tuple[str, float
         "millpond_pool_oldest_waiting_seconds",
         "Age of the oldest task that waits, scheduled ones included; 0 if none does",
         lambda one: [("", one.oldest)],
+    ),
+    (
+        "millpond_pool_dead_tasks",
+        "Failed tasks that are kept: what a redrive would bring back",
+        lambda one: [("", one.view.dead)],
     ),
     (
         "millpond_pool_callbacks",

@@ -69,8 +69,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self.clock = clock or VirtualClock()
         super().__init__(selector or _JumpingSelector(self.clock))
-        # What a float of this size can tell apart: a timer at this very moment is due.
-        self._clock_resolution = max(1e-9, 4 * math.ulp(self.clock.now()))
+
+    @property
+    def _clock_resolution(self) -> float:
+        """What a float of the present size can tell apart: a timer at this very moment is due.
+
+        It grows with the time: one that stayed as it was at 0 would leave a timer that is due now
+        undone from 2**24 s on, and the loop would go round without a moment passing.
+        """
+        return max(1e-9, 4 * math.ulp(self.clock.now()))
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, _seconds: float) -> None:
+        """Be told the resolution of the real clock, which does not matter here."""
 
     def time(self) -> float:
         """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""
@@ -92,7 +103,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         Real time moves on by itself; here a wait too small for a float to hold would stand still,
         and whoever waits again for the rest of it would wait for ever.
         """
-        shortest = _TICK if delay > 0 else delay
+        shortest = max(_TICK, self._clock_resolution) if delay > 0 else delay
         return super().call_later(max(delay, shortest), callback, *args, context=context)
 
 

@@ -124,10 +124,12 @@ def save(history: Iterable[Verb]) -> bytes:
 def load(saved: bytes) -> list[Verb]:
     """Return the history that `save` wrote."""
     rough = (msgspec.json.decode(line, type=Verb) for line in saved.splitlines() if line)
-    return [
-        msgspec.structs.replace(verb, asked=msgspec.convert(verb.asked, _ASKED[verb.name]))
-        for verb in rough
-    ]
+    return [as_asked(verb) for verb in rough]
+
+
+def as_asked(verb: Verb) -> Verb:
+    """Return a verb that was read from JSON, with what it asks as the store takes it."""
+    return msgspec.structs.replace(verb, asked=msgspec.convert(verb.asked, _ASKED[verb.name]))
 
 
 _HINTS = frozenset({"drained", "wakes", "next_at", "ended"})

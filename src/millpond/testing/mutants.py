@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from millpond.core import settle as core_settle
 from millpond.core.admit import Depth
 from millpond.core.bucket import Bucket
 from millpond.core.errors import IllegalTransition
@@ -301,6 +302,13 @@ def budget_counts_nobody() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def only_attempt_given_back() -> Iterator[None]:
+    """A task with one attempt goes back to the queue after its handler began."""
+    with patch.object(core_settle, "ends_the_only_attempt", lambda *_: False):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     no_capacity_check,
     grant_at_wake_up,
@@ -318,6 +326,7 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     starts_without_a_slot,
     refunds_twice,
     budget_counts_nobody,
+    only_attempt_given_back,
 )
 
 

@@ -33,7 +33,7 @@ _TABLES = (
     *("pool", "budget", "revision", "task", "live", "lease", "ended", "removed", "key", "unit"),
     *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta"),
 )
-_FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0)"
+_FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0, 0, '', 0)"
 _DELETE = "; ".join(
     [*(f"DELETE FROM millpond_{table}" for table in _TABLES), _FIRST]  # noqa: S608 - our names
 )
@@ -149,8 +149,9 @@ class Recounted(InlinePostgresStore):
 class Schemas:
     """Schemas of one database, each for one test at a time."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, prefix: str = "millpond_") -> None:
         self._address = address_of(url)
+        self._prefix = prefix
         self._all: list[Schema] = []
         self._free: list[Schema] = []
 
@@ -169,7 +170,7 @@ class Schemas:
         """Return empty tables that nobody uses."""
         if self._free:
             return self._free.pop()
-        name = f"millpond_{len(self._all) + 1}"
+        name = f"{self._prefix}{len(self._all) + 1}"
         schema = Schema(msgspec.structs.replace(self._address, schema=name))
         self._all.append(schema)
         return schema

@@ -1,7 +1,8 @@
 """`make simulate`: live through thousands of seeded histories and say how much they covered.
 
 Histories of simulated workers around a store come first, then live ones: real Millponds that share
-a store which fails them (`--live` = only those). Some of either are told again on SQLite.
+a store which fails them (`--live` = only those). Some of either are retold on SQLite, by one store
+and by two and three that take turns (`--turns 1` = each of them; `--postgres` = on a server, too).
 
 It fails when a promise breaks, and also when the histories did not try hard enough: a simulation
 that never takes an arrow proves nothing about it.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import statistics
@@ -18,9 +20,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +32,8 @@ from millpond.testing.files import InlineStore, TakingTurns, fresh_file
 from millpond.testing.history import Verb, save
 from millpond.testing.live import FAULTS as LIVE_FAULTS
 from millpond.testing.live import simulate_live
+from millpond.testing.postgres import serve
+from millpond.testing.servers import InlinePostgresStore, Schemas
 from millpond.testing.simulation import (
     Broken,
     Lived,
@@ -41,10 +45,23 @@ from millpond.testing.simulation import (
 from millpond.testing.world import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from millpond.store.rows.store import RowsStore
 
 RETOLD_EVERY = 20
-"""Of so many histories one is told again: on a file, by one store and by two that take turns."""
+"""Of so many histories one is retold on a file: by one store, and by several that take turns."""
+
+STORES_IN_TURN = (1, 2, 3)
+"""How many stores share a file, or a schema, when a history is retold."""
+
+
+class Retelling(msgspec.Struct, frozen=True):
+    """Which histories are retold, and where besides a file."""
+
+    every: int = RETOLD_EVERY
+    server: str | None = None
+    """The URL of an empty database of PostgreSQL; None = on files only."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +114,14 @@ class Report(msgspec.Struct, kw_only=True):
     broken: str | None = None
 
 
-def live(kind: str, seed: int) -> Report:
-    """Live through one history; retell every so-manieth on a second store (I12)."""
+def live(kind: str, retelling: Retelling, seed: int) -> Report:
+    """Live through one history; retell every so-manieth on other stores (I12)."""
     try:
         lived = KINDS[kind].simulate(seed)
-        if seed % RETOLD_EVERY == 0:
+        if seed % retelling.every == 0:
             asyncio.run(retold(lived.history))
+            if retelling.server is not None:
+                asyncio.run(retold_on_a_server(lived.history, schemas_of(retelling.server)))
             if kind == LIVE.name:
                 lived_on_a_file(seed, lived)
     except Broken as broken:
@@ -112,15 +131,39 @@ def live(kind: str, seed: int) -> Report:
     return counted(lived)
 
 
-async def retold(history: list[Verb]) -> None:
-    """I12: on a file, and on one that two processes use in turn, it is the same story."""
-    for count in (1, 2):
+async def retold(history: list[Verb], counts: Sequence[int] = STORES_IN_TURN) -> None:
+    """I12: on a file, and on one that several processes use in turn, it is the same story."""
+    for count in counts:
         with fresh_file() as path:
-            stores = TakingTurns([InlineStore(path) for _ in range(count)], verbs_each=1)
-            try:
-                await same_story(history, memory_store(), stores)
-            finally:
-                await stores.close()
+            await told_in_turn(history, [InlineStore(path) for _ in range(count)])
+
+
+async def retold_on_a_server(
+    history: list[Verb], schemas: Schemas, counts: Sequence[int] = STORES_IN_TURN
+) -> None:
+    """I12: the same in tables of a server."""
+    for count in counts:
+        schema = schemas.take()
+        await told_in_turn(history, [InlinePostgresStore(schema) for _ in range(count)])
+        schemas.give_back(schema)
+
+
+async def told_in_turn(history: list[Verb], stores: Sequence[RowsStore[Any, Any]]) -> None:
+    """I12: stores that take turns verb by verb answer as one in memory, and leave sound rows."""
+    turns = TakingTurns(stores, verbs_each=1)
+    try:
+        await same_story(history, memory_store(), turns)
+        wrong = await stores[0].mend()
+        if wrong:
+            raise Violated("I12", f"the rows of {len(stores)} stores do not fit together: {wrong}")
+    finally:
+        await turns.close()
+
+
+@cache
+def schemas_of(url: str) -> Schemas:
+    """Return tables for the histories of this process, kept until it ends."""
+    return Schemas(url, prefix=f"millpond_{os.getpid()}_")
 
 
 def lived_on_a_file(seed: int, lived: Lived) -> None:
@@ -143,9 +186,11 @@ def counted(lived: Lived) -> Report:
     )
 
 
-def live_all(kind: Kind, first: int, count: int, processes: int) -> Iterator[Report]:
+def live_all(
+    kind: Kind, first: int, count: int, processes: int, retelling: Retelling
+) -> Iterator[Report]:
     """Live through `count` histories in several processes."""
-    seeds, one = range(first, first + count), partial(live, kind.name)
+    seeds, one = range(first, first + count), partial(live, kind.name, retelling)
     if processes < 2:
         yield from map(one, seeds)
         return
@@ -240,19 +285,38 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help="only live histories")
     parser.add_argument("--histories", type=int, help="how many; of live ones a tenth of it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=RETOLD_EVERY,
+        metavar="N",
+        help="retell one of N histories on stores that take turns",
+    )
+    parser.add_argument(
+        "--postgres", action="store_true", help="retell on a server of PostgreSQL, too"
+    )
     given = parser.parse_args()
     if given.seed is not None:
         return replay_one(LIVE if given.live else STORE, given.seed, given.save)
+    with contextlib.ExitStack() as stack:
+        url = None
+        if given.postgres:
+            url = stack.enter_context(stack.enter_context(serve()).database())
+        return 0 if all_is_fine(given, Retelling(every=given.turns, server=url)) else 1
+
+
+def all_is_fine(given: argparse.Namespace, retelling: Retelling) -> bool:
+    """Live through all histories that were asked for, print the tables, return whether all held."""
     fine = True
     for kind in (LIVE,) if given.live else (STORE, LIVE):
         part = 1 if kind is STORE or given.live else STORE.histories // LIVE.histories
         count = kind.histories if given.histories is None else given.histories // part
         started = time.monotonic()
         table = Table(kind)
-        for report in live_all(kind, given.first, count, given.processes):
+        for report in live_all(kind, given.first, count, given.processes, retelling):
             table.add(report)
         fine = show(table, time.monotonic() - started) and fine
-    return 0 if fine else 1
+    return fine
 
 
 if __name__ == "__main__":

@@ -201,9 +201,10 @@ class SimWorker:
     def give_back(self, leased: Leased) -> Settlement:
         """Give back a claim, now and then because it cannot be run here."""
         dice = self.world.dice
-        outcome = dice.choice((Interrupted(), Interrupted(), Unfit(dice.random() < 0.3)))
+        unbegun = Interrupted(begun=False)
+        outcome = dice.choice((unbegun, unbegun, Unfit(dice.random() < 0.3)))
         return settle(
-            leased, Interrupted() if self.calm else outcome, Retry(), jitter=0.0, now=self.world.now
+            leased, unbegun if self.calm else outcome, Retry(), jitter=0.0, now=self.world.now
         )
 
     def hand_over(self, task: int) -> Settlement:
@@ -255,7 +256,7 @@ class SimWorker:
         if draw < 0.92:
             return Raised(b"never", final=True)
         if draw < 0.96:
-            return Interrupted()
+            return Interrupted(begun=draw < 0.95)
         return Unfit(corrupt=draw < 0.99)
 
     def follow_ups(self, leased: Leased) -> tuple[NewTask, ...]:

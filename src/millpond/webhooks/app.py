@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core import check
+from millpond.core.bounds import MAX_EVENT_ID
 from millpond.core.errors import (
     BadPayload,
     ConfigError,
@@ -31,7 +32,8 @@ from millpond.core.errors import (
     PoolFull,
     StoreError,
 )
-from millpond.core.event import EVENTS, LONGEST_ID, Event, text_at
+from millpond.core.event import EVENTS, Event, text_at
+from millpond.core.one_line import one_line
 from millpond.webhooks.refusal import Refused
 from millpond.webhooks.scheme import digest
 
@@ -169,7 +171,13 @@ class Webhooks:
         try:
             told = await self._taken(scope, receive)
         except Refused as refused:
-            log.info("%s %s: %d %s", _path(scope), refused.code, refused.status, refused.message)
+            log.info(
+                "%s %s: %d %s",
+                ascii(_path(scope)),
+                refused.code,
+                refused.status,
+                one_line(refused.message),
+            )
             document = {"error": refused.code, "message": refused.message}
             await _respond(send, refused.status, document, refused.headers)
         except _GoneAway:
@@ -244,11 +252,11 @@ class Webhooks:
         except (BadPayload, ConfigError) as error:
             raise Refused(400, "bad_event", error.message) from None
         except (StoreError, NotOpen, OSError) as error:
-            log.warning("an event could not be stored: %s", error)
+            log.warning("an event could not be stored: %s", one_line(str(error)))
             message = "the event could not be stored; try again later"
             raise Refused(503, "store_away", message, **{"retry-after": "5"}) from None
         except MillpondError as error:
-            log.warning("an event could not be stored: %s", error)
+            log.warning("an event could not be stored: %s", one_line(str(error)))
             raise Refused(500, "not_stored", "the event could not be stored") from None
 
     def _check_loop(self) -> None:
@@ -313,8 +321,9 @@ def _event(
         if told is None:
             raise Refused(400, "no_id", f"there is no id of the event at {endpoint.id_from}")
         identity = told
-    if len(identity) > LONGEST_ID:
-        raise Refused(400, "bad_id", f"the id of an event has at most {LONGEST_ID} characters")
+    if not check.fits(identity, MAX_EVENT_ID):
+        message = f"the id of an event has 1 to {MAX_EVENT_ID} bytes of UTF-8, none of them NUL"
+        raise Refused(400, "bad_id", message)
     return _name(endpoint, headers, about), identity, payload
 
 

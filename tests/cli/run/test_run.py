@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -223,6 +224,31 @@ def test_a_resumed_run_does_only_what_is_not_done(
     assert "4 of 4 done, 4 ended before" in capfd.readouterr().err
     assert RunExit.DONE == run(*line, "a")
     assert 6 == len(lines(Path("log"))), "without --resume it is a new run"
+
+
+@pytest.mark.rows("TR-13")
+def test_a_new_run_says_what_is_left_of_the_one_before(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """How many items, of which run, and how to go on; -q keeps silent, and a done one is over."""
+    line = ("-j1", "--halt", "now,fail=1", "--shell", "echo {} >> log; [ -e mended ]", ":::")
+    stopped = run(*line, "a", "b", "c")
+    assert "left of the run" not in capfd.readouterr().err
+    Path("mended").touch()
+    assert RunExit.FAILED == stopped
+    assert RunExit.DONE == run("--quiet", *line, "x")
+    assert "" == capfd.readouterr().err
+    Path("mended").unlink()
+    assert RunExit.FAILED == run(*line, "a", "b", "c")
+    assert "left of the run" not in capfd.readouterr().err, "the quiet one had ended"
+    Path("mended").touch()
+    assert RunExit.DONE == run(*line, "y")
+    told = capfd.readouterr().err
+    assert re.search(r"[12] items? (is|are) left of the run of this command that began at 20", told)
+    store = told.partition("--resume --store ")[2].split()[0]
+    Path("log").unlink()
+    assert RunExit.FAILED == run("--resume", "--store", store, *line)
+    assert "c" == lines(Path("log"))[-1]
 
 
 def test_a_run_may_have_a_file_of_its_own(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ OWN = {
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise", "lower_ring"),
     *("check_bands", "check_leases", "check_inbox", "check_guards", "mend_9_marks", "mend_9_inbox"),
-    "all_ways",
+    *("all_ways", "miscounted"),
 }
 """What only PostgreSQL is asked."""
 

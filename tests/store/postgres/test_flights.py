@@ -89,7 +89,8 @@ def submitted(store: PostgresStore, first: int, count: int = 1) -> "asyncio.Task
 def held_up(address: Address) -> Iterator[Callable[[], None]]:
     """Keep everybody from writing, until what is given is called."""
     connection = connect(address, durability="normal")
-    connection.execute("SELECT pg_advisory_lock(%s)", [to_write(address.schema)])
+    connection.execute("BEGIN")
+    connection.execute(to_write(address.schema).encode())
     try:
         yield connection.close
     finally:

@@ -438,7 +438,7 @@ async def test_the_function_shares_fairly(schema: Schema) -> None:
         ("NULL", "ML003"),
         ("'[1]'", "ML003"),
         ("key => ''", "ML003"),
-        ("key => repeat('x', 513)", "ML003"),
+        ("key => repeat('x', 1025)", "ML003"),
         ("idempotency_key => ''", "ML003"),
         ("delay => -1", "ML003"),
         ("delay => 'NaN'", "ML003"),

@@ -1,7 +1,9 @@
 """Roles with the least rights: each does what it may, and is told what it lacks for the rest."""
 
 import asyncio
+import json
 import os
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -10,6 +12,7 @@ import pytest
 from millpond import Millpond
 from millpond.cli.doctor import of_server
 from millpond.cli.migrate import main as migrate_command
+from millpond.core import bounds
 from millpond.core.errors import MigrationNeeded, MissingRights
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
@@ -145,6 +148,42 @@ async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 own.execute(statement.encode())
+
+
+@pytest.mark.rows("TR-03")
+async def test_a_submitter_cannot_stop_a_pool(at: At) -> None:
+    """A name that no index could hold is refused, and one that nobody knows is in nobody's way."""
+    await done(at(Role.WORKER))
+    place = 'SELECT "Work\'s ""pool""".submit('
+    with by_hand(at(Role.SUBMITTER)) as own:
+        for said in ("repeat('x', 2800)", "repeat('x', 40000000)"):
+            with pytest.raises(psycopg.Error, match="MILL-003"):
+                own.execute(f"{place}'jobs', {said})".encode())
+        own.execute(f"{place}'jobs', repeat('x', 128))".encode())
+    assert [4, 6] == await done(at(Role.WORKER), 2, 3)
+
+
+@pytest.mark.rows("TR-03")
+async def test_a_submitter_is_held_to_a_mebibyte(at: At) -> None:
+    """Also by the function that Python calls, whatever max_payload some process was given."""
+    await done(at(Role.WORKER))
+    place = 'SELECT "Work\'s ""pool""".'
+
+    def put(own: psycopg.Connection, size: int) -> None:
+        body = b64encode(bytes(size)).decode()
+        task = {"id": size, "function": "double", "fingerprint": 0, "body": body}
+        ((store,),) = own.execute(f"{place}millpond_where()".encode())
+        given = json.dumps({"store": store, "pool": "jobs", "tasks": [task]})
+        own.execute(f"{place}millpond_enter(%s)".encode(), [given])
+
+    with by_hand(at(Role.SUBMITTER)) as own:
+        put(own, bounds.MAX_SUBMITTED_BODY)
+        with pytest.raises(psycopg.Error, match="MILL-014"):
+            put(own, bounds.MAX_SUBMITTED_BODY + 4)
+    with by_hand(at(Role.WORKER)) as own:
+        put(own, bounds.MAX_SUBMITTED_BODY + 4)
+    # None of them can be read, and none is in the way.
+    assert [4] == await done(at(Role.WORKER), 2)
 
 
 async def test_a_submitter_joins_its_own_transaction(at: At) -> None:

@@ -274,7 +274,7 @@ async def test_who_cannot_have_his_turn_is_told(address: Address) -> None:
     async with opened(address, patience=Patience(lock=0.2)) as store:
         with connect(address) as connection:
             connection.execute("BEGIN")
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [to_write(address.schema)])
+            connection.execute(to_write(address.schema).encode())
             with pytest.raises(StoreLocked, match="pg_stat_activity") as caught:
                 await store.submit([task(1)])
             assert 0.2 == caught.value.waited

@@ -1,13 +1,15 @@
 """The wall clock is set an hour on or back, for one process or for all: what becomes of the work.
 
-A store's time never goes back, and never stands still: after its wall clock was set back, a
-process goes on from where it was. Whoever acts is carried along to the latest moment in the file,
-so one clock that is set an hour on takes everybody with it: what waits is due up to an hour early,
-and a worker that has not renewed since is taken for dead. Its tasks are run again, not lost.
+A store's time never stands still: after the wall clock was set back, it goes on from where it was.
+If the clock stays there, the store goes back to it, and what was stored meanwhile is moved along. A
+clock that is set forward is not followed before it has stayed there: no lease is lost, nothing is
+due early and nothing is removed because of it.
 """
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from millpond.store.protocol import Batch
 from millpond.store.sqlite import SqliteStore
 from millpond.testing.conformance.lab import completed
 
-HOUR, LEASE = 3600.0, 30.0
+HOUR, DAY, LEASE = 3600.0, 86_400.0, 30.0
 
 
 class Machine:
@@ -33,6 +35,11 @@ class Machine:
         self.path = path
         self.passed = 1000.0
         self.ids = iter(range(1, 1000))
+
+    @property
+    def wall(self) -> float:
+        """What a clock says that nobody has set."""
+        return 1e9 + self.passed
 
     def start(self, name: str) -> "Process":
         """Start a process, with a wall clock of its own."""
@@ -44,7 +51,7 @@ class Process:
 
     def __init__(self, machine: Machine, name: str) -> None:
         self._machine, self.name, self.jump = machine, name, 0.0
-        clock = ForwardClock(lambda: 1e9 + machine.passed + self.jump, lambda: machine.passed)
+        clock = ForwardClock(lambda: machine.wall + self.jump, lambda: machine.passed)
         self.store = SqliteStore(machine.path, durability="normal", clock=clock, inline=True)
 
     async def join(self) -> None:
@@ -166,7 +173,10 @@ async def test_set_back_delays_and_rates_take_as_long_as_they_should(
 
 @BACK
 async def test_set_back_and_restarted_time_goes_on(machine: Machine, jump: Jump) -> None:
-    """A process that starts with the wrong clock is carried along to the latest moment."""
+    """A process that starts with the wrong clock is carried along to the latest moment.
+
+    How much time has passed while there was none it cannot know.
+    """
     one, other = await started(machine)
     await one.put(delay=20.0)
     await closed(one, other)
@@ -174,35 +184,191 @@ async def test_set_back_and_restarted_time_goes_on(machine: Machine, jump: Jump)
     jump(one, other)
     machine.passed += 10
     assert [] == await other.lease()
-    machine.passed += 11
+    machine.passed += 20.5
     assert 1 == len(await other.lease() or await one.lease())
     await closed(one, other)
 
 
-async def test_set_on_for_one_everybody_is_carried_along(machine: Machine) -> None:
-    """A worker that did not renew since is taken for dead: its task is run again, never lost.
-
-    From then on leases, delays and renewals take as long as they should, also when the clock is
-    put right again.
-    """
+@pytest.mark.rows("TR-08")
+@pytest.mark.parametrize("jump", [HOUR, 400 * DAY])
+async def test_set_forward_for_one_nothing_is_lost_due_or_removed_early(
+    machine: Machine, jump: float
+) -> None:
+    """The store's time goes on as if nothing had happened, also when the clock is put right."""
     one, other = await started(machine)
     task, later = await one.put(), await one.put(delay=HOUR / 2)
     (leased,) = await other.lease()
-    one.jump = HOUR
+    one.jump = jump
     assert await one.renew()
-    assert 1 == (await one.store.recover()).moved
-    assert not await other.renew()
-    assert (Settled.STALE,) == (await other.store.settle([completed(leased)])).settled
-    assert {task, later} == {again.fence.task for again in await one.lease()}
-    await other.join()
+    assert 0 == (await one.store.recover()).moved
+    assert [] == await one.lease()
+    assert await other.renew()
+    assert (Settled.APPLIED,) == (await other.store.settle([completed(leased)])).settled
+    now = one.store._clock()
+    assert 0 == (await one.store.control(orders.Prune("p", now - HOUR, now - HOUR))).count
     one.jump = 0.0
-    delayed = await other.put(delay=10.0)
     for _ in range(4):
         machine.passed += 9.9
         assert await other.renew()
         assert await one.renew()
         assert 0 == (await one.store.recover()).moved
-    assert [delayed] == [due.fence.task for due in await other.lease()]
+    assert Status.COMPLETED == await one.status(task)
+    machine.passed += HOUR / 2 - 45
+    assert [] == await other.lease()
+    machine.passed += 6
+    assert [later] == [due.fence.task for due in await other.lease()]
+    await closed(one, other)
+
+
+@pytest.mark.rows("TR-08")
+async def test_set_forward_for_all_a_clock_that_stays_there_is_followed_and_no_lease_is_lost(
+    machine: Machine,
+) -> None:
+    """A minute, or a hundredth of the jump: then it was right, and whoever renews keeps all."""
+    one, other = await started(machine)
+    task, later = await one.put(), await one.put(delay=HOUR / 2)
+    (leased,) = await other.lease()
+    one.jump = other.jump = HOUR
+    for _ in range(7):
+        assert [] == await other.lease()
+        machine.passed += 9
+        assert await other.renew()
+        assert await one.renew()
+        assert 0 == (await one.store.recover()).moved
+    assert [later] == [due.fence.task for due in await other.lease()]
+    assert abs(machine.wall + HOUR - one.store._clock()) < 1
+    assert (Settled.APPLIED,) == (await other.store.settle([completed(leased)])).settled
+    assert Status.COMPLETED == await one.status(task)
+    await closed(one, other)
+
+
+@pytest.mark.rows("TR-08")
+async def test_a_store_that_stood_idle_takes_the_clock_at_its_word_but_not_for_retention(
+    machine: Machine,
+) -> None:
+    """On Monday what was due on Sunday runs at once; what is old is removed an hour later."""
+    one = machine.start("one")
+    await one.store.control(orders.Declare(PoolSpec(name="p", max_concurrent=9)))
+    await one.join()
+    await one.put()
+    (leased,) = await one.lease()
+    await one.store.settle([completed(leased)])
+    later = await one.put(delay=2 * DAY)
+    await closed(one)
+    machine.passed += 3 * DAY
+    one = machine.start("one")
+    await one.join()
+    assert [later] == [due.fence.task for due in await one.lease()]
+
+    async def pruned() -> int:
+        old = machine.wall - HOUR
+        return (await one.store.control(orders.Prune("p", old, old))).count
+
+    assert 0 == await pruned()
+    machine.passed += HOUR
+    await one.renew()
+    assert 1 == await pruned()
+    await closed(one)
+
+
+@pytest.mark.rows("TR-08")
+async def test_a_store_that_was_wrong_by_400_days_finds_back_to_real_time(machine: Machine) -> None:
+    """What was stored meanwhile is moved along: delays, leases and rates keep their length."""
+    one = machine.start("one")
+    one.jump = 400 * DAY
+    await one.store.control(orders.Declare(PoolSpec(name="p", max_concurrent=9)))
+    slow = PoolSpec(name="slow", max_concurrent=9, rates=(Rate(1, per=1000),))
+    await one.store.control(orders.Declare(slow))
+    await one.join()
+    task, later = await one.put(), await one.put(delay=1000.0)
+    await one.put(pool="slow")
+    await one.put(pool="slow")
+    (leased,) = await one.lease()
+    assert 1 == len(await one.lease(pool="slow"))
+    one.jump = 0.0
+    for _ in range(8):
+        machine.passed += 10
+        assert await one.renew()
+        assert 0 == (await one.store.recover()).moved
+    assert abs(machine.wall - one.store._clock()) < 1
+    assert () == await one.store.mend()
+    found = await one.store.view.task(task)
+    assert found is not None
+    assert abs(machine.wall - 80 - found.submitted_at) < 2
+    assert (Settled.APPLIED,) == (await one.store.settle([completed(leased)])).settled
+    assert [] == await one.lease()
+    assert [] == await one.lease(pool="slow")
+    for _ in range(95):
+        machine.passed += 10
+        assert await one.renew()
+    assert [later] == [due.fence.task for due in await one.lease()]
+    assert 1 == len(await one.lease(pool="slow"))
+    await closed(one)
+
+
+@pytest.mark.rows("TR-08")
+async def test_stepping_back_keeps_rates_of_keys_holds_and_moments_of_the_calendar(
+    machine: Machine,
+) -> None:
+    """A key's rate lasts as long as it should, a hold that is over is over, run_at stays run_at."""
+    one = machine.start("one")
+    one.jump = 400 * DAY
+    keyed = PoolSpec(name="keyed", max_concurrent=9, rate_per_key=Rate(1, per=1000))
+    await one.store.control(orders.Declare(keyed))
+    await one.store.control(orders.Declare(PoolSpec(name="p", max_concurrent=9)))
+    await one.store.control(orders.Declare(PoolSpec(name="~cron", max_concurrent=9)))
+    await one.join()
+    wrong = machine.wall + one.jump
+
+    async def put(pool: str = "p", **options: Any) -> int:
+        new = NewTask(id=next(machine.ids), pool=pool, call=Call("work"), **options)
+        await one.store.submit([Batch(tasks=(new,))])
+        return new.id
+
+    for _ in range(2):
+        await put("keyed", key="k")
+    assert 1 == len(await one.lease(pool="keyed"))
+    soon, far = await put(run_at=wrong + 500), await put(run_at=wrong + 500 * DAY)
+    firing = await put("~cron", run_at=wrong + DAY)
+    assert [] == await one.lease(pool="~cron")
+    one.jump = 0.0
+    for _ in range(8):
+        machine.passed += 10
+        assert await one.renew()
+    assert abs(machine.wall - one.store._clock()) < 1
+    assert () == await one.store.mend()
+    assert [firing] == [found.fence.task for found in await one.lease(pool="~cron")]
+    assert [] == await one.lease(pool="keyed")
+    assert [] == await one.lease()
+    for _ in range(43):
+        machine.passed += 10
+        assert await one.renew()
+    assert [soon] == [found.fence.task for found in await one.lease()]
+    for _ in range(51):
+        machine.passed += 10
+        assert await one.renew()
+    assert 1 == len(await one.lease(pool="keyed"))
+    connection = sqlite3.connect(machine.path)
+    assert [(wrong + 500 * DAY,)] == connection.execute(
+        "SELECT due FROM millpond_live WHERE id = ?", [far]
+    ).fetchall()
+    connection.close()
+    await closed(one)
+
+
+@pytest.mark.rows("TR-08")
+async def test_of_clocks_that_take_turns_the_log_tells_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each verb of the one is a jump for the other: that is one thing to know, and not many."""
+    one, other = await started(machine)
+    one.jump = 400 * DAY
+    for _ in range(20):
+        machine.passed += 1
+        assert await one.renew()
+        assert await other.renew()
+    warned = [line for line in caplog.messages if "clock" in line]
+    assert 1 <= len(warned) <= 4, warned
     await closed(one, other)
 
 

@@ -197,7 +197,7 @@ def open_folder(tmp_path: Path) -> Path:
     for folder in tmp_path.parents[: len(tmp_path.parents) - 2]:
         if folder.owner() == tmp_path.owner():
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(0o1777)
     return tmp_path
 
 
@@ -225,7 +225,7 @@ def test_a_folder_that_may_not_be_written_is_refused(open_folder: Path, mode: in
     open_folder.chmod(mode)
     assert f"StoreNotWritable|{path}" == as_nobody(path)
     assert f"StoreNotWritable|{open_folder / 'new.db'}" == as_nobody(open_folder / "new.db")
-    open_folder.chmod(0o777)
+    open_folder.chmod(0o1777)
 
 
 READ_ONLY_DISK = """

@@ -28,6 +28,7 @@ MAY_SCAN = {
     "meta": "there is one row",
     "save_meta": "there is one row",
     "pools": "asks for all of them",
+    "queued_pools": "one look at all of them takes the place of an ask of each",
     "budgets": "asks for all of them",
     "workers": "asks for all of them",
     "worker_names": "asks for all of them",
@@ -35,6 +36,9 @@ MAY_SCAN = {
     "drop_audit": "looks at the first rows, as many as it says",
     "owns_something": "the scan is of one constant",
     "any_unit": "the scan is of one constant",
+    "holding_of_pool": "only where the pool's own count is damaged",
+    "check_kinds": "looks at all of them, where one was met that is damaged",
+    "mend_0_kinds": "looks at all of them, where one was found that is damaged",
 }
 MAY_SORT = {
     "workers": "there are few",
@@ -43,6 +47,7 @@ MAY_SORT = {
     "asked_to_stop": "as many as one worker holds",
     "held_per_unit": "as many as are held, once, when keys begin to matter",
     "lanes_with_work": "a question of people: as many as there are lanes",
+    "holding_of_pool": "only where the pool's own count is damaged",
 }
 
 

@@ -47,7 +47,6 @@ def test_a_url_names_a_file(url: str, path: str) -> None:
         ("sqlite:////var/lib/", "folder"),
         ("sqlite:///data/..", "folder"),
         ("sqlite:///.", "folder"),
-        ("sqlite:///work.db?mode=ro", "options"),
         ("sqlite:///work.db?", "options"),
         ("sqlite:///work.db#1", "%23"),
         ("sqlite:///100%.db", "%25"),
@@ -85,3 +84,11 @@ def test_postgresql_is_to_come(url: str) -> None:
     """It is a known kind of store that this release does not have."""
     with pytest.raises(NotSupported, match="PostgreSQL"):
         path_of(url)
+
+
+def test_the_values_of_options_are_not_repeated() -> None:
+    """One of them may be a password."""
+    with pytest.raises(BadStoreURL, match="options") as caught:
+        path_of("sqlite:///work.db?key=secret")
+    assert "sqlite:///work.db?key=***" == caught.value.url
+    assert "secret" not in str(caught.value)

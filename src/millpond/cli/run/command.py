@@ -242,6 +242,8 @@ def _place(about: About, options: argparse.Namespace) -> Place:
     if where.about() is None:
         if again and not options.quiet:
             sys.stderr.write("millpond run: there is nothing to resume; this is a new run\n")
+        if not again and options.store is None and not options.quiet:
+            _say_what_is_left(place.latest(about))
         where.make(about)
     where.take()
     groups = orphans.left_behind(where.ledger)
@@ -254,6 +256,31 @@ def _place(about: About, options: argparse.Namespace) -> Place:
     if options.store is None:
         place.clear_out(about, time.time())
     return where
+
+
+def _say_what_is_left(earlier: Place | None) -> None:
+    """Say that an earlier run of the same command has not ended, and how to go on with it.
+
+    This one begins anew all the same: that is what its line asks for. It says nothing of a run
+    that is at work, nor of one that cannot be read.
+    """
+    from millpond.cli.run.place import NothingThere
+    from millpond.cli.run.show import left_of
+    from millpond.core.errors import MillpondError
+
+    if earlier is None or earlier.is_taken:
+        return
+    with contextlib.suppress(MillpondError, NothingThere, Refusal):
+        about, left = earlier.about(), asyncio.run(left_of(earlier))
+        if about is None or not left:
+            return
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.started_at))
+        items = "1 item is" if left == 1 else f"{left:,} items are"
+        sys.stderr.write(
+            f"millpond run: {items} left of the run of this command that began at {at}; this is a "
+            "new run, which begins with all of its own. To go on with the earlier one instead, "
+            f"stop this and add: --resume --store {shlex.quote(plain(str(earlier.file)))}\n"
+        )
 
 
 def _check_store(where: Place, about: About, *, again: bool) -> None:

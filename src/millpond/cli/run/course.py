@@ -23,9 +23,9 @@ from millpond.cli.run.printer import Printer
 from millpond.cli.run.process import Processes
 from millpond.cli.run.progress import DRAW_EVERY, Line, Tally, summary
 from millpond.cli.run.signals import Interrupts
+from millpond.core import bounds, check
 from millpond.core.lifecycle import Status
 from millpond.core.spec import fifo
-from millpond.core.task import LONGEST_KEY
 from millpond.pool.context import Context
 from millpond.pool.millpond import Millpond
 from millpond.pool.task import BoundCall, TaskFunction
@@ -54,9 +54,6 @@ KEEP = Keep(completed=KEPT_FOR, failed=KEPT_FOR, keys=KEPT_FOR, audit=0.0)
 LEASE = 3_600.0
 """Seconds for which its leases hold. Nobody else is at a run, and one that was killed is known by
 its lock, so this is only how long a machine may sleep, or `millpond run` be stopped by Ctrl-Z."""
-
-AHEAD = 16
-"""How many items are claimed beyond those at work, so that no slot waits for the store."""
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether all is well."""
@@ -103,7 +100,6 @@ class Course:
             lease=LEASE,
             durability="normal",
         )
-        limited = wanted.rate is not None or wanted.rate_per_key is not None
         self.pool: Pool = mp.pool(
             POOL,
             max_concurrent=wanted.jobs,
@@ -111,8 +107,8 @@ class Course:
             max_per_key=wanted.per_key,
             rate=wanted.rate,
             rate_per_key=wanted.rate_per_key,
-            # A claim takes its share of a rate; there is no hurry where there is one.
-            prefetch=0 if limited else AHEAD,
+            # No more is at work in the store than commands: so a kill repeats these and no more.
+            prefetch=0,
         )
         mp.observe(self._observed)
 
@@ -244,7 +240,7 @@ class Course:
         options: dict[str, object] = {"idempotency_key": known.name(item)}
         key = self.wanted.key_of(item)
         if key is not None:
-            options["key"] = plain(key)[:LONGEST_KEY]
+            options["key"] = check.cut(plain(key), bounds.MAX_KEY)
         return BoundCall(self.task, (packed(item),), {}, options)
 
     # What became of them
@@ -355,14 +351,19 @@ class Course:
 
 @contextlib.contextmanager
 def untold() -> Iterator[None]:
-    """Keep the pool's own word of dead workers from a user who knows that a run was killed."""
-    log = logging.getLogger("millpond.maintenance")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    """Keep the pool's own records from a user whom this command tells the same in its words.
+
+    Dead workers: who resumes knows that a run was killed. Failures: each has its line already.
+    """
+    levels = {"millpond.maintenance": logging.ERROR, "millpond.tasks": logging.CRITICAL + 1}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        log.setLevel(before)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 async def stored(mp: Millpond, status: Status | None = None) -> AsyncIterator[Task]:

@@ -21,6 +21,8 @@ _ENTRY = struct.Struct("<QQ")
 
 _HEAD = 64
 
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
 CLOSE_ENOUGH = 500
 """Milliseconds between when a process was started and when that was noted."""
 
@@ -34,7 +36,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path, slots: int) -> None:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _NO_LINKS, 0o600)
         try:
             os.truncate(file, _HEAD + slots * _ENTRY.size)
             self._map = mmap.mmap(file, 0)

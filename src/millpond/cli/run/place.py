@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.core.errors import UnsafePlace
+from millpond.store.private_files import check, opened, sharing_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +114,7 @@ class Place:
             # Each by itself: the parents that mkdir makes on its way are for all to read.
             for folder in (self.file.parent, self.folder, self.outputs):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._must_be_ours()
             (self.folder / "about.json").write_bytes(msgspec.json.encode(about))
         except OSError as error:
             message = f"no run can be kept at {self.file}: {error.strerror}"
@@ -119,7 +122,8 @@ class Place:
 
     def take(self) -> None:
         """See to it that nobody else is at this run, until this process ends."""
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._must_be_ours()
+        self._lock = opened(self.folder / "lock", os.O_RDWR | os.O_CREAT, sharing_of(self.file))
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -128,6 +132,14 @@ class Place:
             raise Refusal(Exit.STORE, message) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def _must_be_ours(self) -> None:
+        """Refuse folders that somebody else made here before: commands are read from them."""
+        try:
+            for folder in (self.folder, self.outputs):
+                check(folder, sharing_of(self.file))
+        except UnsafePlace as error:
+            raise Refusal(Exit.STORE, str(error)) from None
 
     def let_go(self) -> None:
         """Let others have this run."""

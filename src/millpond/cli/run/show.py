@@ -131,6 +131,13 @@ async def _run_of(place: Place, about: About) -> ShownRun:
     )
 
 
+async def left_of(place: Place) -> int:
+    """Return how many items of a run have not ended, of those that it has read."""
+    async with opened(place) as mp:
+        view = await mp.runtime.view.pool(POOL, measured=False)
+    return 0 if view is None else view.queued + view.running
+
+
 def opened(place: Place) -> Millpond:
     """Return the store of a run, in which nothing is declared: looking must not change it."""
     if not place.file.exists():

@@ -15,7 +15,14 @@ from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
-from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
+from millpond.store.protocol import (
+    MOST_HELD,
+    AuditPage,
+    LaneState,
+    LaneView,
+    PoolView,
+    TaskPage,
+)
 from millpond.store.verbs import budgets
 from millpond.store.verbs.asked import meant
 from millpond.store.verbs.control import pool_named
@@ -110,7 +117,10 @@ class MemoryView:
             claimed=pool.claimed,
             running=pool.running,
             parked=sum(map(len, pool.parked.values())),
-            kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()),
+            kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()) - pool.redriven,
+            dead=_dead(self._tables, pool) if measured else 0,
+            held_until=pool.not_before if pool.not_before > moment else 0.0,
+            held_units=pool.backlog.held_units(moment)[:MOST_HELD] if measured else (),
             oldest_queued_at=_oldest_queued_at(pool) if measured else None,
             totals=dict(pool.totals),
             stale_settles=pool.stale_settles,
@@ -232,6 +242,11 @@ def _kept(tables: Tables, ended: Iterable[Task] | None, after: int) -> Iterator[
 
 def _by_seq(task: Task) -> int:
     return task.seq
+
+
+def _dead(tables: Tables, pool: PoolTable) -> int:
+    """Return how many failed tasks of a pool are kept."""
+    return sum(task.status is Status.FAILED for task in _kept(tables, pool.unsuccessful, 0))
 
 
 def _oldest_queued_at(pool: PoolTable) -> float | None:

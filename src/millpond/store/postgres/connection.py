@@ -20,9 +20,11 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
+from millpond.core.errors import Miscounted
 from millpond.store.postgres.call import Call
 from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.values import BINARY, columns, sent
+from millpond.store.rows.database import miscounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -67,12 +69,14 @@ def _waiting(socket: int) -> Callable[[bool, float | None], object]:
 class Cursor:
     """The rows of a statement; they are waited for when they are first asked for."""
 
-    __slots__ = ("_connection", "_next", "_rows")
+    __slots__ = ("_connection", "_next", "_rows", "must_touch")
 
     def __init__(self, connection: PostgresConnection) -> None:
         self._connection = connection
         self._rows: list[Row] | None = None
         self._next = 0
+        self.must_touch: tuple[str, int] | None = None
+        """What it is called and how many rows it must change; None = any number."""
 
     def fetchone(self) -> Row | None:
         """Return the next row, or None."""
@@ -195,6 +199,8 @@ class PostgresConnection:
         """Whether nothing is left of what was last sent off."""
         self.in_doubt = False
         """Whether the last commit failed in a way that it may yet have happened."""
+        self.miscounted: tuple[str, int, int] | None = None
+        """A write that touched other rows than it must: its name, how many it must, and did."""
 
     # What rows ask for
 
@@ -228,16 +234,14 @@ class PostgresConnection:
             self.foresee_nothing()
         return cursor
 
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> list[Cursor]:
         """Put a statement in line for each row, or one for all rows where there is such a one."""
         self.foresee_nothing()
         for_all = self._many.get(statement)
         if for_all is not None:
-            if arguments := columns(rows):
-                self._send(for_all, arguments)
-            return
-        for row in rows:
-            self._send(statement, [sent(value) for value in row])
+            arguments = columns(rows)
+            return [self._send(for_all, arguments)] if arguments else []
+        return [self._send(statement, [sent(value) for value in row]) for row in rows]
 
     # Transactions
 
@@ -253,7 +257,7 @@ class PostgresConnection:
 
     def take_turn(self, lock: str, look: str, expected: Sequence[_Question] = ()) -> Begun:
         """Wait for one's turn in the transaction that is open, and look how things are."""
-        self.execute(lock)
+        self._send(lock, [])
         looked = self._send(look, [])
         self._foreseen = {
             question: self._send(question[0], [sent(value) for value in question[1]])
@@ -298,7 +302,7 @@ class PostgresConnection:
     def _roll_back(self) -> Cursor:
         self.begun = None
         self.foresee_nothing()
-        with contextlib.suppress(psycopg.Error):
+        with contextlib.suppress(psycopg.Error, Miscounted):
             # What stands in line was sent already; if it fails, so much the better.
             self.sync()
         cursor = self._send("ROLLBACK", [])
@@ -462,6 +466,9 @@ class PostgresConnection:
         if failed is not None:
             raise failed
         self.in_doubt = False
+        if self.miscounted is not None and status != "COMMIT":
+            found, self.miscounted = self.miscounted, None
+            raise miscounted(*found)
         return status
 
     def _take_in(self, one: _InLine, result: PGresult) -> str:
@@ -477,7 +484,11 @@ class PostgresConnection:
             one.cursor.take_in(self._rows.load_rows(0, result.ntuples, tuple))
             return ""
         one.cursor.take_in([])
-        self._changes += result.command_tuples or 0
+        touched = result.command_tuples or 0
+        self._changes += touched
+        must = one.cursor.must_touch
+        if must is not None and touched != must[1]:
+            self.miscounted = (*must, touched)
         return (result.command_status or b"").decode()
 
     def _know_doubt(self, error: psycopg.Error, *, last: bool) -> None:

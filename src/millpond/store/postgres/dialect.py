@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.store.postgres.guards import breaches
+from millpond.store.postgres.guards import COUNTING, breaches
 from millpond.store.postgres.names import qualified
 from millpond.store.postgres.values import listed
 from millpond.store.rows.database import Dialect
@@ -44,6 +44,7 @@ class PostgresDialect(Dialect, frozen=True):
 def dialect_of(schema: str) -> PostgresDialect:
     """Return how a store in this schema is asked."""
     said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, *_OWN).items()}
+    said["miscounted"] = _in(schema, breaches(COUNTING))
     said["check_guards"] = _in(schema, breaches())
     said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
     for_many = statements(_PACKAGE, "many.sql")

@@ -136,7 +136,7 @@ _MEANINGS: Mapping[str, Meaning] = {
         StoreLocked,
         (
             "is locked: another transaction held what was needed for too long; find it in "
-            "pg_stat_activity and end it, nothing of ours was changed"
+            "pg_stat_activity (`millpond doctor` names it) and end it; nothing of ours was changed"
         ),
     ),
     "57014": (
@@ -205,6 +205,18 @@ def is_of_the_moment(error: BaseException | None) -> bool:
     return code is not None and code.startswith(("25", "40", "42501", "53", "55", "57", "58"))
 
 
+_CHECK_VIOLATION = "23514"
+"""Only counts have constraints: whoever breaks one was given nothing wrong."""
+
+
+def is_of_value(error: psycopg.Error) -> bool:
+    """Return whether the server, or the driver, refuses a value and would take others."""
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.DataError)
+    return code.startswith(("22", "23", "54"))
+
+
 def is_gone(error: BaseException | None) -> bool:
     """Return whether the connection that raised this is over, and a new one is needed.
 
@@ -226,6 +238,9 @@ def translated(error: psycopg.Error, address: Address, *, waited: float = 0.0) -
         ours.waited = waited
     elif isinstance(ours, StoreFailing):
         ours.sqlite = code or ""
+    if isinstance(ours, StoreError):
+        ours.of_counts = code == _CHECK_VIOLATION
+        ours.of_value = ours.of_value or (is_of_value(error) and not ours.of_counts)
     ours.__cause__ = error
     return ours
 

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from millpond.store.postgres.connect import PATIENCE, connect
+from millpond.store.postgres.connect import PATIENCE, connect, server_time
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.drift import drifted
+from millpond.store.postgres.lock import WRITERS
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.rights import rights
 from millpond.store.postgres.roles import Role, role_of
 from millpond.store.rows.recount import check_rows
+from millpond.store.rows.timeline import clock_risks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,9 @@ MANY_DEAD = 50_000
 
 WRAPAROUND = 1_000_000_000
 """Of the two thousand million transactions that a database can do without a vacuum."""
+
+LONG_LOCKED = 5.0
+"""Seconds: a transaction that keeps the writers' lock for longer stops the store."""
 
 _SETTINGS = ("server_version", "autovacuum", "fsync", "full_page_writes")
 
@@ -62,6 +67,21 @@ SELECT 'standby', application_name, concat_ws(', ', usename, host(client_addr)),
   FROM pg_stat_replication WHERE backend_xmin IS NOT NULL
  ORDER BY 5 DESC NULLS LAST LIMIT 20"""
 
+_HOLDER = """\
+SELECT l.pid,
+       concat_ws(', ', nullif(a.usename, ''), nullif(a.application_name, ''), host(a.client_addr)),
+       coalesce(a.state, 'unknown'),
+       extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
+       extract(epoch FROM clock_timestamp() - a.state_change)::double precision,
+       (SELECT count(*) FROM pg_locks AS w WHERE w.locktype = 'relation' AND NOT w.granted
+           AND w.database = l.database AND w.relation = l.relation)
+  FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock'
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND l.relation = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                      WHERE n.nspname = %s AND c.relname = %s)
+ ORDER BY 4 DESC NULLS LAST LIMIT 1"""
+
 _TABLES = """\
 SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.relid),
        extract(epoch FROM greatest(s.last_autovacuum, s.last_vacuum))::double precision
@@ -80,6 +100,23 @@ class Pin(msgspec.Struct, frozen=True):
     """For how long."""
     transactions: int | None
     """How many transactions have begun since."""
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """The session that has the lock by which writers take turns."""
+
+    pid: int | None
+    """None: a prepared transaction has it."""
+    who: str
+    """User, application name and address, as far as this user may see them."""
+    state: str
+    """What the session does: active, idle in transaction, ..."""
+    seconds: float | None
+    """How long its transaction has been open."""
+    state_seconds: float | None
+    """How long it has been in that state."""
+    waiting: int
+    """How many sessions wait for the lock."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -108,7 +145,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How many transactions ago the database was last vacuumed whole."""
     settings: dict[str, str]
     pins: tuple[Pin, ...]
+    lock: LockHolder | None = None
+    """Who has the lock by which writers take turns; None = nobody at this moment."""
     tables: tuple[Table, ...]
+    clock: tuple[str, ...] = ()
+    """What is to be said of the store's time."""
 
 
 def examined(address: Address) -> tuple[Health, list[str]]:
@@ -121,9 +162,15 @@ def examined(address: Address) -> tuple[Health, list[str]]:
     try:
         version = migrate(driver, address, allowed=False, to_read=True)
         found = health(driver, address, version)
+        found = msgspec.structs.replace(found, clock=_clock(driver, address))
         return found, [*drifted(driver, address), *_counted(driver, address)]
     finally:
         driver.close()
+
+
+def _clock(driver: Connection, address: Address) -> tuple[str, ...]:
+    meta = driver.execute(dialect_of(address.schema).sql["meta"].encode()).fetchone()
+    return tuple(clock_risks(meta, server_time(driver), "the server"))
 
 
 def submits_only(address: Address) -> bool:
@@ -165,8 +212,14 @@ def health(connection: Connection, address: Address, version: int) -> Health:
         frozen_age=frozen,
         settings=settings,
         pins=tuple(Pin(*row) for row in connection.execute(_PINS).fetchall()),
+        lock=_holder(connection, address),
         tables=tuple(Table(*row) for row in connection.execute(_TABLES, [address.schema])),
     )
+
+
+def _holder(connection: Connection, address: Address) -> LockHolder | None:
+    row = connection.execute(_HOLDER, [address.schema, WRITERS]).fetchone()
+    return None if row is None else LockHolder(*row)
 
 
 def _one(connection: Connection, asked: str) -> tuple[Any, ...]:
@@ -175,6 +228,10 @@ def _one(connection: Connection, asked: str) -> tuple[Any, ...]:
 
 def risks(found: Health) -> Iterator[str]:
     """Yield what may go wrong one day, each with what to do about it."""
+    yield from found.clock
+    lock = found.lock
+    if lock is not None and (lock.seconds is None or lock.seconds >= LONG_LOCKED):
+        yield _kept_locked(lock)
     for pin in found.pins:
         if (pin.seconds or 0.0) >= LONG_OPEN or (pin.transactions or 0) >= OLD_ROWS:
             yield _pinned(pin)
@@ -199,6 +256,28 @@ def _settings(found: Health) -> Iterator[str]:
             f"the database was last vacuumed whole {found.frozen_age:,} transactions ago; at two "
             "thousand million it stops taking writes: run VACUUM (FREEZE)"
         )
+
+
+def told_of(lock: LockHolder) -> str:
+    """Say who has the writers' lock, since when and what it does."""
+    who = "a prepared transaction" if lock.pid is None else f"session {lock.pid}"
+    parts = [lock.who or "user not visible", lock.state]
+    if lock.seconds is not None:
+        parts.append(f"transaction open for {lock.seconds:.1f} s")
+    if lock.state_seconds is not None:
+        parts.append(f"in this state for {lock.state_seconds:.1f} s")
+    return (
+        f"{who} ({', '.join(parts)}) holds the writers' lock; {lock.waiting} session(s) wait for it"
+    )
+
+
+def _kept_locked(lock: LockHolder) -> str:
+    if lock.pid is None:
+        return f"{told_of(lock)}: COMMIT PREPARED or ROLLBACK PREPARED it (pg_prepared_xacts)"
+    return (
+        f"{told_of(lock)}: submits and workers stop until its transaction ends; end it, or SELECT "
+        f"pg_terminate_backend({lock.pid})"
+    )
 
 
 _ADVICE = {

@@ -6,6 +6,7 @@ does it take its turn, and then the fence is looked at: whoever lost it has writ
 
 from __future__ import annotations
 
+import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from millpond.store.postgres.connection import BEGIN
 from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.transact import PostgresTransactor
 from millpond.store.rows.held import HeldTransaction
+from millpond.store.rows.lent import ended_by_handler
 from millpond.store.rows.tables import SqlTables
 from millpond.store.verbs import steps
 from millpond.store.verbs.settle import holds
@@ -22,6 +24,7 @@ from millpond.store.verbs.settle import holds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from millpond.core.errors import TransactionControl
     from millpond.core.settle import Settlement
     from millpond.core.task import Fence
     from millpond.store.postgres.connection import PostgresConnection
@@ -41,6 +44,11 @@ _MARGIN = 5.0
 """Seconds by which the server lets a transaction stand idle for longer than we do."""
 
 _KEPT = 4
+
+_MARK = "SELECT set_config('millpond.transaction', $1, true)"
+"""Mark a transaction: the mark is gone when it has ended, and another one does not have it."""
+
+_MARKED = "SELECT current_setting('millpond.transaction', true)"
 
 
 class Spares:
@@ -89,12 +97,12 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
         make_unit: Callable[[PostgresConnection], SqlTables],
         *,
         settings: Mapping[str, str],
-        told: Callable[[float], None] | None = None,
         patience: float,
     ) -> None:
-        super().__init__(address, dialect, spares.take, make_unit, told=told, patience=patience)
+        super().__init__(address, dialect, spares.take, make_unit, patience=patience)
         self._spares = spares
         self._settings = settings
+        self._mark = secrets.token_hex(8)
 
     def begin_apart(self, limit: float) -> PostgresConnection:
         """Begin a transaction that nobody waits for; a spare connection may turn out dead."""
@@ -114,18 +122,28 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
             connection.execute(f"SET LOCAL {name} TO DEFAULT")
         idle = round((limit + _MARGIN) * 1000)
         connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle}")
+        connection.execute(_MARK, (self._mark,))
         connection.sync()
         return connection
 
     def take_turn(self) -> SqlTables:
         """Wait for one's turn in the transaction that is open, and give what jobs work on."""
         connection = self.connection
+        connection.sync()
+        if not connection.in_transaction:
+            raise self._ended_by_handler()
+        marked = connection.execute(_MARKED)
         for name in OF_THE_USER:
             connection.execute(f"SET LOCAL {name} = '{self._settings[name]}'")
-        begun = connection.take_turn(self._lock, self._look)
-        if self._told is not None:
-            self._told(begun.now)
+        connection.take_turn(self._lock, self._look)
+        if marked.fetchone() != (self._mark,):
+            raise self._ended_by_handler()
         return self._make_unit(connection)
+
+    def _ended_by_handler(self) -> TransactionControl:
+        """Let go of a connection on which the handler has begun or ended transactions itself."""
+        self._disconnect()
+        return ended_by_handler()
 
     def close(self) -> None:
         """Let others use the connection."""

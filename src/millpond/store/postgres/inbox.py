@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from millpond.core.errors import MillpondError, OutcomeUnknown
+from millpond.core.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.core.spec import OrderKind
 from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
@@ -34,7 +34,7 @@ MOST = 1000
 """How many tasks one transaction moves at most."""
 
 
-_SEEN = 6
+_SEEN = 9
 """The columns of a row from which on it is told which transactions were over."""
 
 
@@ -70,15 +70,30 @@ class Arrival(NamedTuple):
     """Seconds since it was submitted."""
     spoken: int
     body: bytes
+    key: str | None
+    idempotency_key: str | None
+    function: str
 
     def task(self, spec: PoolSpec) -> NewTask:
         """Return the task; one that cannot be read has no function, and so fails in its turn."""
         try:
             new = self._as_said(spec) if self.spoken else new_of(self.body, self.id, self.pool)
+            self._must_be_as_told(new)
             return _aged(new, max(self.age, 0.0))
         except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
             log.error("task %d for pool %r cannot be read: %s", self.id, self.pool, error)  # noqa: TRY400
             return self.unreadable()
+
+    def _must_be_as_told(self, new: NewTask) -> None:
+        """Object to a body that says something else than what its bounds and key were counted by.
+
+        Whoever may submit may also write a body of his own.
+        """
+        if new.call.function == UNREADABLE:
+            return
+        said = (new.key, new.idempotency_key, new.call.function)
+        if said != (self.key, self.idempotency_key, self.function):
+            raise ConfigError("body", said, "is of another key or function than it was put in with")
 
     def unreadable(self) -> NewTask:
         """Return the task without anything that was said of it."""
@@ -141,6 +156,10 @@ class Inbox:
         arrivals: list[Arrival] = []
         try:
             rows = unit.ask("inbox_new", (MOST + 1,)).fetchall()
+            if not rows:
+                # The marks may be those of another server, from which the tables were restored.
+                unit.ask("inbox_unseen")
+                rows = unit.ask("inbox_new", (MOST + 1,)).fetchall()
             if len(rows) > MOST:
                 rows, seen = unit.ask("inbox_first", (MOST,)).fetchall(), None
             else:

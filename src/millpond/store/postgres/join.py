@@ -20,7 +20,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from millpond.core.admit import Reason, Refusal
-from millpond.core.errors import ForeignConnection, MillpondError, NotInTransaction
+from millpond.core.errors import (
+    ConfigError,
+    ForeignConnection,
+    MillpondError,
+    NewerPool,
+    NotInTransaction,
+)
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
 from millpond.store.postgres.errors import aborted, may_only_be_read, missing_rights, of_driver
@@ -417,6 +423,21 @@ class Joiner:
             raise self._foreign("another store of the same name")
         if answer.refused == "read_only":
             raise may_only_be_read(self._address)
+        if answer.refused == "per_lane":
+            raise ConfigError(
+                "per_lane",
+                answer.bound,
+                f"of pool {batch.tasks[0].pool!r} bounds each lane, and a submit inside a "
+                "transaction of the caller cannot know the lane; submit without connection=, or "
+                "bound the pool with per_key",
+            )
+        if answer.refused == "unknown_option":
+            raise NewerPool(
+                f"pool {batch.tasks[0].pool!r} has an option that its functions do not know; "
+                "migrate the store to the version that declared it",
+                pool=batch.tasks[0].pool,
+                option="",
+            )
         if answer.refused is not None:
             return BatchAnswer(
                 refusal=Refusal(

@@ -24,6 +24,24 @@ class LentCursor(psycopg.Cursor[TupleRow]):
 
     lent: LentConnection
 
+    def _execute_send(self, query: Any, **options: Any) -> None:  # noqa: ANN401 - as psycopg
+        # In the other protocol a text may hold several statements, a COMMIT among them.
+        super()._execute_send(query, **{**options, "force_extended": True})
+
+    def stream(self, query: Any, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Execute a statement and yield its rows as they come."""
+        with self.lent.use(_text(query, self)):
+            yield from super().stream(query, *args, **options)
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Iterator[psycopg.Copy]:  # noqa: ANN401
+        """Copy rows from or to the server."""
+        with (
+            self.lent.use(_text(statement, self)),
+            super().copy(statement, *args, **options) as copying,
+        ):
+            yield copying
+
     def execute(self, query: Any, params: Params | None = None, **options: Any) -> Self:  # noqa: ANN401
         """Execute a statement."""
         with self.lent.use(_text(query, self)):

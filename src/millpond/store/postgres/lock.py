@@ -1,24 +1,28 @@
-"""Locks of the database that stand for something of ours: their numbers are made here only.
+"""Locks that transactions take turns by: locks on tables of the store, kept until commit.
 
-A transaction takes one with `pg_advisory_xact_lock` and has it until it ends, however it ends.
+An advisory lock has a number, and any role that can connect may take it. A lock on a table in this
+mode needs the right to change the table, so a stranger cannot stop the store. The mode conflicts
+with itself and with none that a reader takes; the weaker ones do not keep writers apart, the
+stronger ones make the server look through the locks of every session.
 """
 
 from __future__ import annotations
 
-import hashlib
+from millpond.store.postgres.names import quoted
+
+WRITERS = "millpond_lock"
+"""The table by which writers take turns. It has no rows and nothing else locks it."""
 
 
-def to_migrate(schema: str) -> int:
-    """Return the number of the lock that whoever changes the tables of a schema takes."""
-    return _number(f"millpond migrates {schema}")
+def to_write(schema: str) -> str:
+    """Return the statement by which a transaction waits for its turn to write to a store."""
+    return _locked(schema, WRITERS)
 
 
-def to_write(schema: str) -> int:
-    """Return the number of the lock that whoever writes to a store takes: writers take turns."""
-    return _number(f"millpond writes {schema}")
+def to_migrate(schema: str) -> str:
+    """Return the statement by which a transaction waits for its turn to change the tables."""
+    return _locked(schema, "millpond_schema")
 
 
-def _number(what: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(what.encode(), digest_size=8).digest(), "big", signed=True
-    )
+def _locked(schema: str, table: str) -> str:
+    return f"LOCK TABLE {quoted(schema)}.{table} IN SHARE UPDATE EXCLUSIVE MODE"

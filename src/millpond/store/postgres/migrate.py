@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files, each applied once, whole, and under a lock of the database."""
+"""Migrations: numbered SQL files, each applied once, whole, under the lock of the ledger."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ CREATE TABLE IF NOT EXISTS millpond_schema (
 _LEDGER_THERE = """\
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = 'millpond_schema'"""
+
+_MADE_MEANWHILE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.DuplicateTable,
+)
 
 _NOTE = """\
 INSERT INTO millpond_schema
@@ -69,6 +75,7 @@ def migrate(
             raise refused(known, lacking, str(address))
         if lacking:
             check_migration(found, address)
+            _make_ledger(connection, address, patience)
         for migration in lacking:
             _apply(connection, address, migration, known, patience)
     except psycopg.Error as error:
@@ -93,11 +100,10 @@ def _apply(
 ) -> None:
     try:
         _begin(connection, address, patience)
+        connection.execute(to_migrate(address.schema).encode())
         # Another process may have done it while this one waited for its turn.
         if migration in pending(known, _applied(connection, address), str(address)):
-            _make_schema(connection, address)
             connection.execute(migration.text.encode())
-            connection.execute(_LEDGER)
             note = (migration.version, migration.name, migration.digest)
             connection.execute(_NOTE, note)
         commit(connection, address)
@@ -107,14 +113,30 @@ def _apply(
 
 
 def _begin(connection: Connection, address: Address, patience: float) -> None:
-    """Begin a transaction that is the only one to migrate this store."""
+    """Begin a transaction that makes tables, and may take long."""
     connection.execute(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
         f"SET LOCAL lock_timeout = {round(patience * 1000)}; SET LOCAL statement_timeout = 0; "
         "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL search_path = "
-        f"{quoted(address.schema)}, pg_catalog, pg_temp; "
-        f"SELECT pg_advisory_xact_lock({to_migrate(address.schema)})".encode()
+        f"{quoted(address.schema)}, pg_catalog, pg_temp".encode()
     )
+
+
+def _make_ledger(connection: Connection, address: Address, patience: float) -> None:
+    """Make what migrations are noted in, unless it is there: its lock keeps them apart."""
+    if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is not None:
+        return
+    try:
+        _begin(connection, address, patience)
+        _make_schema(connection, address)
+        connection.execute(_LEDGER)
+        commit(connection, address)
+    except _MADE_MEANWHILE:
+        # The server made us wait for another process that made the same, and committed it.
+        rollback(connection)
+    except BaseException:
+        rollback(connection)
+        raise
 
 
 def _make_schema(connection: Connection, address: Address) -> None:

@@ -31,7 +31,7 @@ from millpond.store.rows.audit import of_each
 from millpond.store.rows.rows import SEQS, body_of, new_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
@@ -86,15 +86,15 @@ class Step:
         self.unreadable: list[Fence] = []
         """What was started and cannot be read: its end must be told to the verbs."""
 
-    def arguments(self, lock: int) -> list[Sent]:
+    def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
         ending, then = self.settlements, self.then
         results = [one.result for one in ending]
         tokens = [one.fence.token for one in ending]
         same = alike(results)
         return [
-            sent(lock),
             sent(self.now),
+            sent(at_most()),
             array([one.fence.task for one in ending]),
             array(_collapsed(tokens)),
             sent(results[0] if ending and same else None),
@@ -210,13 +210,13 @@ class Taking:
         self._submits = submits
         self._now = None if now is None else rounded(now)
 
-    def arguments(self, lock: int) -> list[Sent]:
+    def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
         tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
         keys = [new.key for new in tasks]
         return [
-            sent(lock),
             sent(self._now),
+            sent(at_most()),
             sent(self._pool),
             array([new.id for new in tasks]),
             array([body_of(new) for new in tasks]),

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from millpond.core.errors import StoreError
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
+from millpond.core.timekeeping import TOLERANCE
+from millpond.store.clock import ServerClock
 from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.errand import Calling, Errand
 from millpond.store.postgres.lent import LentConnection
@@ -52,8 +55,6 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     """Asks the server first, and does by the verbs what it refuses."""
 
     _schema: PostgresDialect
-    _lock: int
-    """The number of the lock that whoever writes takes."""
     _told: Callable[[float], None] | None
     """Hears what time the server has; None = its clock does not count."""
 
@@ -121,11 +122,23 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         """Return the moment of a step; None = the server's clock tells."""
         return self._clock() if now is None and self._told is None else now
 
+    def _at_most(self) -> float | None:
+        """Return how late it can be at most, by a clock that nobody sets; None = who knows."""
+        clock = self._clock
+        vouched = clock.vouched() if isinstance(clock, ServerClock) else None
+        return None if vouched is None else vouched + TOLERANCE
+
     async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
         """Let the server take a step; None if it is one for the verbs."""
         # Each goes by itself: it is an errand like no other.
         errand = Errand(self._stepping, step, self._calling.call)
-        given: T | None = await self._apart(pool, errand, (pool, step, answer))
+        try:
+            given: T | None = await self._apart(pool, errand, (pool, step, answer))
+        except StoreError as error:
+            if not (error.of_value or error.of_counts):
+                raise
+            # The verbs know which value it is, or how to go on without it.
+            return None
         if step.unreadable:
             ends = [
                 Settlement(fence=fence, event=Event.CORRUPT, spend=False)
@@ -153,7 +166,8 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
 
     def _renewal(self, worker: str, lease: float) -> list[Sent]:
         """Return the arguments of a renewal."""
-        return [sent(self._lock), sent(self._step_moment(None)), sent(worker), sent(lease)]
+        now, at_most = self._step_moment(None), self._at_most()
+        return [sent(now), sent(at_most), sent(worker), sent(lease)]
 
     # What the writer does
 
@@ -192,7 +206,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
             row = self._heard(pool, row)
             return [None if row is None else answer(told_by(row))]
 
-        return Calling(self._schema.sql["step"], partial(step.arguments, self._lock), answers)
+        return Calling(self._schema.sql["step"], partial(step.arguments, self._at_most), answers)
 
     def _taking(self, told: list[_Submit]) -> Calling:
         """Let the server take in the tasks of several submits, all for one pool."""
@@ -212,7 +226,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         count = sum(len(batch.tasks) for batches in submits for batch in batches)
         return Calling(
             self._schema.sql["take"],
-            partial(taking.arguments, self._lock),
+            partial(taking.arguments, self._at_most),
             answers,
             is_large=count > _MANY,
         )

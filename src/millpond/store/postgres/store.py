@@ -21,8 +21,8 @@ from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, s
 from millpond.store.postgres.inbox import Inbox
 from millpond.store.postgres.join import Joiner, way_of
 from millpond.store.postgres.lent import LentConnection
-from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.migrate import migrate
+from millpond.store.postgres.presence import presence_of
 from millpond.store.postgres.reader import Reader
 from millpond.store.postgres.stepping import SteppingStore
 from millpond.store.postgres.tables import PostgresTables
@@ -66,9 +66,6 @@ class PostgresStore(SteppingStore):
     The server's clock is the time of all of them, unless another `clock` is given.
     """
 
-    presence = None
-    """Who died is found by its lease: nobody sees the processes of another machine."""
-
     def __init__(
         self,
         address: Address,
@@ -84,7 +81,6 @@ class PostgresStore(SteppingStore):
         self._durability = durability
         self._patience = patience
         self._schema = dialect_of(address.schema)
-        self._lock = to_write(address.schema)
         self._detours, self._refusals, self._told_along = {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
@@ -108,7 +104,9 @@ class PostgresStore(SteppingStore):
             inline=inline,
             reading=reading_of(address.schema),
         )
-        self._view = PostgresView(self._read, clock, self._anything_queued)
+        self.presence = presence_of(self._known_identity) if owner and not inline else None
+        """Which processes of this host are there; those of another are found by their leases."""
+        self._view = PostgresView(self._read, clock, self._tell_all_newer, self._anything_queued)
 
     @classmethod
     async def open(
@@ -162,7 +160,18 @@ class PostgresStore(SteppingStore):
     def _open_to_write(self, patience: Patience) -> PostgresConnection:
         if self._lacking is not None:
             raise MissingRights(self._lacking.message, **vars(self._lacking))
-        return self._open(patience)
+        connection = self._open(patience)
+        try:
+            self._look_whose_server_it_is(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _look_whose_server_it_is(self, connection: PostgresConnection) -> None:
+        """Another server may answer at the same address by now, with tables that were restored."""
+        self._look_at_the_inbox_anew(connection)
+        self._known_identity = self._identity_by(connection)
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
@@ -191,7 +200,6 @@ class PostgresStore(SteppingStore):
             self._schema,
             partial(self._open_to_write, patience),
             make_unit,
-            told=self._told,
             # Those that do one thing only leave it to the writer.
             move=self._inbox.move if make_unit == self._unit else None,
             patience=self._patience.lock,
@@ -211,7 +219,32 @@ class PostgresStore(SteppingStore):
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return -1 if row is None else row[0]
 
-    def _new_unit(
+    def _wall(self, unit: SqlTables) -> float:
+        """Return the server's clock, as it was read when this transaction got its turn."""
+        connection = unit.connection
+        if isinstance(connection, PostgresConnection) and connection.begun is not None:
+            return connection.begun.now
+        return self._clock()
+
+    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+        """Return whether it is seen on this host, or a session renews that was there before then.
+
+        Sessions of a pooler outlive those that used them, and tell nothing.
+        """
+        if self.presence is not None and self.presence.lives(owner):
+            return True
+        connection = unit.connection
+        if not isinstance(connection, PostgresConnection) or is_pooled(connection.driver):
+            return False
+        ((found,),) = unit.ask("renewed_since", (renewed + unit.timeline.behind,)).fetchall()
+        return bool(found)
+
+    def _time_moved(self, connection: PostgresConnection) -> None:
+        connection.foresee_nothing()
+        if connection.begun is not None:
+            connection.begun = connection.begun._replace(meta=None, folds=True)
+
+    def _bare_unit(
         self, connection: Connection, bodies: dict[int, NewTask] | None = None
     ) -> SqlTables:
         begun = None
@@ -334,6 +367,14 @@ class PostgresStore(SteppingStore):
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
 
+    async def miscounted(self) -> tuple[str, ...]:
+        """Return which counts are impossible; as much work as there are pools and keys."""
+        return await self._on_reader(self._looked_at_counts)
+
+    def _looked_at_counts(self, connection: PostgresConnection) -> tuple[str, ...]:
+        rows = connection.execute(self._schema.sql["miscounted"]).fetchall()
+        return tuple([row[0] for row in rows])
+
     async def _anything_queued(self) -> bool:
         return await self._on_reader(self._looked_for_queued)
 
@@ -378,7 +419,6 @@ class PostgresStore(SteppingStore):
             self._spares,
             self._new_unit,
             settings=settings(self._durability, self._patience),
-            told=self._told,
             patience=self._patience.lock,
         )
         return PostgresHeld(transactor, reading_of(self._address.schema), self._clock, limit)

@@ -100,6 +100,12 @@ class PostgresTables(SqlTables):
                 if row[grp] is not None and row[grp] < FIRST_GROUP:
                     self._put_in.setdefault(row[place] >> SEQ_BITS, []).append(row[place])
 
+    def _must_touch(self, done: Any, name: str, count: int) -> None:  # noqa: ANN401 - cursors
+        """Let the connection notice it when the server answers, which is not waited for here."""
+        cursors = done if isinstance(done, list) else [done]
+        for cursor in cursors:
+            cursor.must_touch = (name, count // len(cursors))
+
     def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds, to be looked at and not changed."""
         found = super().look_at_live(name, asked)

@@ -29,6 +29,9 @@ log = logging.getLogger("millpond.postgres")
 _REFUSALS = frozenset({"MP001", "23505"})
 """How the server undoes what it began, and says so: it is not plain, or was there before."""
 
+_MISCOUNTED = "MP002"
+"""A write of a function touched other rows than it must; it has undone everything."""
+
 _LOCKED = "55P03"
 
 _SPOILT = frozenset({"0A000", "26000", "25006"})
@@ -68,17 +71,15 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         open_connection: Callable[[], PostgresConnection],
         make_unit: Callable[[PostgresConnection], Unit],
         *,
-        told: Callable[[float], None] | None = None,
         move: Callable[[PostgresTransactor[Unit], Unit], None] | None = None,
         patience: float,
     ) -> None:
         super().__init__(str(address), NoLine(), make_unit, patience=patience)
         self.address = address
         self._open_connection = open_connection
-        self._told = told
         self._move = move
         """Moves what is in the inbox, in a transaction of its own."""
-        self._lock = f"SELECT pg_advisory_xact_lock({to_write(dialect.schema)})"
+        self._lock = to_write(dialect.schema)
         self._look = dialect.sql["begun"]
 
     @property
@@ -119,9 +120,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
 
     def _begun_once(self) -> PostgresConnection:
         connection = self.connection
-        begun = connection.begin(self._lock, self._look)
-        if self._told is not None:
-            self._told(begun.now)
+        connection.begin(self._lock, self._look)
         return connection
 
     def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
@@ -167,7 +166,14 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         if code_of(error) == _LOCKED:
             # Whoever did it in another way would wait as long once more.
             raise self.translated(error) from error
-        if code_of(error) not in _REFUSALS and not self._may_pass(error):
+        if code_of(error) == _MISCOUNTED:
+            log.error(
+                "MILL-081 the rows of %s do not fit together (%s); nothing was changed, the Python "
+                "path does it instead. Run `millpond doctor`, and `millpond doctor --repair`",
+                self.where,
+                str(error).partition("\n")[0],
+            )
+        elif code_of(error) not in _REFUSALS and not self._may_pass(error):
             log.warning("%s did not do a step by itself: %s", self.where, error)
 
     def _connected(self) -> PostgresConnection:
@@ -182,8 +188,21 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
 
     def _commit(self) -> None:
         # A transaction that failed before is rolled back by COMMIT, and that is no error.
-        if self.connection.commit() != "COMMIT":
+        connection = self.connection
+        if connection.commit() != "COMMIT":
             raise aborted(self.address)
+        if connection.miscounted is not None:
+            # The answer came with that of the commit. What is wrong now is put right at once.
+            found, connection.miscounted = connection.miscounted, None
+            self.miscounted = True
+            log.error(
+                "MILL-081 in %s the write %s touched %d rows instead of %d, and is stored; all "
+                "is counted anew",
+                self.where,
+                found[0],
+                found[2],
+                found[1],
+            )
 
     def _dispose(self, connection: PostgresConnection) -> None:
         with contextlib.suppress(psycopg.Error):
@@ -217,7 +236,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         """Return the error for those who stood in line for too long."""
         return StoreLocked(
             f"other transactions have kept {self.where} locked for more than {self.patience:g} s; "
-            "find them in pg_stat_activity. Nothing was changed",
+            "`millpond doctor` says who holds the lock. Nothing was changed",
             path=self.where,
             waited=self.patience,
         )

@@ -9,6 +9,8 @@ from millpond.store.rows.view import RowsView
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from millpond.store.rows.tables import SqlTables
+
 
 class PostgresView(RowsView):
     """Looks first whether anything is queued at all; mostly that is all there is to know."""
@@ -17,9 +19,10 @@ class PostgresView(RowsView):
         self,
         read: Callable[..., Awaitable[object]],
         clock: Callable[[], float],
+        tell_newer: Callable[[SqlTables], None],
         anything_queued: Callable[[], Awaitable[bool]],
     ) -> None:
-        super().__init__(read, clock)
+        super().__init__(read, clock, tell_newer)
         self._anything_queued = anything_queued
 
     async def due(self, *, now: float) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ whole server, and each would have to wait for the disk under that lock. Alone it
 has to reach the disk. Only a submit after a pause carries its own: those come one at a time, and
 whoever is to run it hears of it the sooner.
 
-A hint may be lost: whoever hears nothing looks by himself. What a process sends comes back to it,
-too, and that is how it knows that it would hear the others (`hears`): a pooler takes a LISTEN and
-then says nothing.
+Every role that can connect to the database may send and read messages, so they are never trusted:
+see runtime/hear.py. A hint may be lost: whoever hears nothing looks by himself. What a process
+sends comes back to it, too, and that is how it knows that it would hear the others (`hears`): a
+pooler takes a LISTEN and then says nothing.
 
 A message is a text: the name of who sent it, a space, and the hint as JSON.
 """
@@ -58,14 +59,26 @@ TRY_AGAIN = 1.0
 ECHO_WITHIN = 5.0
 """Seconds in which what was sent must come back."""
 
-NOTIFY = b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part"
-"""Send messages to a channel; inside of somebody's transaction they are a part of it."""
+NOTIFY = (
+    b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part "
+    b"WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
+)
+"""Send messages to a channel; inside of somebody's transaction they are a part of it.
 
-POST = "SELECT count(pg_catalog.pg_notify($1, part)) FROM unnest($2::text[]) part"
+A full queue would make the commit fail: better no hint.
+"""
+
+POST = (
+    "SELECT count(pg_catalog.pg_notify($1, part)) FROM unnest($2::text[]) part "
+    "WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
+)
 """The same, as a call."""
 
 _LARGEST = 7999
 """Bytes: what PostgreSQL takes as one message."""
+
+_MOST_HEARD = 1000
+"""How many messages that arrived together are read."""
 
 _MOST_MESSAGES = 4
 """How many one hint is split into at most; beyond that it says that there is more."""
@@ -258,7 +271,10 @@ class Wakes:
     def _heard(self, texts: list[str]) -> None:
         """Take in all that has arrived, and call back once."""
         heard = Pending()
-        for text in texts:
+        if len(texts) > _MOST_HEARD:
+            # A flood is not worth reading: everything is looked at once instead.
+            heard.add(Hint(more=True))
+        for text in texts[:_MOST_HEARD]:
             sender, _, said = text.partition(" ")
             if sender == self._name:
                 self._proven, self._awaited_since = True, None

@@ -374,7 +374,7 @@ class PostgresWriter(Writer[SqlTables]):
         try:
             self._give_answers(flight, self._row(flight))
         except BaseException as error:  # noqa: BLE001 - those who asked are told
-            self._failed(flight.jobs, error)
+            self._apart_failed(flight.jobs, error)
             if not flight.jobs and flight.calling is not None:
                 flight.calling.answers(None)
         self._answer(flight.jobs)

@@ -652,13 +652,27 @@ class SqlLines(dict[Owner, Line]):
     def __init__(self, backlog: SqlBacklog) -> None:
         super().__init__()
         self._backlog = backlog
+        self.absent: set[Owner] = set()
+        """Owners that have no line, so that nobody looks for it again."""
 
     def __missing__(self, owner: Owner) -> Line:
         made = self[owner] = self._backlog.line_of(owner)
         return made
 
-    def get(self, owner: Owner, default: Line | None = None) -> Line | None:  # type: ignore[override]  # noqa: ARG002
-        """Return the line of an owner, empty or not."""
+    def __setitem__(self, owner: Owner, line: Line) -> None:
+        self.absent.discard(owner)
+        super().__setitem__(owner, line)
+
+    def get(self, owner: Owner, default: Line | None = None) -> Line | None:  # type: ignore[override]
+        """Return the line of an owner; one of an owner without tasks is not made by a look."""
+        found = super().get(owner)
+        if found is not None:
+            return found  # a line of unknown length counts as empty, so `or` would lose it
+        if owner in self.absent:
+            return default
+        if owner is not None and not self._backlog.has_line(owner):
+            self.absent.add(owner)
+            return default
         return self[owner]
 
 
@@ -753,11 +767,13 @@ class SqlBacklog(Backlog):
         for group in groups:
             row = group.row()
             identifier, unit, share, owner, count, *rest = row
-            if not count:
+            if not count and not group.ready:
                 if group.stored is not None:
                     dropped.append((identifier,))
                 group.stored = None
                 continue
+            # One that ran empty keeps its row until `flush` takes it from its shelf: a shelf that
+            # is read before that must hold what memory believes to stand there.
             if group.stored is None:
                 saved.append((identifier, self.pool, unit, share, owner, count, *rest))
             else:
@@ -784,14 +800,27 @@ class SqlBacklog(Backlog):
         state.groups.take_in(group)
         return group
 
+    def has_line(self, owner: str) -> bool:
+        """Return whether an owner has a line in a pool without groups."""
+        return self._row_of_line(owner) is not None
+
+    def _row_of_line(self, owner: str) -> Row | None:
+        row: Row | None = self.tables.ask("group", (self.pool, "", "", owner)).fetchone()
+        return row
+
+    def _new_line(self, owner: Owner) -> Line:
+        return self.line_of(owner)
+
     def line_of(self, owner: Owner) -> Line:
-        """Return the line of an owner in a pool without groups: a group without a unit."""
+        """Return the line of an owner in a pool without groups: a group without a unit.
+
+        Of an owner without one it makes one, with a number that is written: to put a task in.
+        """
         if owner is None:
             # It has the number of its pool and needs no row: what it holds is the queue.
             line = SqlLine(self, None, None if self._ready else 0, None)
         else:
-            asked = (self.pool, "", "", owner)
-            row = self.tables.ask("group", asked).fetchone()
+            row = self._row_of_line(owner)
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
             # Its place is not kept up to date, so nobody may rely on it.
@@ -814,8 +843,10 @@ class SqlBacklog(Backlog):
             if owner is not None and line.grp not in self._groups:
                 # What would be put in it later would stand in a group that nobody writes.
                 del self._lines[owner]
+        assert isinstance(self._lines, SqlLines)  # noqa: S101 - made above
         return (
             len(self._groups)
+            + len(self._lines.absent)
             + self.units.known_units
             + self.ring.seats.known_shares
             + _known_items(self._task_timers)
@@ -1099,12 +1130,17 @@ class SqlBacklog(Backlog):
             self._empty()
 
     def emptied(self, held: Mapping[str, int]) -> SqlBacklog:
-        """Return a backlog in which nothing waits, with the pauses, and so many held per unit."""
+        """Return a backlog in which nothing waits, with pauses, rates and what is held per unit."""
+        tats = {unit: state.tat for unit, state in self._units.items() if state.tat}
         other = self.rebuilt(self.spec)
         assert isinstance(other, SqlBacklog)  # noqa: S101
         if other.grouped:
             for unit, count in held.items():
                 other._unit(unit).running = count  # noqa: SLF001 - one of its kind
+            for name, tat in tats.items() if self.spec.rate_per_key is not None else ():
+                state = other._unit(name)  # noqa: SLF001 - one of its kind
+                state.tat = tat
+                other._touch(name, state)  # noqa: SLF001 - so that it fades
         return other
 
     def rebuilt(self, spec: PoolSpec) -> Backlog:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from millpond.core.errors import Miscounted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -60,3 +62,14 @@ class Dialect(msgspec.Struct, frozen=True):
     """Makes one argument of many ids or names: one statement then serves any number of them."""
     begin_reading: str
     """Begins a transaction in which everything read is of one moment."""
+
+
+def miscounted(name: str, expected: int, touched: int) -> Miscounted:
+    """Return the error for a write that did not touch the rows it must."""
+    return Miscounted(
+        f"the write {name!r} touched {touched} rows instead of {expected}: the rows do not fit "
+        "together. Nothing was changed; `millpond doctor` says what is wrong",
+        statement=name,
+        expected=expected,
+        touched=touched,
+    )

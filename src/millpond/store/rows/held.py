@@ -11,8 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from millpond.core.errors import TransactionTooLong
-from millpond.core.settle import Settled
-from millpond.store.rows.lent import Lent
+from millpond.store.rows.lent import Lent, ended_by_handler
 from millpond.store.verbs import steps
 from millpond.store.verbs.settle import holds
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.core.settle import Settlement
     from millpond.store.protocol import SettleAnswer
+    from millpond.store.rows.database import Connection
     from millpond.store.rows.tables import SqlTables
     from millpond.store.rows.transact import Transactor
 
@@ -28,6 +28,20 @@ L = TypeVar("L", bound=Lent)
 
 SAVEPOINT = "millpond_handler"
 """Where a handler's own writes begin, so that they can be taken back and ours kept."""
+
+
+def leave_savepoint(connection: Connection, *, undo: bool) -> None:
+    """Keep a handler's writes, or undo them; TransactionControl if it has ended the transaction."""
+    if not connection.in_transaction:
+        raise ended_by_handler()
+    try:
+        if undo:
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        connection.execute(f"RELEASE {SAVEPOINT}")
+    except Exception as error:
+        if "savepoint" in str(error):
+            raise ended_by_handler() from error
+        raise
 
 
 class HeldTransaction(Generic[L]):
@@ -116,11 +130,9 @@ class HeldTransaction(Generic[L]):
         """End the attempt and commit."""
         unit = self._unit
         assert unit is not None  # noqa: S101 - it was begun
-        if not holds(unit, settlement.fence):
-            unit.connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        # Before anything is settled: it must be in the transaction that the handler wrote in.
+        leave_savepoint(unit.connection, undo=not holds(unit, settlement.fence))
         answer = steps.settle(unit, (settlement,), self._clock())
-        if answer.settled[0] is Settled.APPLIED:
-            unit.connection.execute(f"RELEASE {SAVEPOINT}")
         self._transactor.commit(unit)
         return answer
 

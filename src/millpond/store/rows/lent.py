@@ -13,10 +13,14 @@ from millpond.core.errors import TransactionControl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+_BLANK = re.compile(r"(?: \s | ; | \ufeff | --[^\n]*(?:\n|$) )+", re.VERBOSE)
+_COMMENT = re.compile(r"/\* .*? \*/", re.VERBOSE | re.DOTALL)
+_COMMENT_MARK = re.compile(r"/\*|\*/")
+
 _ENDS_OR_BEGINS = re.compile(
-    r"""(?: \s | ; | --[^\n]*(?:\n|$) | /\* .*? \*/ )*  # what may stand before a statement
-        (?: BEGIN | COMMIT | END | ROLLBACK (?! \s+ (?:TRANSACTION\s+)? TO \b ) ) \b""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+    r"""(?: BEGIN | START \s+ TRANSACTION | COMMIT | END | ABORT | PREPARE \s+ TRANSACTION
+          | ROLLBACK (?! \s+ (?:(?:TRANSACTION|WORK)\s+)? TO \b ) ) \b""",
+    re.IGNORECASE | re.VERBOSE,
 )
 
 
@@ -67,7 +71,7 @@ class Lent:
     @contextmanager
     def use(self, statement: str) -> Iterator[None]:
         """Have the connection for one statement, if it may be executed."""
-        if _ENDS_OR_BEGINS.match(statement):
+        if ends_or_begins(statement):
             raise refusal(statement)
         with self.lock:
             if self._over is not None:
@@ -88,6 +92,42 @@ class Lent:
             cursor.close()
 
 
+def ends_or_begins(statement: str) -> bool:
+    """Return whether a statement begins or ends a transaction, however it is disguised.
+
+    Comments are nested in PostgreSQL and not in SQLite: what either would execute is refused.
+    """
+    return any(
+        _ENDS_OR_BEGINS.match(re.sub(r"/\*.*?\*/|--[^\n]*", " ", statement[at:], flags=re.DOTALL))
+        for at in {_first_word(statement, nested=False), _first_word(statement, nested=True)}
+    )
+
+
+def _first_word(statement: str, *, nested: bool) -> int:
+    """Return where the first statement begins, behind blanks, semicolons and comments."""
+    at = 0
+    while True:
+        blank = _BLANK.match(statement, at)
+        if blank is not None:
+            at = blank.end()
+        elif statement.startswith("/*", at):
+            at = _behind_comment(statement, at, nested=nested)
+        else:
+            return at
+
+
+def _behind_comment(statement: str, at: int, *, nested: bool) -> int:
+    if not nested:
+        found = _COMMENT.match(statement, at)
+        return len(statement) if found is None else found.end()
+    depth = 0
+    for mark in _COMMENT_MARK.finditer(statement, at):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return len(statement)
+
+
 def refusal(statement: str) -> TransactionControl:
     """Return the error for a statement that begins or ends a transaction."""
     shown = " ".join(statement.split())[:60]
@@ -95,6 +135,16 @@ def refusal(statement: str) -> TransactionControl:
         f"{shown} is not for a handler: the transaction is committed with the completion of its "
         "attempt, and rolled back if the handler raises. A part can be undone by a SAVEPOINT",
         statement=shown,
+    )
+
+
+def ended_by_handler() -> TransactionControl:
+    """Return the error for a transaction that is not the one in which a handler's part began."""
+    return TransactionControl(
+        "a handler has committed or rolled back the transaction that was lent to it, by a way "
+        "around its connection: the attempt is not completed by it, and what the handler wrote "
+        "before may be stored. Leave COMMIT to ctx.commit and ctx.transaction",
+        statement="",
     )
 
 

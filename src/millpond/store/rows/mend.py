@@ -24,15 +24,16 @@ MANY = 50_000
 """So many tasks are not all looked at by the way: that would take seconds."""
 
 
-def damage(connection: Connection, dialect: Dialect) -> list[str]:
+def damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
     """Return what does not fit together; it only reads.
 
-    Among very many tasks it looks for those only that are held by nobody.
+    Among very many tasks it looks for those only that are held by nobody, unless it is to look at
+    the `whole`.
     """
     sql = dialect.sql
     connection.execute(dialect.begin_reading)
     try:
-        if connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
+        if not whole and connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
             lost = connection.execute(sql["lost_holders"]).fetchall()
             return [f"worker {worker} holds tasks, and is not there" for (worker,) in lost]
         if "all_ways" in sql:
@@ -68,6 +69,8 @@ def mend(connection: Connection, dialect: Dialect, now: float) -> None:
 def _end_lost_bodies(tables: SqlTables, now: float) -> None:
     """Let tasks that are neither queued, running nor ended end where everybody sees them."""
     for place, identifier, body in tables.ask("lost_bodies").fetchall():
+        if not tables.pools.understands(place >> 40):
+            continue
         pool = tables.pools.numbered(place >> 40)
         task = TaskRow(
             new=new_of(body, identifier, pool.name),

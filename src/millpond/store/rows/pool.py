@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from struct import iter_unpack, pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known
 from millpond.core.bucket import Bucket
+from millpond.core.bucket import fresh as fresh_buckets
+from millpond.core.errors import MillpondError, NewerPool
 from millpond.core.heap import LazyHeap
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import CALLBACKS
 from millpond.store.rows.backlog import SqlBacklog
+from millpond.store.rows.newer import understood
 from millpond.store.rows.rows import SEQ_BITS, TaskRow
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.fresh import Fresh, asks_which
@@ -34,8 +38,29 @@ _FIRSTS = 64
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
 _decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
 _decode_limiter = msgspec.json.Decoder(Limiter).decode
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+_decode_starved = msgspec.json.Decoder(dict[str, tuple[float, float]]).decode
+_decode_hungry = msgspec.json.Decoder(dict[str, float]).decode
+
+log = logging.getLogger("millpond.store")
+
+D = TypeVar("D")
+V = TypeVar("V")
+
 _specs: dict[str, PoolSpec] = {}
 """Settings that were read before: the text decides, so they cannot grow old."""
+
+
+def readable(decode: Callable[[D], V], stored: D, otherwise: V, whose: str) -> V:
+    """Return what is stored, or something else for what cannot be read; that is logged.
+
+    Only for what work goes on without: counts, and who waits for what.
+    """
+    try:
+        return decode(stored)
+    except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
+        log.error("what is stored of %s is damaged and left out: %s", whose, error)  # noqa: TRY400
+        return otherwise
 
 
 def spec_of(text: str) -> PoolSpec:
@@ -44,7 +69,7 @@ def spec_of(text: str) -> PoolSpec:
     if spec is None:
         if len(_specs) > 10_000:
             _specs.clear()
-        spec = _specs[text] = _decode_spec(text)
+        spec = _specs[text] = understood(text, _decode_spec, "pool")
     return spec
 
 
@@ -192,9 +217,10 @@ class SqlFresh(Fresh):
         self._pool = pool
         self._count = count
         self._of_keys: dict[str | None, int] = {}
+        self._of_lanes: dict[str | None, int] = {}
         self._firsts: dict[tuple[str | None, ...], deque[int]] = {}
 
-    __slots__ = ("_firsts", "_of_keys", "_pool")
+    __slots__ = ("_firsts", "_of_keys", "_of_lanes", "_pool")
 
     def of_key(self, key: str | None) -> int:
         """Return how many of one key there are."""
@@ -203,6 +229,29 @@ class SqlFresh(Fresh):
             ((count,),) = self._ask("count_listed_of_key", "count_listed_keyless", key)
             self._of_keys[key] = count
         return count
+
+    def of_lane(self, lane: str) -> int:
+        """Return how many of one lane there are."""
+        count = self._of_lanes.get(lane)
+        if count is None:
+            tables = self._pool.tables
+            tables.write_rows()
+            asked = (self._pool.number, lane)
+            count = self._of_lanes[lane] = int(
+                tables.ask("count_listed_of_lane", asked).fetchone()[0]
+            )
+        return count
+
+    def oldest_of_lane(self, lane: str) -> int:
+        """Return the id of the first of one lane."""
+
+        def ask() -> list[Row]:
+            tables = self._pool.tables
+            tables.write_rows()
+            asked = (self._pool.number, lane, _FIRSTS)
+            return tables.ask("oldest_listed_of_lane", asked).fetchall()
+
+        return self._first(("lane", lane), ask)
 
     def oldest(self) -> int:
         """Return the id of the one that came first."""
@@ -243,8 +292,8 @@ class SqlFresh(Fresh):
 
     def let_go(self) -> None:
         """Remember nothing of what was asked: the transaction is over, or the bound is another."""
-        if self._of_keys or self._firsts:
-            self._of_keys, self._firsts = {}, {}
+        if self._of_keys or self._of_lanes or self._firsts:
+            self._of_keys, self._of_lanes, self._firsts = {}, {}, {}
 
     def add(self, task: Task) -> None:
         """Count a task that has just come."""
@@ -253,6 +302,8 @@ class SqlFresh(Fresh):
         task.listed = self.listed
         if self.listed and task.new.key in self._of_keys:
             self._of_keys[task.new.key] += 1
+        if self.listed and task.lane in self._of_lanes:
+            self._of_lanes[task.lane] += 1
 
     def remove(self, task: Task) -> None:
         """Count one less."""
@@ -260,6 +311,8 @@ class SqlFresh(Fresh):
         self._count -= 1
         if task.listed and task.new.key in self._of_keys:
             self._of_keys[task.new.key] -= 1
+        if task.listed and task.lane in self._of_lanes:
+            self._of_lanes[task.lane] -= 1
         task.listed = False
 
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
@@ -390,7 +443,7 @@ class SqlPool(PoolTable):
     def __init__(self, tables: SqlTables, number: int) -> None:
         self.tables = tables
         self.number = number
-        self.kept = self.measured = 0
+        self.kept = self.measured = self.redriven = 0
         self._measured: list[tuple[float, float]] = []
         self._stored: Row | None = None
         self._settings: Row | None = None
@@ -452,12 +505,17 @@ class SqlPool(PoolTable):
         self.internal = self.name.endswith(CALLBACKS)
         self.spec, self.declared = spec_of(spec), spec_of(declared)
         self.paused, self.closed = bool(paused), bool(closed)
-        self.totals = msgspec.json.decode(totals)
-        self.buckets = _decode_buckets(tats)
-        self.holding = msgspec.json.decode(holding)
-        self.starved = {name: tuple(times) for name, times in msgspec.json.decode(starved).items()}
-        self.hungry = msgspec.json.decode(hungry)
-        self.limiter = None if not limiter else _decode_limiter(limiter)
+        whose = f"pool {self.name}"
+        self.totals = readable(_decode_counts, totals, {}, whose)
+        self.buckets = readable(_decode_buckets, tats, fresh_buckets(self.spec.rates), whose)
+        held = readable(_decode_counts, holding, None, whose)
+        self.holding = self._held() if held is None else held
+        self.starved = readable(_decode_starved, starved, {}, whose)
+        self.hungry = readable(_decode_hungry, hungry, {}, whose)
+        self.limiter = None
+        if limiter:
+            anew = None if self.spec.adaptive is None else Limiter(self.spec.adaptive)
+            self.limiter = readable(_decode_limiter, limiter, anew, whose)
         counts = {
             "grouped": grouped,
             "ready": ready,
@@ -474,6 +532,10 @@ class SqlPool(PoolTable):
         self.fresh = SqlFresh(self, fresh)
         self._stored, self._settings = row[7:], row[2:7]
         return self
+
+    def _held(self) -> dict[str, int]:
+        """Count how many tasks of the pool each worker runs."""
+        return dict(self.tables.ask("holding_of_pool", (self.number,)).fetchall())
 
     @classmethod
     def declared_now(cls, tables: SqlTables, number: int, made: PoolTable) -> SqlPool:
@@ -499,7 +561,10 @@ class SqlPool(PoolTable):
             return self.spec
         asked = (self.number, revision)
         row = self.tables.ask("revision", asked).fetchone()
-        return self.spec if row is None else spec_of(row[0])
+        try:
+            return self.spec if row is None else spec_of(row[0])
+        except NewerPool:  # it was declared anew since, in a way that is known here
+            return self.spec
 
     @property
     def paused_units(self) -> set[str]:
@@ -617,7 +682,7 @@ class SqlPool(PoolTable):
             ask("save_pool", (self.number, self.name, *settings, *row))
             ask("add_revision", (self.number, self.revision, settings[0]))
         if row != self._stored and not is_new:
-            ask("change_pool", (*row, self.number))
+            self.tables.change("change_pool", (*row, self.number), 1)
         self._settings, self._stored = settings, row
 
     def _text(self, spec: PoolSpec, column: int) -> str:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.errors import NewerPool
 from millpond.core.run import Run
+from millpond.store.rows.budget import must_know_budget
+from millpond.store.rows.pool import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +34,22 @@ def check_rows(connection: Connection, dialect: Dialect, *, thorough: bool = Tru
     """
     left_out = (_RUNS,) if thorough else (_RUNS, *_OF_NO_WORK)
     checks = sorted(n for n in dialect.sql if n.startswith("check_") and n not in left_out)
-    return [
+    wrong = [
         *(said for name in checks for (said,) in connection.execute(dialect.sql[name])),
         *_runs(connection, dialect),
     ]
+    # Work does not depend on these, nor could they be put right here.
+    return [*wrong, *_newer(connection, dialect)] if thorough else wrong
+
+
+def _newer(connection: Connection, dialect: Dialect) -> Iterator[str]:
+    """Yield what is to be said of each pool and budget that only a newer version understands."""
+    for name, read in (("pools", lambda row: spec_of(row[2])), ("budgets", must_know_budget)):
+        for row in connection.execute(dialect.sql[name]).fetchall():
+            try:
+                read(row)
+            except NewerPool as error:
+                yield str(error)
 
 
 def _runs(connection: Connection, dialect: Dialect) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from millpond.core.errors import MillpondError
 from millpond.core.lifecycle import Status
 from millpond.core.task import UNREADABLE, Call, NewTask, Task
 
@@ -65,7 +67,8 @@ def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
     """Return what a body says; one that cannot be read has no function, so nobody can run it."""
     try:
         new = _unpack_new(body)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+    except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
+        # Also a value past its bound, however it came here: nobody could store its end.
         return _unreadable(identifier, pool, error)
     if new.id != identifier or new.pool != pool:
         return _unreadable(identifier, pool, f"it is that of task {new.id} in pool {new.pool!r}")
@@ -73,6 +76,12 @@ def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
 
 
 def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
+    _tell_of(identifier, pool, why)
+    return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
+
+
+def _tell_of(identifier: int, pool: str, why: object) -> None:
+    """Log once that a task cannot be read."""
     if identifier not in _told:
         if len(_told) > 10_000:
             _told.clear()
@@ -84,7 +93,6 @@ def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
             why,
             extra={"pool": pool, "task": identifier},
         )
-    return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
 
 
 _told: set[int] = set()
@@ -118,10 +126,10 @@ def live_state(task: TaskRow) -> Row:
         task.claim_revision,
         task.cancel_requested + task.interrupt_requested,
         task.parked_at,
-        task.new.call.function if task.parked else None,
+        task.need if task.parked else None,
         task.error,
         _progress_text(task),
-        None if task.steps is None else _pack(task.steps),
+        _packed_steps(task),
         1 if task.status is _RUNNING else 0,
         task.attempt,
         task.runs,
@@ -148,6 +156,7 @@ def waits_untouched(task: TaskRow) -> bool:
         and task.error is None
         and task.progress is None
         and task.steps is None
+        and not task.misfits
     )
 
 
@@ -246,6 +255,7 @@ def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
         and task.cancel_requested + task.interrupt_requested == stored[3]
         and task.progress is None
         and task.steps is None
+        and not task.misfits
         and stored[7] is None
         and stored[8] is None
         and not task.parked
@@ -254,7 +264,13 @@ def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
 
 
 def _progress_text(task: TaskRow) -> str | None:
-    return None if task.progress is None else f"{task.progress[0]!r} {task.progress[1]}"
+    if task.progress is None:
+        return None
+    fraction, text = task.progress
+    if "\0" in text:
+        # PostgreSQL keeps no NUL in a text.
+        return f"{fraction!r}\\{json.dumps(text)}"
+    return f"{fraction!r} {text}"
 
 
 def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
@@ -294,10 +310,17 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         body,
     ) = row
     new = known.get(identifier) or new_of(body, identifier, pool)
+    told = _NOTHING_TOLD
+    if progress is not None or steps is not None:
+        told, wrong = _told_of(progress, steps)
+        if wrong is not None:
+            # Who ran it now would do again what its lost steps had done.
+            _tell_of(identifier, pool, wrong)
+            new = msgspec.structs.replace(new, call=Call(UNREADABLE))
     if new.call.function == UNREADABLE:
         # What its row says as well is known nevertheless: it must be found where it stands.
         new = msgspec.structs.replace(new, key=row[4], owner=row[9], run=row[10])
-    if grp is not None and not runs and function is None and not cancel_requested:
+    if grp is not None and not runs and function is None and not cancel_requested and not error:
         # Most that are read wait for their first start: less is to be said of them.
         return TaskRow(
             new=new,
@@ -341,8 +364,7 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         parked=function is not None,
         reason=reason,
         error=error,
-        progress=None if progress is None else _progress(progress),
-        steps=None if steps is None else _unpack_steps(steps),
+        **told,
         grp=grp,
         listed=bool(listed),
         parked_at=parked_at,
@@ -353,8 +375,45 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
     )
 
 
+_MISFITS = "\x1e"
+"""Among the steps of a task in its row: the signatures that its arguments did not fit."""
+
+
+def _packed_steps(task: TaskRow) -> bytes | None:
+    if not task.misfits:
+        return None if task.steps is None else _pack(task.steps)
+    return _pack({**(task.steps or {}), _MISFITS: ",".join(task.misfits).encode()})
+
+
+_NOTHING_TOLD: dict[str, Any] = {}
+
+
+def _told_of(progress: str | None, steps: bytes | None) -> tuple[dict[str, Any], str | None]:
+    """Return what a handler told of its task, and what is wrong with that if it cannot be read."""
+    try:
+        told = _unpacked_steps(steps)
+        if progress is not None:
+            told["progress"] = _progress(progress)
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError) as error:
+        return {}, f"what it told of its steps or its progress is damaged ({error})"
+    return told, None
+
+
+def _unpacked_steps(stored: bytes | None) -> dict[str, Any]:
+    if stored is None:
+        return {}
+    steps: dict[str, bytes] | None = _unpack_steps(stored)
+    misfits = (steps or {}).pop(_MISFITS, None)
+    if misfits is None:
+        return {"steps": steps}
+    return {"steps": steps or None, "misfits": tuple(misfits.decode().split(","))}
+
+
 def _progress(told: str) -> tuple[float, str]:
     fraction, _, text = told.partition(" ")
+    if "\\" in fraction:
+        fraction, _, text = told.partition("\\")
+        text = json.loads(text)
     return float(fraction), text
 
 
@@ -384,7 +443,7 @@ def ended_row(task: TaskRow, pool: int) -> Row:
         task.cancel_requested + task.interrupt_requested,
         1 if task.fresh else 0,
         _progress_text(task),
-        None if task.steps is None else _pack(task.steps),
+        _packed_steps(task),
     )
 
 
@@ -417,6 +476,9 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         identifier,
         body,
     ) = row
+    told, wrong = _told_of(progress, steps)
+    if wrong is not None:
+        _tell_of(identifier, pool, wrong)
     return TaskRow(
         new=new_of(body, identifier, pool),
         status=Status(status),
@@ -439,8 +501,7 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         reason=reason,
         result=result,
         error=error,
-        progress=None if progress is None else _progress(progress),
-        steps=None if steps is None else _unpack_steps(steps),
+        **told,
         stored=row,
         stored_at=place,
         stored_live=False,

@@ -8,19 +8,25 @@ import logging
 import os
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from millpond.core.control import CancelRun, Declare, Redrive
-from millpond.core.errors import StoreClosed
-from millpond.store.protocol import ControlAnswer, Hint
-from millpond.store.rows.held import SAVEPOINT, HeldTransaction
+import msgspec
+
+from millpond.core.control import CancelRun, Declare, DeclareBudget, Prune, Redrive
+from millpond.core.errors import Miscounted, NewerPool, StoreClosed, StoreError
+from millpond.core.timekeeping import read
+from millpond.store.clock import ForwardClock, ServerClock, steady
+from millpond.store.protocol import ControlAnswer, Hint, LeaseAnswer
+from millpond.store.rows.held import SAVEPOINT, HeldTransaction, leave_savepoint
 from millpond.store.rows.lent import Lent
 from millpond.store.rows.mend import damage, mend
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.tables import SqlTables
+from millpond.store.rows.timeline import JumpLog, move_moments, without_doubt
 from millpond.store.rows.transact import C
 from millpond.store.rows.view import RowsView
 from millpond.store.rows.writer import Writer, must_not_be_forked
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask
     from millpond.store.protocol import (
         Batch,
-        LeaseAnswer,
         RecoverAnswer,
         RenewAnswer,
         SettleAnswer,
@@ -54,6 +59,11 @@ log = logging.getLogger("millpond.store")
 T = TypeVar("T")
 L = TypeVar("L", bound=Lent)
 C_co = TypeVar("C_co", bound="Connection", covariant=True)
+
+_OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
+"""What a damaged row may raise where it is read, compared or written again."""
+_LOOK_AGAIN = 60.0
+"""Seconds for which nobody looks again through a store in which nothing was found."""
 
 _BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
@@ -121,16 +131,20 @@ class RowsStore(ABC, Generic[C, L]):
         self._clock = clock
         self._wakes = wakes
         self._dice = random.SystemRandom()
+        self._newer: set[tuple[str, str]] = set()
+        """Pools that only a newer version understands, and why: each is logged once."""
         self._bodies: dict[int, NewTask] = {}
         self._kept: SqlTables | None = None
+        self._jumps = JumpLog(where)
         self._closed = False
         self._process = os.getpid()
         self._seen_version = 0
+        self._look_again = 0.0
         self._writing = self._transactor(self._unit)
         self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._writer = None if inline else self._new_writer()
-        self._view = RowsView(self._read, clock)
+        self._view = RowsView(self._read, clock, self._tell_all_newer)
 
     # What each database does its own way
 
@@ -170,7 +184,8 @@ class RowsStore(ABC, Generic[C, L]):
         """
         kept, self._kept = self._kept, None
         version = self._version_of(connection)
-        if kept is not None and kept.connection is connection and kept.version == version:
+        same = kept is not None and kept.connection is connection and kept.version == version
+        if kept is not None and same and not self._keep_time(kept):
             return kept
         unit = self._new_unit(connection, self._bodies)
         unit.version = version
@@ -180,12 +195,84 @@ class RowsStore(ABC, Generic[C, L]):
     def _new_unit(
         self, connection: Connection, bodies: dict[int, NewTask] | None = None
     ) -> SqlTables:
-        unit = SqlTables(connection, self._dialect, self._dice.getrandbits(64), bodies)
-        reached = getattr(self._clock, "reached", None)
-        if reached is not None:
-            # Another process may have acted at a moment that this one's clock has yet to come to.
-            reached(unit.latest)
+        """Return what jobs work on, once it is known what time it is."""
+        unit = self._bare_unit(connection, bodies)
+        if self._keep_time(unit):
+            unit = self._bare_unit(connection, bodies)
         return unit
+
+    def _bare_unit(
+        self, connection: Connection, bodies: dict[int, NewTask] | None = None
+    ) -> SqlTables:
+        return SqlTables(connection, self._dialect, self._dice.getrandbits(64), bodies)
+
+    # What time it is
+
+    def _keep_time(self, unit: SqlTables) -> bool:
+        """Find out what time it is, and tell the clock; return whether stored moments were moved.
+
+        A clock that does not keep time for a store (one of a test) is believed as it is.
+        """
+        clock = self._clock
+        if not isinstance(clock, ServerClock):
+            return False
+        known = unit.timeline._replace(latest=unit.latest)
+        vouched = clock.vouched(known)
+        reading = read(known, self._wall(unit), vouched)
+        if reading.jump is not None:
+            if self._is_doubtful():
+                vouched = known.latest if vouched is None else vouched
+            if reading.jump.kind == "gap" and vouched is None:
+                vouched = self._vouched_by_others(unit, reading.timeline.latest)
+            reading = read(known, self._wall(unit), vouched)
+        now = unit.timeline = reading.timeline
+        clock.told(now.latest, now.steps)
+        if reading.jump is not None:
+            self._jumps.tell(reading.jump, steady())
+        if not reading.step:
+            return False
+        self._takes_time(unit)
+        unit.latest = now.latest
+        move_moments(unit, reading.step)
+        if reading.step < 0.0:
+            mend(unit.connection, self._dialect, now.latest)
+        self._time_moved(cast("C", unit.connection))
+        return True
+
+    def _time_moved(self, connection: C) -> None:
+        """Hear that what was known of the store is not so any more: its time was moved."""
+
+    def _wall(self, unit: SqlTables) -> float:
+        """Return what the wall clock says that this store goes by."""
+        del unit
+        clock = self._clock
+        return clock.wall() if isinstance(clock, ForwardClock) else clock()
+
+    def _is_doubtful(self) -> bool:
+        """Look for evidence about a clock that jumped; return whether to doubt it."""
+        clock = self._clock
+        return isinstance(clock, ForwardClock) and clock.is_doubtful()
+
+    def _vouched_by_others(self, unit: SqlTables, moment: float) -> float | None:
+        """Return what time it is by the renewals of others; None if none is known to live.
+
+        Asked by a process that has just come, where the clock says that much time has passed. A
+        worker that lives has renewed within its lease: if the clock says otherwise, it was set.
+        """
+        workers = [worker[1:4] for worker in unit.ask("workers").fetchall()]
+        if any(expires_at >= moment for _, expires_at, _ in workers):
+            return None
+        renewed = [
+            expires_at - lease
+            for owner, expires_at, lease in workers
+            if owner and self._lives(unit, owner, expires_at)
+        ]
+        return max(unit.latest, *renewed) if renewed else None
+
+    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+        """Return whether a process is known to live that can have renewed until `renewed`."""
+        del unit, owner, renewed
+        return False
 
     def _keep(self, unit: SqlTables) -> None:
         """Keep a unit of work that was committed, unless it has grown."""
@@ -213,21 +300,22 @@ class RowsStore(ABC, Generic[C, L]):
         before, self._seen_version = self._seen_version, version
         return version != before
 
-    async def mend(self) -> tuple[str, ...]:
+    async def mend(self, *, whole: bool = False) -> tuple[str, ...]:
         """Look whether all rows fit together, and put right what does not; return what was wrong.
 
-        It looks without keeping anybody from writing, and has a connection of its own for it.
+        It looks without keeping anybody from writing, and has a connection of its own for it. At
+        very many tasks it looks only if it is to look at the `whole`.
         """
         self._must_be_open()
         if self._inline is not None:
-            return self._mended()
-        return await aside(self._mended)
+            return self._mended(whole=whole)
+        return await aside(partial(self._mended, whole=whole))
 
-    def _mended(self) -> tuple[str, ...]:
+    def _mended(self, *, whole: bool = False) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
         try:
             with self._connected() as connection:
-                wrong = damage(connection, self._reading)
+                wrong = damage(connection, self._reading, whole=whole)
             if wrong:
                 log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
                 transactor.run(self._mend)
@@ -258,9 +346,47 @@ class RowsStore(ABC, Generic[C, L]):
 
     async def _do(self, job: Callable[[SqlTables], T]) -> T:
         self._must_be_open()
+        try:
+            return await self._do_once(job)
+        except StoreError as error:
+            if not error.of_counts:
+                raise
+            # A count is wrong, whoever met it: counted anew, the same job goes through.
+            log.error("%s; its counts are counted anew", error)  # noqa: TRY400 - not where it was
+            if not await self.mend() and not isinstance(error, Miscounted):
+                raise
+            return await self._do_once(job)
+
+    async def _do_over_rows(self, job: Callable[[SqlTables], T], *, whole: bool = True) -> T:
+        """Do a job that meets rows of many tasks; one that is damaged is found and set aside.
+
+        So it stops neither its pool nor the others. A verb that is given values itself does not
+        have the `whole` store looked through for what may be the fault of those.
+        """
+        try:
+            return await self._do(job)
+        except _OF_A_ROW as error:
+            if isinstance(error, StoreError) and not (error.of_value or error.of_counts):
+                raise
+            now = time.monotonic()
+            if now < self._look_again:
+                raise
+            log.error("a row of %s is damaged (%r); it is looked for", self._where, error)  # noqa: TRY400
+            if not await self.mend(whole=whole):
+                # There is nothing to be found, and looking takes long.
+                self._look_again = now + _LOOK_AGAIN
+                raise
+        return await self._do(job)
+
+    async def _do_once(self, job: Callable[[SqlTables], T]) -> T:
         if self._writer is not None:
-            return await self._writer.do(job)
-        return self._do_inline(job)
+            answer = await self._writer.do(job)
+        else:
+            answer = self._do_inline(job)
+        if self._writing.miscounted:
+            self._writing.miscounted = False
+            await self.mend()
+        return answer
 
     def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
         assert self._inline is not None  # noqa: S101 - there is one where there is no writer
@@ -311,18 +437,20 @@ class RowsStore(ABC, Generic[C, L]):
         """Give a worker the next tasks of a pool, within every limit in force."""
 
         def job(tables: SqlTables) -> LeaseAnswer:
+            if self._is_newer(tables, ask.pool):
+                return LeaseAnswer()
             _expect(tables, ask)
             answer = steps.lease(tables, ask, self._moment(now), entropy)
             self._remember(tables, answer)
             return answer
 
-        return await self._do(job)
+        return await self._do_over_rows(job)
 
     async def renew(
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
     ) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
-        return await self._do(
+        return await self._do_over_rows(
             lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
         )
 
@@ -340,9 +468,13 @@ class RowsStore(ABC, Generic[C, L]):
             named = [one.fence.task for one in settlements]
             named += [one.successor.task for one in settlements if one.successor is not None]
             tables.expect_ends(named)
-            if then is not None:
-                _expect(tables, then, leaving=len(settlements))
-            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=then)
+            self._tell_all_newer(tables)
+            ask = None if then is None or self._is_newer(tables, then.pool) else then
+            if ask is not None:
+                _expect(tables, ask, leaving=len(settlements))
+            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=ask)
+            if then is not None and ask is None:
+                answer = msgspec.structs.replace(answer, lease=LeaseAnswer())
             # Also what is tried again: that may happen in another process.
             self._forget([one.fence.task for one in settlements])
             self._forget(answer.ended)
@@ -350,7 +482,7 @@ class RowsStore(ABC, Generic[C, L]):
                 self._remember(tables, answer.lease)
             return answer
 
-        return await self._do(job)
+        return await self._do_over_rows(job, whole=False)
 
     # Together with what users keep in the same database
 
@@ -423,11 +555,14 @@ class RowsStore(ABC, Generic[C, L]):
         entropy: int | None = None,
     ) -> RecoverAnswer:
         """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
-        return await self._do(
-            lambda tables: steps.recover(
-                tables, limit, self._moment(now), entropy, generation=generation
-            )
-        )
+
+        def job(tables: SqlTables) -> RecoverAnswer:
+            moment = self._moment(now)
+            answer = steps.recover(tables, limit, moment, entropy, generation=generation)
+            self._tell_all_newer(tables)
+            return answer
+
+        return await self._do_over_rows(job)
 
     async def control(
         self, order: Order, *, now: float | None = None, entropy: int | None = None
@@ -437,9 +572,47 @@ class RowsStore(ABC, Generic[C, L]):
         def job(tables: SqlTables) -> ControlAnswer:
             if isinstance(order, CancelRun | Redrive):
                 self._takes_time(tables)
-            return steps.control(tables, order, self._moment(now), entropy)
+            if isinstance(order, Declare | DeclareBudget) and self._declared_newer(tables, order):
+                return ControlAnswer()
+            asked = order
+            if isinstance(order, Prune) and now is None:
+                asked = without_doubt(order, tables.timeline)
+            return steps.control(tables, asked, self._moment(now), entropy)
 
         return await self._do(job)
+
+    def _is_newer(self, tables: SqlTables, pool: str) -> bool:
+        """Return whether only a newer version understands a pool; that is logged once."""
+        try:
+            tables.pools.get(pool)
+        except NewerPool as error:
+            self._tell_newer(error)
+            return True
+        return False
+
+    def _declared_newer(self, tables: SqlTables, order: Declare | DeclareBudget) -> bool:
+        """Return whether only a newer version understands what is stored under this name."""
+        try:
+            if isinstance(order, DeclareBudget):
+                tables.budgets.get(order.spec.name)
+            else:
+                tables.pools.get(order.spec.name)
+                tables.budgets.must_know(order.spec)
+        except NewerPool as error:
+            self._tell_newer(error)
+            return True
+        return False
+
+    def _tell_newer(self, error: NewerPool) -> None:
+        """Log a pool or budget that only a newer version understands, once."""
+        if (error.pool, error.option) not in self._newer:
+            self._newer.add((error.pool, error.option))
+            log.error("%s", error)
+
+    def _tell_all_newer(self, tables: SqlTables) -> None:
+        """Log every such pool that was met in a unit of work."""
+        for error in tables.pools.newer.values():
+            self._tell_newer(error)
 
     async def close(self) -> None:
         """Let go of the database; safe twice."""
@@ -509,9 +682,7 @@ class _WrittenWith(Generic[T]):
             self.error = error
         lent.end()
         lent.close_cursors()
-        if self.error is not None:
-            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
-        connection.execute(f"RELEASE {SAVEPOINT}")
+        leave_savepoint(connection, undo=self.error is not None)
 
 
 async def aside(work: Callable[[], T]) -> T:

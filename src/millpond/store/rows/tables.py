@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import msgspec
 
 from millpond.core.audit import Note, Record
+from millpond.core.errors import NewerPool
 from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status
-from millpond.core.run import Run
+from millpond.core.run import NewRun, Run
 from millpond.core.spec import PoolSpec
 from millpond.core.task import UNREADABLE, key_of
 from millpond.store.rows.audit import Notes, encoded
 from millpond.store.rows.budget import SqlBudgets
-from millpond.store.rows.pool import SqlPool
+from millpond.store.rows.database import miscounted
+from millpond.store.rows.pool import SqlPool, readable
 from millpond.store.rows.rows import (
     CHANGING,
     ENDED_ID,
@@ -43,6 +45,7 @@ from millpond.store.rows.rows import (
     untouched_state,
     waits_untouched,
 )
+from millpond.store.rows.timeline import clock_text, timeline_of
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables import Leader, PoolTable, Tables
 
@@ -54,6 +57,9 @@ if TYPE_CHECKING:
     from millpond.store.rows.rows import Row
     from millpond.store.verbs.tables import Asked
 
+    _Known = tuple[frozenset[str] | None, dict[str, str]]
+    """The functions of a worker, and their signatures."""
+
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _LIVE = (_QUEUED, _RUNNING)
 
@@ -61,10 +67,36 @@ _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 _OF_NO_POOL = frozenset(
-    {"latest", "workers_joined", "_next_group", "_next_claim", "_told", "leader"}
+    {"latest", "timeline", "workers_joined", "_next_group", "_next_claim", "_told", "leader"}
 )
 
 _PAGE = 1000
+
+_FINDS_EACH = frozenset(
+    {"drop_task", "change_live", "tell_result", "drop_ended", "drop_key", "drop_unit", "drop_group"}
+    | {"change_group", "drop_seat"}
+)
+"""What changes or removes one row for each that it is given: those were read before."""
+
+_RUNNING_IN = 13
+"""Which column of a pool says how many of its tasks run."""
+
+_OF_TIME = (0, 8, 9)
+"""Columns of `meta` that change with time alone: nobody writes because of them."""
+
+
+def _lasting(meta: Row) -> Row:
+    """Return what of `meta` must be written when it changes."""
+    return tuple(value for column, value in enumerate(meta) if column not in _OF_TIME)
+
+
+def _gained(behind: float, before: float) -> bool:
+    """Return whether store time is by now so much nearer to the clock that others must know."""
+    return abs(behind - before) > _GAINED or (behind == 0.0) != (before == 0.0)
+
+
+_GAINED = 0.1
+"""Seconds."""
 
 REMOVED_KEPT = 20_000
 """How many ids of tasks that retention removed are told from ids that never were."""
@@ -80,6 +112,9 @@ class SqlTasks(dict[int, TaskRow]):
         self.handed: dict[int, TaskRow] = {}
         """Those that a verb has in its hands, and may have changed."""
 
+        self.of_newer: dict[int, NewerPool] = {}
+        """Those of pools that only a newer version understands: who asks for one is told so."""
+
         self.changed_alike: list[Sequence[TaskRow]] = []
         """Those that were started or completed together, and in no verb's hands otherwise."""
         self._ended_alike: list[Sequence[TaskRow]] = []
@@ -88,11 +123,12 @@ class SqlTasks(dict[int, TaskRow]):
         """Return a task, or None."""
         found = super().get(identifier)
         if found is None:
-            if identifier in self._absent:
-                return default
-            self.read((identifier,))
+            if identifier not in self._absent:
+                self.read((identifier,))
             found = super().get(identifier)
             if found is None:
+                if identifier in self.of_newer:
+                    raise self.of_newer[identifier]
                 return default
         self.handed[identifier] = found
         return found
@@ -161,6 +197,7 @@ class SqlTasks(dict[int, TaskRow]):
                 super().pop(task.new.id, None)
         self.handed, self._ended_alike = {}, []
         self._absent.clear()
+        self.of_newer.clear()
 
     def sort_out_alike(self, change: Changes) -> None:
         """Say what became of tasks that changed together; one that changed twice is handed over."""
@@ -199,14 +236,23 @@ class SqlPools(dict[str, PoolTable]):
         self.handed: dict[int, SqlPool] = {}
         """Those that a verb has in its hands, and may have changed."""
         self._absent: set[str] = set()
+        self.newer: dict[int, NewerPool] = {}
+        """Pools that only a newer version understands, as far as they were met."""
+        self._newer: dict[str, NewerPool] = {}
+        """The same by name: who asks for one is told so."""
         self._all_read = False
         self._kept: dict[int, int] = {}
         """How many rows of each pool are in memory."""
+        self._kept_of_all = 0
+        self._last = 0
+        """The highest number that was given to a pool, as far as that was asked for."""
 
     def get(self, name: str, default: PoolTable | None = None) -> PoolTable | None:  # type: ignore[override]
         """Return a pool, or None."""
         found: SqlPool | None = super().get(name)  # type: ignore[assignment]
         if found is None:
+            if name in self._newer:
+                raise self._newer[name]
             if self._all_read or name in self._absent:
                 return default
             row = self._tables.ask("pool", (name,)).fetchone()
@@ -231,14 +277,24 @@ class SqlPools(dict[str, PoolTable]):
         """Return the pool of a number."""
         found = self.by_id.get(identifier)
         if found is None:
+            if identifier in self.newer:
+                raise self.newer[identifier]
             row = self._tables.ask("pool_by_id", (identifier,)).fetchone()
             found = self._take_in(row)
         return found
 
+    def understands(self, identifier: int) -> bool:
+        """Return whether the pool of a number is one that this version understands."""
+        try:
+            self.numbered(identifier)
+        except NewerPool:
+            return False
+        return True
+
     def __setitem__(self, name: str, made: PoolTable) -> None:
         """Keep a pool that was just declared."""
-        ask = self._tables.ask
-        number = max(ask("last_pool").fetchone()[0], *self.by_id, 0) + 1
+        self._last = max(self._tables.ask("last_pool").fetchone()[0], self._last) + 1
+        number = self._last
         pool = SqlPool.declared_now(self._tables, number, made)
         self.by_id[number] = self.handed[number] = pool
         super().__setitem__(name, pool)
@@ -248,7 +304,7 @@ class SqlPools(dict[str, PoolTable]):
         if not self._all_read:
             for row in list(self._tables.ask("pools")):
                 if row[0] not in self.by_id:
-                    self._take_in(row)
+                    self._understood(row)
             self._all_read = True
         self.handed.update(self.by_id)
         return sorted(super().items(), key=_by_number)
@@ -257,15 +313,39 @@ class SqlPools(dict[str, PoolTable]):
         """Return every pool."""
         return [pool for _, pool in self.items()]
 
+    def with_queued(self) -> list[SqlPool]:
+        """Return the pools in which something is queued; the others are not read."""
+        found = []
+        for row in self._tables.ask("queued_pools").fetchall():
+            known = self.by_id.get(row[0]) or self._understood(row)
+            if known is not None:
+                found.append(known)
+        return found
+
+    def _understood(self, row: Row) -> SqlPool | None:
+        """Take in a pool; None if only a newer version understands it."""
+        try:
+            return self._take_in(row)
+        except NewerPool:
+            return None
+
     def trimmed(self) -> int:
         """Let go of what the next transaction will hardly ask for; return how much is left."""
+        kept = self._kept
         for number, pool in self.handed.items():
-            self._kept[number] = pool.trimmed()
+            rows = pool.trimmed()
+            self._kept_of_all += rows - kept.get(number, 0)
+            kept[number] = rows
         self.handed = {}
-        return sum(self._kept.values())
+        return self._kept_of_all
 
     def _take_in(self, row: Row) -> SqlPool:
-        pool = SqlPool.read(self._tables, row)
+        try:
+            pool = SqlPool.read(self._tables, row)
+            self._tables.budgets.must_know(pool.spec)
+        except NewerPool as error:
+            self.newer[row[0]] = self._newer[row[1]] = error
+            raise
         self.by_id[pool.number] = pool
         super().__setitem__(pool.name, pool)
         return pool
@@ -343,7 +423,8 @@ class SqlWorkers(dict[str, Worker]):
 
     def _take_in(self, row: Row) -> Worker:
         name, owner, expires_at, lease, number, functions, unknown, ahead = row
-        known = None if functions is None else frozenset(msgspec.json.decode(functions))
+        anything: _Known = (None, {})
+        known, signatures = readable(_functions, functions, anything, f"worker {name}")
         worker = Worker(
             id=name,
             owner=owner,
@@ -351,7 +432,8 @@ class SqlWorkers(dict[str, Worker]):
             lease=lease,
             number=number,
             functions=known,
-            unknown=set(msgspec.json.decode(unknown)),
+            signatures=signatures,
+            unknown=readable(_names, unknown, set(), f"worker {name}"),
             holding=SqlHolding(self._tables, name),
             ahead=SqlAhead(self._tables, name, ahead),
         )
@@ -374,17 +456,41 @@ class SqlWorkers(dict[str, Worker]):
 
 
 def _worker_row(worker: Worker) -> Row:
-    functions = None if worker.functions is None else _text(sorted(worker.functions))
     return (
         worker.id,
         worker.owner,
         worker.expires_at,
         worker.lease,
         worker.number,
-        functions,
+        _functions_text(worker),
         _text(sorted(worker.unknown)),
-        len(worker.ahead),
+        worker.ahead.count if isinstance(worker.ahead, SqlAhead) else len(worker.ahead),
     )
+
+
+def _functions_text(worker: Worker) -> str | None:
+    """Return what a worker knows: names, or a signature by name; `jsonb ? name` reads both."""
+    if worker.functions is None:
+        return None
+    names = sorted(worker.functions)
+    if not worker.signatures:
+        return _text(names)
+    known = {name: worker.signatures.get(name, "") for name in names}
+    return msgspec.json.encode(known).decode()
+
+
+_known = msgspec.json.Decoder(list[str] | dict[str, str]).decode
+
+
+def _functions(stored: str | None) -> _Known:
+    if stored is None:
+        return None, {}
+    known = _known(stored)
+    signatures = known if isinstance(known, dict) else {}
+    return frozenset(known), {name: one for name, one in signatures.items() if one}
+
+
+_names = msgspec.json.Decoder(set[str]).decode
 
 
 def _text(names: list[str]) -> str:
@@ -427,6 +533,13 @@ class SqlAhead(dict[int, PoolSpec]):
         self._worker = worker
         self._count = count
         self._all_read = not count
+        self._of_newer = 0
+        """How many are of pools that are left alone: they are counted, and not shown."""
+
+    @property
+    def count(self) -> int:
+        """How many there are, also of pools that are left alone."""
+        return len(self) + self._of_newer
 
     def _read(self) -> None:
         if self._all_read:
@@ -434,8 +547,11 @@ class SqlAhead(dict[int, PoolSpec]):
         self._all_read = True
         tables = self._tables
         for identifier, number, revision in list(tables.ask("held_ahead_by", (self._worker,))):
-            spec = tables.pools.numbered(number).spec_at(revision)
-            super().__setitem__(identifier, spec)
+            if tables.pools.understands(number):
+                spec = tables.pools.numbered(number).spec_at(revision)
+                super().__setitem__(identifier, spec)
+            else:
+                self._of_newer += 1
 
     def __len__(self) -> int:
         return super().__len__() if self._all_read else self._count
@@ -507,10 +623,17 @@ class SqlRuns(dict[int, Run]):
         self.handed.add(identifier)
         found = super().get(identifier)
         if found is None:
-            found = _decode_run(state)
+            made = self._made_anew
+            found = readable(_decode_run, state, None, f"run {identifier}") or made(identifier)
             self._stored[identifier] = state
             super().__setitem__(identifier, found)
         return found
+
+    def _made_anew(self, identifier: int) -> Run:
+        """Return a run of which only its row is left: what it has counted is lost."""
+        pool, name, finished_at, live = self._tables.ask("rest_of_run", (identifier,)).fetchone()
+        new = NewRun(id=identifier, pool=pool, name=name)
+        return Run(new=new, opened_at=0.0, live=live, total=live, finished_at=finished_at)
 
     def forget_all(self) -> None:
         """Read everything anew that is asked for from now on."""
@@ -608,9 +731,12 @@ class SqlExpiring(LazyHeap[int]):
         """Note nothing."""
 
     def _first(self) -> Row | None:
-        self._tables.write_rows()
-        row: Row | None = self._tables.ask(self._statement).fetchone()
-        return row
+        tables = self._tables
+        tables.write_rows()
+        while True:
+            row: Row | None = tables.ask(self._statement, (tables.left_alone(),)).fetchone()
+            if row is None or tables.pools.understands(row[2]):
+                return row
 
     def lowest(self) -> tuple[float, ...] | None:
         """Return the first moment."""
@@ -623,10 +749,14 @@ class SqlExpiring(LazyHeap[int]):
 
     def until(self, key: float, most: int) -> Iterator[int]:
         """Yield those whose moment has come, as it stands now; they are read at once."""
-        self._tables.write_rows()
-        rows = self._tables.ask(self._those_until, (key, most)).fetchall()
+        tables = self._tables
+        tables.write_rows()
+        while True:
+            rows = tables.ask(self._those_until, (key, tables.left_alone(), most)).fetchall()
+            if all(tables.pools.understands(pool) for pool in {row[1] for row in rows}):
+                break
         found = [row[0] for row in rows]
-        self._tables.tasks.read(found)
+        tables.tasks.read(found)
         return iter(found)
 
 
@@ -636,15 +766,21 @@ class SqlExpiringWorkers(LazyHeap[str]):
     def __init__(self, tables: SqlTables) -> None:
         super().__init__()
         self._tables = tables
+        self.left: set[str] = set()
+        """Those of whom only a newer version understands what they hold."""
 
     def set(self, item: str, key: tuple[float, ...]) -> None:
         """Note nothing: it is written on the worker."""
+        del key
+        self.left.discard(item)
 
     def discard(self, item: str) -> None:
         """Note nothing."""
 
     def _first(self) -> Worker | None:
         workers = self._tables.workers.values()
+        if self.left:
+            workers = [one for one in workers if one.id not in self.left]
         return min(workers, key=lambda one: (one.expires_at, one.number), default=None)
 
     def lowest(self) -> tuple[float, ...] | None:
@@ -679,6 +815,7 @@ class SqlTables(Tables):
     tasks: SqlTasks  # type: ignore[assignment]
     workers: SqlWorkers
     runs: SqlRuns
+    expiring_workers: SqlExpiringWorkers
 
     def __init__(
         self,
@@ -752,12 +889,13 @@ class SqlTables(Tables):
         self.latest = meta[0]
         self.workers_joined = meta[1]
         self._next_group, self._next_claim, self._told = meta[2:5]
-        self.leader = Leader(*meta[5:])
+        self.leader = Leader(*meta[5:8])
+        self.timeline = timeline_of(meta)
 
     def _new_meta(self) -> Row:
         """Make the row anew of which there must be one; what is counted there is counted again."""
         if self._readonly:
-            return (0.0, 0, 0, 0, 0, "", 0.0, 0)
+            return (0.0, 0, 0, 0, 0, "", 0.0, 0, 0.0, 0.0, "")
         self.ask("new_meta")
         meta: Row = self.ask("meta").fetchone()
         return meta
@@ -775,8 +913,20 @@ class SqlTables(Tables):
         return self.connection.execute(self._sql[name], asked)
 
     def send(self, name: str, rows: Sequence[Row]) -> None:
-        """Execute a statement for each row."""
-        self.connection.executemany(self._sql[name], rows)
+        """Execute a statement for each row; one that must find each row notices if it did not."""
+        done = self.connection.executemany(self._sql[name], rows)
+        if name in _FINDS_EACH:
+            self._must_touch(done, name, len(rows))
+
+    def change(self, name: str, asked: Sequence[Any], count: int) -> None:
+        """Execute a statement that must touch so many rows."""
+        self._must_touch(self.ask(name, asked), name, count)
+
+    def _must_touch(self, done: Any, name: str, count: int) -> None:  # noqa: ANN401 - a cursor
+        # A server's cursor does not know yet; mending, which uses it so, recounts by itself.
+        touched = getattr(done, "rowcount", count)
+        if touched != count:
+            raise miscounted(name, count, touched)
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body."""
@@ -785,11 +935,68 @@ class SqlTables(Tables):
     # Reading
 
     def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
-        """Return the live tasks that a statement finds, to be looked at and not changed."""
+        """Return the live tasks that a statement finds, to be looked at and not changed.
+
+        Those of pools that only a newer version understands are passed over.
+        """
         tasks, numbered = self.tasks, self.pools.numbered
-        return [
-            tasks.taken_in(row, numbered(row[2]).name) for row in self.ask(name, asked).fetchall()
-        ]
+        rows = self.ask(name, asked).fetchall()
+        try:
+            return [tasks.taken_in(row, numbered(row[2]).name) for row in rows]
+        except NewerPool:
+            rows = self._of_known_pools(rows, 1, 2)
+            return [tasks.taken_in(row, numbered(row[2]).name) for row in rows]
+
+    def _of_known_pools(self, rows: list[Row], task: int, pool: int) -> list[Row]:
+        """Return the rows of pools that this version understands; note the tasks of the others."""
+        known, pools = [], self.pools
+        for row in rows:
+            if pools.understands(row[pool]):
+                known.append(row)
+            else:
+                self.tasks.of_newer[row[task]] = pools.newer[row[pool]]
+        return known
+
+    def left_alone(self) -> object:
+        """Return the pools that only a newer version understands, as one argument."""
+        return self.listed(list(self.pools.newer))
+
+    def known(self, identifier: int) -> Task | None:
+        """Return a task, or None if it is unknown, or of a pool that is to be left alone."""
+        try:
+            return self.tasks.get(identifier)
+        except NewerPool:
+            return None
+
+    def running_in(self, pool: str) -> int:
+        """Return how many tasks of a pool run, also of one that is to be left alone."""
+        try:
+            return self.pools[pool].running
+        except NewerPool:
+            running: int = self.ask("pool", (pool,)).fetchone()[_RUNNING_IN]
+            return running
+
+    def leave_to_newer(self, worker: Worker, owner: str | None) -> bool:
+        """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
+
+        Asked when all else was taken from it, so what is there is theirs.
+        """
+        if not self.pools.newer:
+            return False
+        self.write_rows()
+        nothing = self.listed([])
+        left = bool(self.ask("holds_something", (worker.id,)).fetchone()[0])
+        if not left and owner is not None:
+            left = bool(self.ask("owns_something", (owner, nothing)).fetchone()[0])
+        if left:
+            self.expiring_workers.left.add(worker.id)
+        return left
+
+    def _has_room(self, name: str) -> bool:
+        try:
+            return super()._has_room(name)
+        except NewerPool:  # those who understand it will see
+            return True
 
     def read_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds."""
@@ -801,10 +1008,12 @@ class SqlTables(Tables):
     def read_ended(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
         """Return the ended tasks that a statement finds."""
         tasks, numbered = self.tasks, self.pools.numbered
-        return [
-            tasks.taken_in_ended(row, numbered(row[1]).name)
-            for row in self.ask(name, asked).fetchall()
-        ]
+        rows = self.ask(name, asked).fetchall()
+        try:
+            return [tasks.taken_in_ended(row, numbered(row[1]).name) for row in rows]
+        except NewerPool:
+            rows = self._of_known_pools(rows, ENDED_ID, 1)
+            return [tasks.taken_in_ended(row, numbered(row[1]).name) for row in rows]
 
     def find_share(self, task: TaskRow) -> None:
         """Read the share of a task that cannot tell it from the group it is queued in."""
@@ -978,7 +1187,7 @@ class SqlTables(Tables):
     def has_closures(self, owner: str) -> bool:
         """Return whether a process has queued or running closures."""
         self.write_rows()
-        return bool(self.ask("owns_something", (owner,)).fetchone()[0])
+        return bool(self.ask("owns_something", (owner, self.left_alone())).fetchone()[0])
 
     def closures_of(self, owner: str) -> list[Task]:
         """Return the queued and running closures of a process."""
@@ -1040,9 +1249,16 @@ class SqlTables(Tables):
             self.leader.owner,
             self.leader.until,
             self.leader.generation,
+            self.timeline.behind,
+            self.timeline.since,
+            clock_text(self.timeline),
         )
         # A verb that found nothing to do need not tell when that was: it then writes nothing.
-        if meta[1:] != self._meta[1:] or self.connection.total_changes != self._changes:
+        if (
+            _lasting(meta) != _lasting(self._meta)
+            or self.connection.total_changes != self._changes
+            or _gained(meta[8], self._meta[8])
+        ):
             self.ask("save_meta", meta)
             self._meta = meta
             self.written = True
@@ -1057,6 +1273,7 @@ class SqlTables(Tables):
     def trimmed(self) -> int:
         """Let go of what the next transaction will hardly ask for; return how much is left."""
         self.tasks.let_go()
+        self.expiring_workers.left.clear()
         self.workers.handed = set()
         self.runs.handed = set()
         return len(self.tasks) + len(self.runs) + self.pools.trimmed()
@@ -1272,7 +1489,7 @@ class Changes:
         first, last = tasks[0].claim or 0, tasks[-1].claim or 0
         if last - first == len(tasks) - 1:
             places = tables.listed([task.stored_at for task in tasks])
-            tables.ask("claim_live", (first, *claimed, places))
+            tables.change("claim_live", (first, *claimed, places), len(tasks))
         else:
             self._changed += [(*live_state(task), task.stored_at) for task in tasks]
 
@@ -1298,6 +1515,6 @@ def _at_places(tables: SqlTables, what: str, told: Row, places: list[int]) -> No
     """
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
-        tables.ask(f"{what}_span", (*told, first, last))
+        tables.change(f"{what}_span", (*told, first, last), len(places))
     else:
-        tables.ask(f"{what}_live", (*told, tables.listed(places)))
+        tables.change(f"{what}_live", (*told, tables.listed(places)), len(places))

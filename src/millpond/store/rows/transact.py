@@ -6,7 +6,13 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
-from millpond.core.errors import IllegalTransition, MillpondError, OutcomeUnknown, StoreError
+from millpond.core.errors import (
+    IllegalTransition,
+    MillpondError,
+    Miscounted,
+    OutcomeUnknown,
+    StoreError,
+)
 from millpond.store.rows.database import Connection
 
 if TYPE_CHECKING:
@@ -78,6 +84,8 @@ class Transactor(ABC, Generic[Unit, C]):
         """Seconds to wait for somebody else's transaction before giving up."""
         self._make_unit = make_unit
         self._connection: C | None = None
+        self.miscounted = False
+        """Whether something was stored by a write that touched other rows than it must."""
 
     def run(self, job: Callable[[Unit], T]) -> T:
         """Do one job in a transaction of its own, in its turn; try again once if that may help."""
@@ -179,7 +187,10 @@ class Transactor(ABC, Generic[Unit, C]):
 
         What the database raised is not, and neither is a bug of ours: who knows what came before.
         """
-        return not (self.of_database(error) or isinstance(error, IllegalTransition))
+        if self._connection is not None and not self._connection.in_transaction:
+            # It has ended meanwhile, and with it what others did in it.
+            return False
+        return not (self.of_database(error) or isinstance(error, IllegalTransition | Miscounted))
 
     def _not_known(self, error: Exception) -> NoReturn:
         told = " ".join(str(error).split())

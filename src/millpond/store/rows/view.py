@@ -12,7 +12,14 @@ from millpond.core.lifecycle import Status
 from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
-from millpond.store.protocol import AuditPage, LaneState, LaneView, PoolView, TaskPage
+from millpond.store.protocol import (
+    MOST_HELD,
+    AuditPage,
+    LaneState,
+    LaneView,
+    PoolView,
+    TaskPage,
+)
 from millpond.store.rows.audit import decoded, may_name
 from millpond.store.rows.pool import SqlPool
 from millpond.store.rows.rows import SEQ_BITS, plain
@@ -48,8 +55,10 @@ class RowsView:
         self,
         read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
         clock: Callable[[], float],
+        tell_newer: Callable[[SqlTables], None],
     ) -> None:
         self._read_ = read
+        self._tell_newer = tell_newer
         self._clock = clock
 
     async def _read(self, question: Callable[[SqlTables], T]) -> T:
@@ -144,6 +153,9 @@ class RowsView:
                 running=pool.running,
                 parked=pool.parked_count,
                 kept=pool.kept,
+                dead=_dead(tables, pool) if measured else 0,
+                held_until=pool.not_before if pool.not_before > moment else 0.0,
+                held_units=_held_units(tables, pool, moment) if measured else (),
                 oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
                 totals=dict(pool.totals),
                 stale_settles=pool.stale_settles,
@@ -220,6 +232,7 @@ class RowsView:
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             pools = tables.pools.values()
+            self._tell_newer(tables)
             found = (p.name for p in pools if not p.internal and p.name.startswith(begins))
             return tuple(sorted(found))
 
@@ -231,10 +244,9 @@ class RowsView:
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             return tuple(
-                name
-                for name, pool in tables.pools.items()
-                if pool.queued
-                and not pool.paused
+                pool.name
+                for pool in tables.pools.with_queued()
+                if not pool.paused
                 and pool.spec.max_concurrent
                 and pool.not_before <= moment
                 and pool.sql_backlog.has_due(pool.queued, moment)
@@ -350,6 +362,18 @@ def _pages(tables: SqlTables, pool: SqlPool, after: int, *, ended: bool) -> Iter
 
 def _by_seq(task: Task) -> int:
     return task.seq
+
+
+def _dead(tables: SqlTables, pool: SqlPool) -> int:
+    """Return how many failed tasks of a pool are kept."""
+    found: int = tables.ask("dead_of_pool", (pool.number,)).fetchone()[0]
+    return found
+
+
+def _held_units(tables: SqlTables, pool: SqlPool, now: float) -> tuple[tuple[str, float], ...]:
+    """Return the lanes or keys that are held back on their own, and until when."""
+    rows = tables.ask("held_units", (pool.number, now, MOST_HELD)).fetchall()
+    return tuple((str(unit), float(until)) for unit, until in rows)
 
 
 def _oldest_queued_at(tables: SqlTables, pool: SqlPool) -> float | None:

@@ -21,6 +21,7 @@ from millpond.core.errors import (
     MillpondError,
     OutcomeUnknown,
     StoreClosed,
+    StoreError,
     StoreForked,
     StoreLocked,
 )
@@ -273,8 +274,24 @@ class Writer(Generic[Unit]):
             for job, answer in zip(jobs, work([job.told for job in jobs]), strict=True):
                 job.answer = answer
         except BaseException as error:  # noqa: BLE001 - those who asked are told
-            self._failed(jobs, error)
+            self._apart_failed(jobs, error)
         return jobs
+
+    def _apart_failed(self, jobs: list[Job[Unit]], error: BaseException) -> None:
+        """Tell those who were done apart and together; one that cannot be must not be in the way.
+
+        What the database says is said to all. What cannot be put into words is of one of them.
+        """
+        if len(jobs) < 2 or self._transactor.of_database(error) or isinstance(error, StoreError):
+            self._failed(jobs, error)
+            return
+        for job in jobs:
+            work = job.alone
+            assert work is not None  # noqa: S101 - that is why they are here
+            try:
+                (job.answer,) = work([job.told])
+            except BaseException as alone:  # noqa: BLE001 - the one who asked is told
+                self._failed([job], alone)
 
     def _one_by_one(self, group: list[Job[Unit]]) -> None:
         for index, job in enumerate(group):

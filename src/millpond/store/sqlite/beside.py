@@ -6,6 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from millpond.store.private_files import check, opened, sharing_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,6 +22,7 @@ def folder_beside(database: Path, ending: str) -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
+        check(folder, sharing_of(database))
         if not folder.is_dir():
             raise
         return folder
@@ -32,9 +35,9 @@ def file_beside(database: Path, ending: str) -> int:
     """Open the empty file `<database><ending>`, making it if need be; return its descriptor."""
     file = database.absolute().with_name(database.name + ending)
     try:
-        return os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        return opened(file, os.O_RDWR, sharing_of(database))
     except FileNotFoundError:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = opened(file, os.O_RDWR | os.O_CREAT, sharing_of(database))
         give(file, database)
         return descriptor
 

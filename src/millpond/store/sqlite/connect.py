@@ -10,6 +10,7 @@ one, the locks SQLite relies on may not work: keep the file on a local disk.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -26,6 +27,7 @@ from millpond.core.errors import (
     StoreMissing,
     StoreNotWritable,
 )
+from millpond.store.private_files import check, check_place_of, made_private, sharing_of
 from millpond.store.sqlite.errors import DATABASE_ERRORS, folder_missing, is_busy, translated
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ READ_A_PAGE = "SELECT count(*) FROM sqlite_schema"
 
 _STATEMENTS_KEPT = 512
 _CACHE_KIB = 8_192
+_SIDECARS = ("-wal", "-shm", "-journal", "-writers", "-alive", "-wake")
 _WAL_KEPT = 16 * 1024 * 1024
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.0002, 0.005
 
@@ -201,6 +204,14 @@ def _look(path: Path, *, create: bool) -> None:
         raise _not_allowed(path, folder)
     if found and not _may(path, os.R_OK | os.W_OK):
         raise _not_allowed(path, path)
+    check_place_of(path)
+    sharing = sharing_of(path)
+    for ending in _SIDECARS:
+        check(path.absolute().with_name(path.name + ending), sharing)
+    if not found:
+        # SQLite gives the files beside it the rights of the database.
+        with contextlib.suppress(OSError):
+            made_private(path)
 
 
 def _may(path: Path, mode: int) -> bool:

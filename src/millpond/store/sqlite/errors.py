@@ -111,6 +111,15 @@ POISONOUS = frozenset(
 """After these a connection is closed and a new one opened: what it remembers may be wrong."""
 
 
+_OF_VALUE = frozenset(
+    {
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
+
 DATABASE_ERRORS = (sqlite3.Error, MemoryError)
 """What a call of the database may raise: out of memory is Python's own error, not SQLite's."""
 
@@ -146,6 +155,13 @@ def is_poisonous(error: BaseException | None) -> bool:
     return isinstance(error, DATABASE_ERRORS) and (code is None or code in POISONOUS)
 
 
+def is_of_value(error: DatabaseError) -> bool:
+    """Return whether SQLite, or its driver, refuses a value and would take others."""
+    if code_of(error) is None:
+        return isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError))
+    return code_of(error) in _OF_VALUE
+
+
 def translated(error: DatabaseError, path: Path, *, waited: float = 0.0) -> StoreError:
     """Return our error for SQLite's, naming the file and what to do; the cause stays attached."""
     code = code_of(error)
@@ -161,6 +177,8 @@ def translated(error: DatabaseError, path: Path, *, waited: float = 0.0) -> Stor
         ours.waited = waited
     elif isinstance(ours, StoreFailing):
         ours.sqlite = name
+    ours.of_counts = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_CHECK
+    ours.of_value = is_of_value(error) and not ours.of_counts
     ours.__cause__ = error
     return ours
 

@@ -19,6 +19,11 @@ class LentCursor(sqlite3.Cursor):
         super().__init__(connection)
         self._lent = lent
 
+    @property
+    def connection(self) -> NoReturn:
+        """Refuse: it could commit."""
+        raise refusal("cursor.connection")
+
     def execute(self, statement: str, parameters: Any = (), /) -> Self:  # noqa: ANN401 - as sqlite3
         """Execute a statement."""
         with self._lent.use(statement):

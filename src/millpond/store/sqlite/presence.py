@@ -76,6 +76,11 @@ class Presence:
         free = [name for name in found if _is_free(self._path(name))]
         return tuple(sorted(unquote(name.removesuffix(_ENDING)) for name in free))
 
+    def lives(self, owner: str) -> bool:
+        """Return whether a process is there as `owner`, and holds its lock."""
+        file = self._file(owner)
+        return os.path.exists(file) and not _is_free(file)  # noqa: PTH110 - a text, as all here
+
     def forget(self, owner: str) -> None:
         """Clear away what is left of one that is gone; of one that lives, nothing."""
         file = self._file(owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from contextlib import closing
@@ -10,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millpond.store.clock import ForwardClock
+from millpond.store.private_files import check_place_of
 from millpond.store.rows.store import RowsStore
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
@@ -33,6 +36,14 @@ if TYPE_CHECKING:
     from millpond.store.sqlite.connect import Durability
 
 
+log = logging.getLogger("millpond.sqlite")
+
+_OFF = (
+    "the clock of this process (%s) is %.0f s ahead of the kernel's; the kernel's is used: see "
+    "what sets it (faketime, a patched time.time)"
+)
+
+
 class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
     """One file that many processes of one machine share.
 
@@ -53,6 +64,8 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
     ) -> None:
         # Where it is now, and by its own name: connections are opened later, too, from whatever
         # folder the process is in by then, and SQLite names its WAL after the file behind a link.
+        if path.is_symlink():
+            check_place_of(path)
         path = self._path = Path(os.path.realpath(path))
         if not may_migrate:
             must_be_there(path)
@@ -64,6 +77,10 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         except BaseException:
             first.close()
             raise
+        if isinstance(clock, ForwardClock):
+            clock.is_doubtful()  # one that is this process's alone is corrected before it is used
+            if clock.off:
+                log.error(_OFF, path, clock.off)
         super().__init__(
             str(path),
             SQLITE,
@@ -119,6 +136,10 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
 
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         return closing(self._open())
+
+    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+        del unit, renewed
+        return self.presence is not None and self.presence.lives(owner)
 
     def _version_of(self, connection: sqlite3.Connection) -> int:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]

@@ -25,6 +25,12 @@ def path_of(url: str) -> Path:
     """Return the file a URL names, as it was written: relative or absolute. It is not looked at."""
     if not isinstance(url, str):
         _refuse(url, "is not a text")
+    if "://" not in url and "=" in url:
+        _refuse(
+            url,
+            "is a list of keywords (a DSN), and a URL is needed: write "
+            "postgresql://user:password@host/database",
+        )
     if any(ord(character) <= 32 or ord(character) == 127 for character in url):
         _refuse(url, "has a space or a control character; write a space in a file name as %20")
     scheme, colon, rest = url.partition(":")
@@ -72,8 +78,15 @@ def _file(url: str, name: str) -> Path:
     return path
 
 
+def _shown(url: str) -> str:
+    if "=" in url:
+        # Keywords or options: any of their values may be a secret.
+        url = f"{url.partition('=')[0]}=***"
+    return _PASSWORD.sub(r"\1***@", url)
+
+
 def _refuse(url: object, reason: str) -> NoReturn:
-    shown = _PASSWORD.sub(r"\1***@", url) if isinstance(url, str) else url
+    shown = _shown(url) if isinstance(url, str) else url
     text = ascii(shown)
     advice = "" if "sqlite:///" in reason else f"; {_ADVICE}"
     raise BadStoreURL(

@@ -107,7 +107,7 @@ def begin(tables: Tables, fence: Fence, slot: Slot | None, now: float) -> bool:
     That slot is its own, whatever was ordered since: its worker has started it in good faith. Any
     other start needs room, as a lease does.
     """
-    task = tables.tasks.get(fence.task)
+    task = tables.known(fence.task)
     if task is None or not is_claim(task, fence):
         return task is not None and task.status is Status.RUNNING and task.fence == fence
     pool = tables.pools[task.new.pool]
@@ -133,6 +133,15 @@ def give_back(tables: Tables, task: Task, now: float) -> None:
     if event is Event.CANCEL:
         task.reason = task.reason or Reason.CANCELLED
     tables.move(task, event, now)
+    task.worker = None
+
+
+def end_begun(tables: Tables, task: Task, reason: str | None, now: float) -> None:
+    """End a claim that its worker began, of a task that has no attempt but this one."""
+    charge(tables, task, now)
+    task.reason = reason or Reason.STOPPED
+    task.due = now
+    tables.move(task, Event.EXHAUST, now)
     task.worker = None
 
 

@@ -136,7 +136,7 @@ def _of(tables: Tables, pool: PoolTable) -> list[BudgetTable]:
 
 def running(tables: Tables, budget: BudgetTable) -> int:
     """Return how much of a budget is taken: what runs in its pools."""
-    return sum(tables.pools[name].running for name in budget.pools)
+    return sum(tables.running_in(name) for name in budget.pools)
 
 
 def room(tables: Tables, pool: PoolTable, now: float) -> int:

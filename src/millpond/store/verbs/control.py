@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import check, retention
 from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
@@ -44,10 +44,11 @@ from millpond.core.errors import ConfigConflict, ConfigError, StaleRevision, Unk
 from millpond.core.lease import Worker
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.moment import rounded
+from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
 from millpond.store.verbs import budgets
-from millpond.store.verbs.ahead import give_back
+from millpond.store.verbs.ahead import end_begun, give_back
 from millpond.store.verbs.flow import hold
 from millpond.store.verbs.recover import bury, everything_held
 from millpond.store.verbs.settle import is_current
@@ -134,12 +135,20 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     budgets.check_known(tables, spec)
     pool = tables.pools.get(spec.name)
     if pool is None:
+        if spec.keep is not None and spec.keep.shorten:
+            spec = msgspec.structs.replace(
+                spec, keep=msgspec.structs.replace(spec.keep, shorten=False)
+            )
         tables.pools[spec.name] = PoolTable(spec, now)
         tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
         if spec.budgets:
             budgets.share(tables, tables.pools[spec.name], None, now)
         tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
+    _check_keep(pool, spec)
+    kept = retention.taken_over(pool.declared.keep, spec.keep)
+    if kept is not spec.keep:
+        spec = msgspec.structs.replace(spec, keep=kept)
     if pool.declared == spec:
         return 0, pool.revision
     changed = changed_fixed_field(pool.declared, spec)
@@ -165,6 +174,24 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         _respec(tables, companion, limited, now)
     tables.order(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
     return 1, pool.revision
+
+
+def _check_keep(pool: PoolTable, spec: PoolSpec) -> None:
+    """Object to a declaration that would take tasks and keys away sooner than was promised."""
+    stored, given = retention.in_force(pool.declared.keep), spec.keep
+    if given is None or not given.given or given.shorten or not given.shorter(stored):
+        return
+    if not pool.next_seq:
+        return
+    raise ConfigConflict(
+        f"pool {spec.name!r} is stored with keep={stored}, and this declaration would forget "
+        f"sooner: keep={given}. Give the same values, leave keep out to take over what is stored, "
+        "or say Keep(..., shorten=True) to shorten it for everybody",
+        pool=spec.name,
+        field="keep",
+        stored=stored,
+        declared=given,
+    )
 
 
 def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
@@ -224,6 +251,9 @@ def _set_paused(
 ) -> int:
     if unit is None:
         pool.paused = paused
+        if not paused:
+            # A hold is a pause that ends by itself: an operator who resumes ends it now.
+            pool.not_before = 0.0
     else:
         pool.backlog.pause(unit, paused=paused)
         pool.pause(unit, paused=paused)
@@ -308,6 +338,8 @@ def _cancel_page(
 def _redrive(tables: Tables, identifier: int, now: float) -> int:
     """Queue an ended task again, unless its code is gone or its key has passed to another."""
     task = tables.tasks.get(identifier)
+    if task is not None and task.parked:
+        return _try_again(tables, task, now)
     if task is None or (task.status, Event.REDRIVE) not in LIFECYCLE or task.new.owner is not None:
         return 0
     holder = tables.pools[task.new.pool].keys.get(key_of(task.new))
@@ -317,9 +349,19 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
     return 1
 
 
+def _try_again(tables: Tables, task: Task, now: float) -> int:
+    """Put a parked task back into the queue, whatever could not read it before."""
+    pool = tables.pools[task.new.pool]
+    tables.unpark(pool, task, now)
+    task.misfits = ()
+    pool.backlog.flush(now)
+    tables.wake(pool.spec.name, now)
+    return 1
+
+
 def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
     """Note what a running attempt says of itself; without the current fence nothing changes."""
-    task = tables.tasks.get(order.fence.task)
+    task = tables.known(order.fence.task)
     if task is None or not is_current(task, order.fence):
         return 0
     if isinstance(order, Progress):
@@ -347,18 +389,34 @@ def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
     known = order.tasks if isinstance(order, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]
     for task in held:
-        if task.claimed:
+        if isinstance(order, Leave):
+            _left_with(tables, task, now)
+        elif task.claimed:
             give_back(tables, task, now)
         else:
             tables.release(task, now)
     return len(held) + (bury(tables, worker, now) if isinstance(order, Leave) else 0)
 
 
+def _left_with(tables: Tables, task: Task, now: float) -> None:
+    """Take back what a worker held when it left and had said nothing of: it may have begun."""
+    event = event_of_leaving(task)
+    if event is Event.FAIL and task.claimed:
+        end_begun(tables, task, Reason.STOPPED, now)
+    elif event is Event.FAIL:
+        task.reason = Reason.STOPPED
+        tables.move(task, event, now)
+    elif task.claimed:
+        give_back(tables, task, now)
+    else:
+        tables.release(task, now)
+
+
 def _join(tables: Tables, order: Join, now: float) -> int:
     known = None if order.functions is None else frozenset(order.functions)
     before = tables.workers.get(order.worker)
     if before is not None:
-        return _learn(tables, before, known, now)
+        return _learn(tables, before, known, order.signatures, now)
     tables.workers_joined += 1
     worker = tables.workers[order.worker] = Worker(
         id=order.worker,
@@ -367,18 +425,28 @@ def _join(tables: Tables, order: Join, now: float) -> int:
         lease=order.lease,
         number=tables.workers_joined,
         functions=known,
+        signatures=dict(order.signatures),
     )
     tables.renew(worker, order.lease, now)
     _wake_parked(tables, now)
     return 1
 
 
-def _learn(tables: Tables, worker: Worker, known: frozenset[str] | None, now: float) -> int:
+def _learn(
+    tables: Tables,
+    worker: Worker,
+    known: frozenset[str] | None,
+    signatures: dict[str, str],
+    now: float,
+) -> int:
     """Take in that a worker presents itself again: it may know more functions than before."""
     before = worker.functions
+    if before is None:
+        worker.signatures = {**worker.signatures, **signatures}
     if not before or not known or known <= before:
         return 0
     worker.functions = before | known
+    worker.signatures = {**worker.signatures, **signatures}
     worker.unknown -= known - before
     _wake_parked(tables, now)
     return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
-from millpond.store.protocol import Emptied
+from millpond.store.protocol import Emptied, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,11 @@ PROCESSED = (_COMPLETED, _FAILED)
 class Endings:
     """What one verb ended. A lane or pool runs dry if it was not at the start and is at the end."""
 
-    __slots__ = ("_came", "_ended", "_ran_dry")
+    __slots__ = ("_came", "_ended", "_lost", "_ran_dry")
 
     def __init__(self) -> None:
         self._ended: list[int] = []
+        self._lost: list[Lost] = []
         self._came: set[tuple[str, str | None]] | None = None
         """What was dry when a task came to it in this verb."""
         self._ran_dry: dict[tuple[str, str | None], PoolTable] | None = None
@@ -38,7 +39,20 @@ class Endings:
         """Start a verb: nothing has ended yet."""
         if self._ended:
             self._ended = []
+        if self._lost:
+            self._lost = []
         self._came = self._ran_dry = None
+
+    def lose(self, task: Task) -> None:
+        """Note that an attempt is lost with its worker, and that another follows."""
+        new = task.new
+        self._lost.append(
+            Lost(task=new.id, pool=new.pool, function=new.call.function, attempt=task.attempt)
+        )
+
+    def lost(self) -> tuple[Lost, ...]:
+        """Return the attempts that were lost in this verb, and are followed by another."""
+        return tuple(self._lost)
 
     def coming(self, pool: PoolTable, lane: str | None) -> None:
         """Note that a task is about to come to a lane, or to a pool without; was that dry?"""

@@ -19,7 +19,7 @@ _EVICTING = (OnFull.DROP_OLDEST, OnFull.RING_BUFFER)
 class Fresh:
     """The never-claimed outside tasks of one pool: how many, and which where its bound asks."""
 
-    __slots__ = ("_by_key", "_count", "_oldest", "listed")
+    __slots__ = ("_by_key", "_by_lane", "_count", "_oldest", "listed")
 
     def __init__(self, spec: PoolSpec) -> None:
         self._count = 0
@@ -27,6 +27,7 @@ class Fresh:
         """Whether the bound of the pool asks for more than their number."""
         self._oldest: OrderedDict[int, None] = _NONE
         self._by_key: dict[str | None, OrderedDict[int, None]] = {}
+        self._by_lane: dict[str | None, OrderedDict[int, None]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -34,6 +35,14 @@ class Fresh:
     def of_key(self, key: str | None) -> int:
         """Return how many of one key there are; known only where a bound asks."""
         return len(self._by_key.get(key, ()))
+
+    def of_lane(self, lane: str) -> int:
+        """Return how many of one lane there are; known only where a bound asks."""
+        return len(self._by_lane.get(lane, ()))
+
+    def oldest_of_lane(self, lane: str) -> int:
+        """Return the id of the first of one lane."""
+        return next(iter(self._by_lane[lane]))
 
     def oldest(self) -> int:
         """Return the id of the one that came first."""
@@ -54,10 +63,8 @@ class Fresh:
         self._count -= 1
         if self.listed:
             del self._oldest[task.new.id]
-            same_key = self._by_key[task.new.key]
-            del same_key[task.new.id]
-            if not same_key:
-                del self._by_key[task.new.key]
+            _unlist(self._by_key, task.new.key, task.new.id)
+            _unlist(self._by_lane, task.lane, task.new.id)
 
     def remove_some(self, count: int) -> None:
         """Count as many less, where nobody asks which."""
@@ -70,7 +77,7 @@ class Fresh:
             for task in sorted((task for task in queued if task.fresh), key=_by_seq):
                 self._list(task)
         elif not listed:
-            self._oldest, self._by_key = _NONE, {}
+            self._oldest, self._by_key, self._by_lane = _NONE, {}, {}
         self.listed = listed
 
     def _list(self, task: Task) -> None:
@@ -78,6 +85,14 @@ class Fresh:
             self._oldest = OrderedDict()
         self._oldest[task.new.id] = None
         self._by_key.setdefault(task.new.key, OrderedDict())[task.new.id] = None
+        self._by_lane.setdefault(task.lane, OrderedDict())[task.new.id] = None
+
+
+def _unlist(listed: dict[str | None, OrderedDict[int, None]], name: str | None, task: int) -> None:
+    same = listed[name]
+    del same[task]
+    if not same:
+        del listed[name]
 
 
 _NONE: OrderedDict[int, None] = OrderedDict()
@@ -85,7 +100,10 @@ _NONE: OrderedDict[int, None] = OrderedDict()
 
 def asks_which(spec: PoolSpec) -> bool:
     policy = spec.backpressure
-    return policy is not None and (policy.per_key is not None or policy.on_full in _EVICTING)
+    if policy is None:
+        return False
+    bounds_parts = policy.per_key is not None or policy.per_lane is not None
+    return bounds_parts or policy.on_full in _EVICTING
 
 
 def _by_seq(task: Task) -> int:

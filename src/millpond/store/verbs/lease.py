@@ -157,8 +157,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     in_line = (
         task
         for task in pool.backlog.startable(worker.owner, now)
-        if task.new.owner is not None
-        or (not worker.alone and knows(worker, task.new.call.function))
+        if task.new.owner is not None or (not worker.alone and knows(worker, task.need))
     )
     due = (
         task
@@ -240,7 +239,7 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
             task.reason = Reason.CORRUPT
             tables.move(task, Event.CORRUPT, now)
             pool.backlog.flush(now)
-        elif picky and task.new.owner is None and not knows(worker, task.new.call.function):
+        elif (picky or task.misfits) and task.new.owner is None and not knows(worker, task.need):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
         elif pool.spec.special and rate_moment(tables, pool, task, now) > now:

@@ -40,6 +40,7 @@ def start(
             new.run is None
             and task.expires_at is None
             and task.reason is None
+            and not task.misfits
             and (functions is None or function in functions)
             and function not in unknown
             and function != UNREADABLE

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
 
 UNKNOWN_AFTER = 86_400.0
-"""Seconds for which a task may wait for a worker that knows its function."""
+"""Seconds for which a task may wait for a worker that knows its function, as it was called."""
 
 
 def recover(tables: Tables, limit: int, now: float) -> int:
@@ -28,17 +28,17 @@ def recover(tables: Tables, limit: int, now: float) -> int:
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
         moved += bury(tables, worker, now, limit - moved)
-    expired, unknown = (Event.EXPIRE, Reason.EXPIRED), (Event.UNKNOWN, Reason.UNKNOWN_FUNCTION)
-    moved += _fail_those(tables, tables.expiring_tasks, now, expired, now, limit - moved)
+    expiring, parked = tables.expiring_tasks, tables.parked_since
+    moved += _fail_those(tables, expiring, now, Event.EXPIRE, now, limit - moved)
     forgotten = rounded(now - UNKNOWN_AFTER)
-    return moved + _fail_those(tables, tables.parked_since, forgotten, unknown, now, limit - moved)
+    return moved + _fail_those(tables, parked, forgotten, Event.UNKNOWN, now, limit - moved)
 
 
 def _fail_those(
     tables: Tables,
     index: LazyHeap[int],
     until: float,
-    why: tuple[Event, Reason],
+    event: Event,
     now: float,
     limit: int,
 ) -> int:
@@ -51,10 +51,16 @@ def _fail_those(
             task = tables.tasks[identifier]
             # The failure of one may have cancelled others, where their run says so.
             if task.status is Status.QUEUED:
-                failed += _fail(tables, task, *why, now)
+                failed += _fail(tables, task, event, _reason(task, event), now)
         if found == before:
             break
     return failed
+
+
+def _reason(task: Task, event: Event) -> Reason:
+    if event is Event.EXPIRE:
+        return Reason.EXPIRED
+    return Reason.UNFIT_ARGUMENTS if task.misfits else Reason.UNKNOWN_FUNCTION
 
 
 def more(tables: Tables, now: float) -> bool:
@@ -90,7 +96,11 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
         moved += _abandon_closures(tables, worker.owner or "", now, left)
     if last and tables.has_closures(worker.owner or ""):
         return moved
-    remove(tables, worker, now)
+    if tables.leave_to_newer(worker, worker.owner if last else None):
+        # What is left of it only a newer version understands, and finds it as that of a dead one.
+        worker.expires_at = min(worker.expires_at, now)
+    else:
+        remove(tables, worker, now)
     if last:
         _let_go_of_runs(tables, worker.owner or "")
     return moved
@@ -116,6 +126,8 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     event = event_of_loss(task)
     if event is not Event.LOSE:
         task.reason = _WHY.get(event, Reason.LEASE_LOST)
+    else:
+        tables.endings.lose(task)
     task.due = now
     tables.move(task, event, now)
     task.worker = None

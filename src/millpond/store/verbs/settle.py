@@ -9,12 +9,20 @@ import msgspec
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
 from millpond.core.moment import rounded
-from millpond.core.settle import Settled, Settlement, event_in_force
+from millpond.core.settle import (
+    Settled,
+    Settlement,
+    ends_the_only_attempt,
+    event_in_force,
+    is_charged,
+)
+from millpond.core.task import with_misfit
 from millpond.store.verbs import ahead
 from millpond.store.verbs.flow import adapt, tell_others
 from millpond.store.verbs.submit import Taken, follow_up
 
 if TYPE_CHECKING:
+    from millpond.core.lease import Worker
     from millpond.core.task import Fence, Task
     from millpond.store.verbs.tables import Tables
 
@@ -37,12 +45,16 @@ def settle(tables: Tables, settlement: Settlement, now: float) -> Ended:
     """Apply one settlement or report that its fence is stale; then start its successor."""
     if settlement.successor is not None:
         return _hand_over(tables, settlement, settlement.successor, now)
-    task = tables.tasks.get(settlement.fence.task)
+    task = tables.known(settlement.fence.task)
     if task is None:
         return _STALE, None, (), None
     if task.claimed:
         if settlement.event in GIVEN_BACK and ahead.is_claim(task, settlement.fence):
-            _return_claim(tables, task, settlement, now)
+            if ends_the_only_attempt(task, settlement) and not task.cancel_requested:
+                # Its worker had begun it, and the store would not start it.
+                ahead.end_begun(tables, task, settlement.reason, now)
+            else:
+                _return_claim(tables, task, settlement, now)
             return _APPLIED, task.status, (), None
     elif is_current(task, settlement.fence):
         taken = _apply(tables, task, settlement, now)
@@ -53,7 +65,7 @@ def settle(tables: Tables, settlement: Settlement, now: float) -> Ended:
 
 def _hand_over(tables: Tables, settlement: Settlement, successor: Fence, now: float) -> Ended:
     """Apply a settlement, and start the claim that took over the slot of its attempt."""
-    task = tables.tasks.get(settlement.fence.task)
+    task = tables.known(settlement.fence.task)
     slot = (task.new.pool, task.worker) if task and task.status is _RUNNING else None
     alone = msgspec.structs.replace(settlement, successor=None)
     settled, after, taken, _ = settle(tables, alone, now)
@@ -70,7 +82,7 @@ def is_current(task: Task, fence: Fence) -> bool:
 
 def holds(tables: Tables, fence: Fence) -> bool:
     """Return whether a settlement with this fence would be applied now."""
-    task = tables.tasks.get(fence.task)
+    task = tables.known(fence.task)
     return task is not None and not task.claimed and is_current(task, fence)
 
 
@@ -78,7 +90,8 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     event = event_in_force(task, settlement)
     started = task.started_at
     known = not tables.begun or task.new.id not in tables.begun
-    if known and started is not None and event not in GIVEN_BACK:
+    stopped = event is Event.FAIL and settlement.event is Event.RELEASE
+    if known and started is not None and not stopped and event not in GIVEN_BACK:
         pool = tables.pools[task.new.pool]
         pool.measure(started - task.due, now - started)
         if pool.limiter is not None:
@@ -90,7 +103,7 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
         taken = tuple([follow_up(tables, new, now) for new in settlement.follow_ups])
     if settlement.weight is not None or settlement.hold is not None:
         tell_others(tables, task, settlement, now)
-    if not settlement.spend:
+    if not is_charged(settlement, event):
         task.attempt -= 1
     if event is _COMPLETE:
         tables.move(task, event, now)
@@ -114,7 +127,10 @@ def _apply_other(
         case Event.RELEASE:
             _give_back(tables, task, settlement, now)
         case _:
-            task.reason = _WHY.get(event, settlement.reason)
+            reason = settlement.reason
+            if reason is None and settlement.event is Event.RELEASE:
+                reason = Reason.STOPPED
+            task.reason = _WHY.get(event, reason)
             tables.move(task, event, now)
 
 
@@ -123,21 +139,32 @@ def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -
     task.parked = settlement.parked
     worker = tables.workers.get(task.worker or "")
     if task.parked and worker is not None:
-        worker.unknown.add(task.new.call.function)
+        _note_unfit(task, worker, settlement)
     if task.parked:
         # It may be the only task here, and another worker may know it.
         tables.wake(task.new.pool, now)
     tables.move(task, Event.RELEASE, now)
 
 
+def _note_unfit(task: Task, worker: Worker, settlement: Settlement) -> None:
+    """Remember that a worker does not know a function, or in no signature that fits a task."""
+    function = task.new.call.function
+    if settlement.misfit:
+        task.misfits = with_misfit(task.misfits, worker.signatures.get(function, ""))
+    else:
+        worker.unknown.add(function)
+
+
 def _return_claim(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
     """Take back a claim ahead that its worker did not start, or could not."""
-    worker, function = tables.workers[task.worker or ""], task.new.call.function
+    worker = tables.workers[task.worker or ""]
     ahead.give_back(tables, task, now)
     if settlement.event is Event.CORRUPT and task.status is Status.QUEUED:
-        task.reason = Reason.CORRUPT
+        task.reason, task.error = Reason.CORRUPT, settlement.error
         tables.move(task, Event.CORRUPT, now)
     if settlement.parked and task.new.owner is None:
-        worker.unknown.add(function)
+        if settlement.misfit:
+            task.error = settlement.error
+        _note_unfit(task, worker, settlement)
         if task.status is Status.QUEUED:
             tables.park(tables.pools[task.new.pool], task, now)

@@ -192,6 +192,7 @@ def recover(
         wakes=tables.wakes(),
         ended=tables.endings.ended(),
         emptied=tables.endings.emptied(),
+        lost=tables.endings.lost(),
     )
 
 
@@ -211,4 +212,5 @@ def control(tables: Tables, order: Order, now: float, entropy: int | None = None
         wakes=tables.wakes(),
         ended=tables.endings.ended(),
         emptied=tables.endings.emptied(),
+        lost=tables.endings.lost(),
     )

@@ -30,7 +30,7 @@ from millpond.core.spec import Backpressure, OnFull, OrderKind
 from millpond.core.task import NewTask, Task, key_of
 from millpond.store.protocol import Admission, BatchAnswer
 from millpond.store.verbs import budgets
-from millpond.store.verbs.tables import PoolTable, Tables
+from millpond.store.verbs.tables import PoolTable, Tables, lane_without_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,10 +242,46 @@ def _full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
     for key, count in per_key.items():
         counted = depth(pool, key)
         of_key = 0 if key is None else counted.key + count - 1
+        # Lanes are looked at below: a batch without keys comes to several.
         after = Depth(counted.pool + len(fresh) - 1, of_key)
         verdict = admit(pool.spec, after)
         if isinstance(verdict, Full):
             return _queue_full(pool, counted, key if verdict.of_key else None)
+    return _lane_full(pool, fresh)
+
+
+def _lane_full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
+    """Return why a lane has no room for its part of a batch, or None."""
+    policy, lanes = pool.spec.backpressure, pool.spec.lanes
+    if policy is None or policy.per_lane is None or lanes is None:
+        return None
+    keyed = Counter(lane_of(new.key, lanes) for new in fresh if new.key is not None)
+    largest = max(keyed.values(), default=0)
+    bound = too_large(pool.spec, len(fresh), 0, max(largest, -(-len(fresh) // lanes)))
+    if bound is not None:
+        name = pool.spec.name
+        return Refusal(reason=Reason.BATCH_TOO_LARGE, pool=name, bound=bound, depth=len(fresh))
+    coming: dict[str, int] = {}
+    turn = pool.next_lane
+    for new in fresh:
+        if new.key is None:
+            number = lane_without_key(pool, turn, coming)
+            lane, turn = str(number % lanes), number + 1
+        else:
+            lane = lane_of(new.key, lanes)
+        there = pool.fresh.of_lane(lane)
+        verdict = admit(pool.spec, Depth(0, 0, there + coming.get(lane, 0)))
+        if isinstance(verdict, Full):
+            return Refusal(
+                reason=Reason.QUEUE_FULL,
+                pool=pool.spec.name,
+                lane=lane,
+                depth=there,
+                bound=policy.per_lane,
+                may_wait=policy.on_full is OnFull.BLOCK_SUBMITTER,
+                in_lane=True,
+            )
+        coming[lane] = coming.get(lane, 0) + 1
     return None
 
 
@@ -318,7 +354,19 @@ def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> b
 
 def depth(pool: PoolTable, key: str | None) -> Depth:
     """Count what a bound looks at."""
-    return Depth(len(pool.fresh), 0 if key is None else pool.fresh.of_key(key))
+    policy = pool.spec.backpressure
+    of_key = 0 if key is None else pool.fresh.of_key(key)
+    if policy is None or policy.per_lane is None:
+        return Depth(len(pool.fresh), of_key)
+    return Depth(len(pool.fresh), of_key, pool.fresh.of_lane(_lane_for(pool, key)))
+
+
+def _lane_for(pool: PoolTable, key: str | None) -> str:
+    """Return the lane that one more task would come to."""
+    lanes = pool.spec.lanes or 1
+    if key is not None:
+        return lane_of(key, lanes)
+    return str(lane_without_key(pool, pool.next_lane) % lanes)
 
 
 # Taking
@@ -443,7 +491,10 @@ def _too_heavy(tables: Tables, pool: PoolTable, new: NewTask) -> int | None:
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
     """Let the oldest never-claimed task make room."""
     fresh = pool.fresh
-    oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
+    if verdict.of_lane:
+        oldest = tables.tasks[fresh.oldest_of_lane(_lane_for(pool, new.key))]
+    else:
+        oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
     oldest.reason = verdict.reason
     tables.move(oldest, Event.EVICT, now, cause=new.id)
 

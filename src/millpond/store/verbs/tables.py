@@ -31,7 +31,7 @@ from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.fresh import Fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from millpond.core.spec import PoolSpec
     from millpond.store.verbs.budgets import BudgetTable
@@ -94,6 +94,7 @@ class PoolTable:
         "parked_apart",
         "paused",
         "paused_units",
+        "redriven",
         "revision",
         "run_times",
         "running",
@@ -148,6 +149,8 @@ class PoolTable:
         self.succeeded: deque[Task] | None = None
         self.unsuccessful: deque[Task] | None = None
         """Ended tasks, oldest first; one that was redriven since is skipped."""
+        self.redriven = 0
+        """How many of those were redriven since."""
         self.old_keys: dict[tuple[str, int | None], float] = {}
         """Keys of forgotten tasks, by when those ended."""
         self.totals: dict[str, int] = {}
@@ -299,6 +302,21 @@ class Tables:
         """Keep everything a worker holds for `lease` seconds from now."""
         worker.expires_at = rounded(now + lease)
         self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
+
+    def known(self, identifier: int) -> Task | None:
+        """Return a task, or None if it is unknown, or of a pool that is to be left alone."""
+        return self.tasks.get(identifier)
+
+    def running_in(self, pool: str) -> int:
+        """Return how many tasks of a pool run, also of one that is to be left alone."""
+        return self.pools[pool].running
+
+    def leave_to_newer(self, worker: Worker, owner: str | None) -> bool:  # noqa: ARG002
+        """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
+
+        Here no pool is: each was declared by this very version.
+        """
+        return False
 
     def lives(self, owner: str, *, besides: Worker | None = None) -> bool:
         """Return whether a process has a worker (but for one) that may hold leases."""
@@ -633,8 +651,10 @@ class Tables:
             finished_at=None,
             progress=None,
             steps=None,
+            misfits=(),
         )
         ended.result = ended.error = ended.steps = None
+        pool.redriven += 1
         pool.arrivals.add(task)
         self.move(task, Event.REDRIVE, now)
         self._settle_key(pool, task)
@@ -642,22 +662,34 @@ class Tables:
     def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
         """Forget tasks that ended before a moment, oldest first; return how many."""
         ended = pool.succeeded if completed else pool.unsuccessful
-        gone = 0
-        while ended and gone < limit:
-            task, identifier = ended[0], ended[0].new.id
-            finished_at = task.finished_at or 0.0
-            redriven = self.tasks.get(identifier) is not task
-            if finished_at >= before and not redriven:
-                break
-            ended.popleft()
-            if redriven:
-                continue
+        old = [] if ended is None or limit <= 0 else self._old(pool, ended, before, limit)
+        if ended is not None:
+            ended.extendleft(reversed(old[limit:]))
+        for task in old[:limit]:
             self.forget(task)
             known = pool.keys.get(key_of(task.new)) if task.new.idempotency_key else None
-            if known is not None and known.task == identifier:
-                pool.old_keys[key_of(task.new)] = finished_at
-            gone += 1
-        return gone
+            if known is not None and known.task == task.new.id:
+                pool.old_keys[key_of(task.new)] = task.finished_at or 0.0
+        return len(old[:limit])
+
+    def _old(self, pool: PoolTable, ended: deque[Task], before: float, limit: int) -> list[Task]:
+        """Take out what ended before a moment, oldest first and those of one moment by place.
+
+        At least `limit` of them, and all that ended at the same moment as the last: who of these
+        goes first is then the same on every store.
+        """
+        old: list[Task] = []
+        while ended:
+            task, finished_at = ended[0], ended[0].finished_at or 0.0
+            if self.tasks.get(task.new.id) is task:
+                enough = len(old) >= limit and finished_at > (old[-1].finished_at or 0.0)
+                if finished_at >= before or enough:
+                    break
+                old.append(task)
+            else:
+                pool.redriven -= 1
+            ended.popleft()
+        return sorted(old, key=lambda task: (task.finished_at or 0.0, task.seq))
 
     def prune_keys(self, pool: PoolTable, before: float) -> None:
         """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
@@ -715,15 +747,15 @@ class Tables:
             pool.backlog.add(task, now)
 
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
-        waiting = pool.parked.setdefault(task.new.call.function, LazyHeap())
+        waiting = pool.parked.setdefault(task.need, LazyHeap())
         waiting.set(task.new.id, (task.rank, task.seq))
         self.parked_since.set(task.new.id, (now, task.new.id))
 
     def _note_unparked(self, pool: PoolTable, task: Task) -> None:
-        waiting = pool.parked[task.new.call.function]
+        waiting = pool.parked[task.need]
         waiting.discard(task.new.id)
         if not waiting:
-            del pool.parked[task.new.call.function]
+            del pool.parked[task.need]
         self.parked_since.discard(task.new.id)
 
     # What hangs on an arrow
@@ -735,8 +767,9 @@ class Tables:
         lane = new.key
         if pool.spec.lanes is not None:
             if new.key is None:
-                lane = str(pool.next_lane % pool.spec.lanes)
-                pool.next_lane += 1
+                number = lane_without_key(pool, pool.next_lane)
+                lane = str(number % pool.spec.lanes)
+                pool.next_lane = number + 1
             else:
                 lane = lane_of(new.key, pool.spec.lanes)
         if lane is None:
@@ -1001,3 +1034,19 @@ def _drop(index: dict[Key, dict[int, None]], at: Key, identifier: int) -> None:
     entries.pop(identifier, None)
     if not entries:
         del index[at]
+
+
+def lane_without_key(pool: PoolTable, first: int, coming: Mapping[str, int] | None = None) -> int:
+    """Return the number of the lane for a task without a key: from `first` on, but for full ones.
+
+    `coming` is how many of the same batch come to each lane before it. The number is that of the
+    turn: the lane is its remainder.
+    """
+    lanes, policy = pool.spec.lanes or 1, pool.spec.backpressure
+    if policy is None or policy.per_lane is None:
+        return first
+    for number in range(first, first + lanes):
+        lane = str(number % lanes)
+        if pool.fresh.of_lane(lane) + (coming or {}).get(lane, 0) < policy.per_lane:
+            return number
+    return first

@@ -33,10 +33,12 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         error=task.error,
         worker=task.worker,
         started_at=task.started_at,
+        timeout=task.new.timeout,
         cancel_requested=task.cancel_requested,
         interrupt_requested=task.interrupt_requested,
         due=task.due,
         parked=task.parked,
+        misfit=bool(task.misfits),
         closure_of=task.new.owner,
         workers=sum(_could_run(worker, task) for worker in tables.workers.values()),
         paused=pool.paused,
@@ -59,7 +61,7 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
 def _could_run(worker: Worker, task: Task) -> bool:
     if task.new.owner is not None:
         return worker.owner == task.new.owner
-    return knows(worker, task.new.call.function)
+    return knows(worker, task.need)
 
 
 def _behind(pool: PoolTable, task: Task) -> int | None:

@@ -23,6 +23,7 @@ _PARTS = (
     "leader",
     "lease",
     "limits",
+    "misfits",
     "order",
     "pages",
     "recover",

@@ -32,7 +32,7 @@ from millpond.testing.conformance.lab import (
     retried,
     stopped,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
@@ -389,8 +389,8 @@ class AheadConformance(StoreSuite):
         """Uncharged, what runs and what is held."""
         await lab.declare(max_concurrent=1, prefetch=1)
         await lab.join("w2")
-        await lab.put(attempts=1)
-        await lab.put(attempts=1)
+        await lab.put(attempts=2)
+        await lab.put(attempts=2)
         await lab.ask(1, ahead=1, worker="w2")
         assert 2 == (await lab.control(orders.Leave("w2"))).count
         assert (0, 2, 0) == (
@@ -399,6 +399,30 @@ class AheadConformance(StoreSuite):
             (await lab.pool()).claimed,
         )
         assert 1 == (await lab.one()).fence.attempt
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_a_claim_that_began_unheard_is_not_begun_again(self, lab: Lab) -> None:
+        """Its worker had started it before the store would: its only attempt is over."""
+        await lab.declare(max_concurrent=1, prefetch=2)
+        first, second = await lab.put(attempts=1), await lab.put(attempts=1)
+        begun, unbegun = await lab.claims()
+        await lab.applied(released(begun), released(unbegun, begun=False))
+        told = await lab.task(first)
+        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        assert second == (await lab.one()).fence.task
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_a_worker_that_leaves_may_have_begun_what_it_held(self, lab: Lab) -> None:
+        """What it did not give back before it left is not begun again, if it has one attempt."""
+        await lab.declare(max_concurrent=1, prefetch=1)
+        await lab.join("w2")
+        tasks = [await lab.put(attempts=1), await lab.put(attempts=1)]
+        await lab.ask(1, ahead=1, worker="w2")
+        await lab.control(orders.Leave("w2"))
+        assert [Status.FAILED] * 2 == await lab.statuses(*tasks)
+        assert 0 == (await lab.pool()).claimed
 
     @scenario
     async def test_a_lost_worker_is_charged_for_what_it_held(self, lab: Lab) -> None:

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from millpond.core import control as orders
 from millpond.core.errors import ConfigConflict, ConfigError
 from millpond.core.rate import Rate
+from millpond.core.retention import Retention
 from millpond.core.spec import bounded, fair_round_robin, fifo, lifo, priority
 from millpond.testing.conformance.lab import (
     CALLBACKS,
     POOL,
     Lab,
+    completed,
     names_of,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
 class DeclareConformance(StoreSuite):
@@ -260,3 +263,51 @@ class DeclareConformance(StoreSuite):
         for declared in (7, 2, 1):
             await lab.declare(max_concurrent=declared)
             assert 7 == (await lab.pool()).spec.max_concurrent
+
+    # Retention
+
+    @mark.rows("TR-09")
+    @scenario
+    async def test_a_pool_remembers_how_long_it_keeps_what_ended(self, lab: Lab) -> None:
+        """As declared; one that says nothing takes over what is stored."""
+        kept = Retention(completed=5.0, keys=60.0, events=60.0)
+        await lab.declare(keep=kept)
+        assert kept == (await lab.pool()).declared.keep
+        assert 0 == (await lab.declare()).count
+        default = msgspec.structs.replace(kept, completed=1.0, given=False)
+        assert 0 == (await lab.declare(keep=default)).count
+        assert kept == (await lab.pool()).declared.keep
+
+    @mark.rows("TR-09")
+    @scenario
+    async def test_keeping_for_less_time_is_a_conflict_once_there_were_tasks(
+        self, lab: Lab
+    ) -> None:
+        """Longer is a revision; shorter needs to be said as such, and is not stored as such."""
+        kept = Retention(completed=5.0)
+        await lab.declare(keep=Retention(completed=50.0))
+        await lab.declare(keep=kept)
+        await lab.put()
+        longer, shorter = Retention(completed=9.0), Retention(completed=4.0)
+        assert 1 == (await lab.declare(keep=longer)).count
+        with pytest.raises(ConfigConflict, match="keep") as conflict:
+            await lab.declare(keep=shorter)
+        assert ("keep", longer) == (conflict.value.field, conflict.value.stored)
+        meant = msgspec.structs.replace(shorter, shorten=True)
+        assert 1 == (await lab.declare(keep=meant)).count
+        assert shorter == (await lab.pool()).declared.keep
+
+    @mark.rows("TR-09")
+    @scenario
+    async def test_a_prune_leaves_other_pools_alone(self, lab: Lab) -> None:
+        """Tasks and keys of one pool go, those of another stay."""
+        for pool in (POOL, "other"):
+            await lab.declare(pool)
+            await lab.put(pool=pool, idempotency_key="k")
+            await lab.applied(completed(await lab.one(pool=pool)))
+        lab.later(10.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=lab.now))
+        assert [0, 1] == [(await lab.pool(pool)).kept for pool in (POOL, "other")]
+        for pool, known in ((POOL, False), ("other", True)):
+            answer = await lab.submit(lab.new(pool=pool, idempotency_key="k"))
+            assert [known] == [one.duplicate for one in answer.admissions]

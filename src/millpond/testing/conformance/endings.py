@@ -54,7 +54,12 @@ class EndingsConformance(StoreSuite):
             await lab.put(attempts=1)
         one, two, three, four, five, six = await lab.lease()
         answer = await lab.applied(
-            completed(one), failed(two), stopped(three), retried(four), released(five), corrupt(six)
+            completed(one),
+            failed(two),
+            stopped(three),
+            retried(four),
+            released(five, begun=False),
+            corrupt(six),
         )
         assert (
             Status.COMPLETED,

@@ -17,11 +17,12 @@ from millpond.testing.conformance.lab import (
     POOL,
     Lab,
     completed,
+    failed,
     names_of,
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
@@ -197,6 +198,65 @@ class FlowConformance(StoreSuite):
         assert (Status.QUEUED, 0) == (await lab.status(task), (await lab.task(task)).attempt)
         await lab.applied(completed(await lab.one()))
         assert Status.COMPLETED == await lab.status(task)
+
+    @mark.rows("TR-04")
+    @scenario
+    async def test_resume_ends_the_hold_of_a_pool(self, lab: Lab) -> None:
+        """An operator need not wait for a peer's word; a view tells of it until then."""
+        await lab.declare()
+        await lab.put()
+        await lab.put()
+        await lab.applied(throttled(await lab.one(), 86_400.0, "pool"))
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert lab.now + 86_400.0 == view.held_until
+        assert () == (await lab.ask()).leased
+        answer = await lab.control(orders.Resume(POOL))
+        assert [POOL] == [wake.pool for wake in answer.wakes]
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert 0.0 == view.held_until
+        assert 1 == len((await lab.ask()).leased)
+
+    @mark.rows("TR-04")
+    @scenario
+    async def test_resume_ends_the_hold_of_a_key(self, lab: Lab) -> None:
+        """Of that key and of no other; resuming the pool leaves the holds of keys alone."""
+        await lab.declare(max_per_key=1)
+        for key in ("acme", "emca", "acme", "emca"):
+            await lab.put(key=key)
+        for leased in (await lab.ask(want=2)).leased:
+            await lab.applied(throttled(leased, 86_400.0, "key"))
+        until = lab.now + 86_400.0
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert (("acme", until), ("emca", until)) == view.held_units
+        await lab.control(orders.Resume(POOL))
+        assert () == (await lab.ask(want=4)).leased
+        await lab.control(orders.Resume(POOL, "acme"))
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert (("emca", until),) == view.held_units
+        assert ["acme"] == [leased.key for leased in (await lab.ask(want=4)).leased]
+
+    @mark.rows("TR-20")
+    @scenario
+    async def test_a_pool_tells_how_many_are_dead_now(self, lab: Lab) -> None:
+        """Failed tasks that are kept, not those that ever failed: a redrive takes them out."""
+        await lab.declare()
+        for _ in range(3):
+            await lab.put()
+        first, second, third = (await lab.ask(want=3)).leased
+        await lab.applied(failed(first))
+        await lab.applied(failed(second))
+        await lab.applied(completed(third))
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert (2, 3) == (view.dead, view.kept)
+        await lab.control(orders.Redrive((first.fence.task,)))
+        view = await lab.view.pool(POOL, now=lab.now)
+        assert view is not None
+        assert (1, 2) == (view.dead, view.totals[Status.FAILED])
 
     @scenario
     async def test_without_a_key_only_the_task_itself_waits(self, lab: Lab) -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
+from millpond.core.retention import Retention
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, Order, PoolSpec, fifo
 from millpond.core.task import Call, Dedupe, Fence, NewTask, Task
@@ -49,7 +51,7 @@ INSTANT = 1e-6
 POOL = "pool"
 CALLBACKS = "pool~callbacks"
 WORKER = "worker"
-A_LONG_LEASE = 1e9
+A_LONG_LEASE = bounds.MAX_SECONDS
 DAY = 86_400.0
 
 
@@ -93,6 +95,7 @@ class PoolOptions(TypedDict, total=False):
     max_callbacks: int
     budgets: tuple[str, ...]
     adaptive: Adaptive | None
+    keep: Retention | None
 
 
 class Moment(TypedDict):
@@ -366,9 +369,11 @@ def stopped(leased: Leased) -> Settlement:
     return Settlement(fence=leased.fence, event=Event.CANCEL)
 
 
-def released(leased: Leased, *, parked: bool = False) -> Settlement:
+def released(leased: Leased, *, parked: bool = False, begun: bool = True) -> Settlement:
     """The worker gives the task back, perhaps because it does not know the function."""
-    return Settlement(fence=leased.fence, event=Event.RELEASE, spend=False, parked=parked)
+    return Settlement(
+        fence=leased.fence, event=Event.RELEASE, spend=False, parked=parked, begun=begun
+    )
 
 
 def corrupt(leased: Leased) -> Settlement:

@@ -12,7 +12,8 @@ from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
-from millpond.core.spec import fail_fast, fair_round_robin
+from millpond.core.order import lane_of
+from millpond.core.spec import bounded, fail_fast, fair_round_robin
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
     POOL,
@@ -305,3 +306,78 @@ class LanesConformance(StoreSuite):
             answer.follow_ups[0][0].status,
             answer.follow_ups[0][0].reason,
         )
+
+    # Bounds of lanes
+
+    @mark.rows("TR-27")
+    @scenario
+    async def test_a_bound_per_lane_refuses_what_its_lane_has_no_room_for(self, lab: Lab) -> None:
+        """The refusal names the lane; other lanes, and other keys of them, still have room."""
+        bound = bounded(100, "fail_submitter", per_lane=2)
+        await lab.declare(lanes=2, backpressure=bound, max_concurrent=2)
+        key, other = _keys_of_lanes()
+        for _ in range(2):
+            await lab.put(key=key)
+        refusal = (await lab.submit(lab.new(key=key))).refusal
+        assert refusal is not None
+        assert (Reason.QUEUE_FULL, "0", True, 2, 2) == (
+            refusal.reason,
+            refusal.lane,
+            refusal.in_lane,
+            refusal.depth,
+            refusal.bound,
+        )
+        await lab.put(key=other)
+        (leased,) = (await lab.ask(want=1)).leased
+        assert key == leased.key
+        await lab.put(key=key)
+        assert (await lab.submit(lab.new(key=key))).refusal is not None
+
+    @mark.rows("TR-27")
+    @scenario
+    async def test_tasks_without_a_key_come_to_lanes_that_have_room(self, lab: Lab) -> None:
+        """In turn, past full ones; a batch that all lanes together have no room for never fits."""
+        bound = bounded(100, "fail_submitter", per_lane=2)
+        await lab.declare(lanes=2, backpressure=bound, max_concurrent=2)
+        key, _ = _keys_of_lanes()
+        for _ in range(2):
+            await lab.put(key=key)
+        taken = (await lab.submit(lab.new(), lab.new())).admissions
+        assert ["1", "1"] == [admission.lane for admission in taken]
+        refusal = (await lab.submit(lab.new())).refusal
+        assert refusal is not None
+        assert (Reason.QUEUE_FULL, True) == (refusal.reason, refusal.in_lane)
+        refusal = (await lab.submit(*(lab.new() for _ in range(5)))).refusal
+        assert refusal is not None
+        assert Reason.BATCH_TOO_LARGE is refusal.reason
+        refusal = (await lab.submit(*(lab.new(key=key) for _ in range(3)))).refusal
+        assert refusal is not None
+        assert Reason.BATCH_TOO_LARGE is refusal.reason
+
+    @mark.rows("TR-27")
+    @scenario
+    async def test_a_full_lane_drops_its_own(self, lab: Lab) -> None:
+        """The oldest of the lane makes room, or the newest is not taken; other lanes lose none."""
+        key, other = _keys_of_lanes()
+        for policy, word in (("drop_oldest", "oldest"), ("drop_newest", "newest")):
+            await lab.declare(lanes=2, backpressure=bounded(9, policy, per_lane=1), name=word)
+            kept = await lab.put(key=other, pool=word)
+            first = await lab.put(key=key, pool=word)
+            (second,) = (await lab.submit(lab.new(key=key, pool=word))).admissions
+            gone = first if word == "oldest" else second.task
+            statuses = await lab.view.status((kept, first, second.task))
+            rejected = [
+                task
+                for task, status in zip((kept, first, second.task), statuses, strict=True)
+                if status == Status.REJECTED
+            ]
+            assert ([gone] if word == "oldest" else []) == rejected
+            assert (second.status is Status.REJECTED) == (word == "newest")
+
+
+def _keys_of_lanes() -> tuple[str, str]:
+    """Return a key of lane 0 and one of lane 1, of two."""
+    names = [f"k{number}" for number in range(50)]
+    return tuple(  # type: ignore[return-value]
+        next(name for name in names if lane_of(name, 2) == lane) for lane in ("0", "1")
+    )

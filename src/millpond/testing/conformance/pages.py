@@ -431,6 +431,34 @@ class PagesConformance(StoreSuite):
         assert (2, 1) == (pool.kept, pool.totals["completed"])
 
     @scenario
+    async def test_a_task_that_was_redriven_is_not_counted_as_kept(self, lab: Lab) -> None:
+        """It waits again; once it has ended again it counts once."""
+        await lab.declare()
+        await lab.put()
+        ended = await lab.one()
+        await lab.applied(failed(ended))
+        await lab.control(orders.Redrive((ended.fence.task,)))
+        assert 0 == (await lab.pool()).kept
+        await lab.applied(failed(await lab.one()))
+        assert 1 == (await lab.pool()).kept
+
+    @scenario
+    async def test_of_those_that_ended_at_one_moment_the_first_in_line_is_removed_first(
+        self, lab: Lab
+    ) -> None:
+        """Whichever ended first: which tasks a page of retention removes is the same everywhere."""
+        await lab.declare(max_concurrent=3)
+        for _ in range(3):
+            await lab.put()
+        held = [await lab.one() for _ in range(3)]
+        for one in reversed(held):
+            await lab.applied(completed(one))
+        lab.later(1.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now, limit=1))
+        left = [one.fence.task for one in held[1:]]
+        assert left == ids(await lab.view.tasks(POOL, limit=9))
+
+    @scenario
     async def test_a_pool_knows_what_was_declared_and_when(self, lab: Lab) -> None:
         """Also when an operator's limit is in force and another declaration came."""
         await lab.declare(max_concurrent=3)

@@ -8,7 +8,7 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import DAY, Lab, completed, ids_of
+from millpond.testing.conformance.lab import DAY, WORKER, Lab, completed, ids_of
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
@@ -157,12 +157,36 @@ class RecoverConformance(StoreSuite):
         """A worker that stops in good order costs its tasks no attempt."""
         await lab.declare()
         await lab.join("w2")
-        task = await lab.put(attempts=1)
+        task = await lab.put(attempts=2)
         await lab.one(worker="w2")
         await lab.control(orders.Leave("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
         assert Event.RELEASE == (await lab.events(task))[-1]
+        assert 1 == (await lab.one()).fence.attempt
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_leaving_ends_the_only_attempt_it_says_nothing_of(self, lab: Lab) -> None:
+        """It may have begun, so it is not begun again: it failed, reason stopped."""
+        await lab.declare()
+        await lab.join("w2")
+        task = await lab.put(attempts=1)
+        await lab.one(worker="w2")
+        await lab.control(orders.Leave("w2"))
+        told = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        assert not await lab.lease()
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_disowning_gives_an_only_attempt_back(self, lab: Lab) -> None:
+        """A lease whose answer was lost never reached its worker: nothing of it began."""
+        await lab.declare()
+        task = await lab.put(attempts=1)
+        await lab.one()
+        await lab.control(orders.Disown(WORKER, ()))
+        assert Status.QUEUED == await lab.status(task)
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("CX-T66")

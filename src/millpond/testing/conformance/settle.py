@@ -109,11 +109,45 @@ class SettleConformance(StoreSuite):
     async def test_a_released_task_is_not_charged(self, lab: Lab) -> None:
         """Given back is recorded as a run and costs no attempt."""
         await lab.declare()
-        task = await lab.put(attempts=1)
+        task = await lab.put(attempts=2)
         await lab.applied(released(await lab.one()))
         told = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
         assert 1 == len(await lab.lease())
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_the_only_attempt_that_began_is_not_given_back(self, lab: Lab) -> None:
+        """At most once: whoever gives such an attempt back ends its task, which failed: stopped."""
+        await lab.declare()
+        task = await lab.put(attempts=1)
+        await lab.applied(released(await lab.one()))
+        told = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        assert not await lab.lease()
+        await lab.control(orders.Redrive((task,)))
+        assert 1 == (await lab.one()).fence.attempt
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_the_only_attempt_goes_back_if_its_handler_never_began(self, lab: Lab) -> None:
+        """Nothing was done yet, so nothing would be done twice."""
+        await lab.declare()
+        task = await lab.put(attempts=1)
+        await lab.applied(released(await lab.one(), begun=False))
+        assert Status.QUEUED == await lab.status(task)
+        assert 1 == (await lab.one()).fence.attempt
+
+    @mark.rows("TR-22")
+    @scenario
+    async def test_a_cancelled_only_attempt_that_is_given_back_is_cancelled(self, lab: Lab) -> None:
+        """Cancelled is the end that was asked for."""
+        await lab.declare()
+        task = await lab.put(attempts=1)
+        leased = await lab.one()
+        await lab.control(orders.Cancel((task,)))
+        await lab.applied(released(leased))
+        assert Status.CANCELLED == await lab.status(task)
 
     @scenario
     async def test_a_task_released_as_unknown_is_parked(self, lab: Lab) -> None:

@@ -17,6 +17,7 @@ from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.leader import LeaderConformance
 from millpond.testing.conformance.lease import LeaseConformance
 from millpond.testing.conformance.limits import LimitsConformance
+from millpond.testing.conformance.misfits import MisfitsConformance
 from millpond.testing.conformance.order import OrderConformance
 from millpond.testing.conformance.pages import PagesConformance
 from millpond.testing.conformance.recover import RecoverConformance
@@ -35,6 +36,7 @@ class StoreConformance(
     SubmitConformance,
     IdempotencyConformance,
     LeaseConformance,
+    MisfitsConformance,
     OrderConformance,
     LimitsConformance,
     FlowConformance,

@@ -18,6 +18,17 @@
 -- column of their index. Whoever wants such a row asks for its highest turn: so it is found at once, also
 -- while a transaction of somebody else keeps thousands of its dead versions from being removed.
 
+-- The lock that each transaction takes before it writes: writers take turns. It has no rows; the
+-- lock is on the table itself, so a role without rights on the store cannot take it (an advisory lock
+-- is open to every role that can connect). The mode keeps out itself and no reader.
+CREATE TABLE millpond_lock ();
+
+-- What the server's clock says: all statements ask here. What time it is in the store is another question
+-- (millpond_moment, core/timekeeping.py), for a clock can be set.
+CREATE FUNCTION millpond_clock() RETURNS double precision LANGUAGE sql VOLATILE AS $$
+    SELECT extract(epoch FROM clock_timestamp())::double precision
+$$;
+
 CREATE TABLE millpond_meta (
     one         integer NOT NULL,
     latest      double precision NOT NULL,  -- time does not go back behind it
@@ -28,16 +39,21 @@ CREATE TABLE millpond_meta (
     leader      text COLLATE "C" NOT NULL,
     leader_until double precision NOT NULL,
     generation  bigint NOT NULL,
+    -- How far store time is behind the server's clock since that was set, and what is known of it.
+    behind      double precision NOT NULL DEFAULT 0,
+    since       double precision NOT NULL DEFAULT 0,
+    clock       text COLLATE "C" NOT NULL DEFAULT '',
     version     bigint NOT NULL,            -- grows whenever anything is written
     leases      bigint NOT NULL DEFAULT 0,  -- how often leases were stored, ever
     -- Of the inbox all is moved that was committed before the first, but for these: they were open then.
     seen_upto   xid8 NOT NULL DEFAULT '0',
     seen_open   xid8[] NOT NULL DEFAULT '{}',
-    turn        bigint PRIMARY KEY DEFAULT 0
+    turn        bigint PRIMARY KEY DEFAULT 0,
+    server      text COLLATE "C" NOT NULL DEFAULT ''  -- whose transactions these are: millpond_server()
 );
 
 -- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
-INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0);
+INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0, 0, '', 0);
 
 CREATE TABLE millpond_pool (
     id             bigint NOT NULL,
@@ -264,7 +280,7 @@ CREATE INDEX millpond_old_key ON millpond_key (pool, ended_at) WHERE ended_at IS
 CREATE TABLE millpond_unit (                -- lanes and keys, while there is something to know
     pool       bigint NOT NULL,
     unit       text COLLATE "C" NOT NULL,
-    running    bigint NOT NULL,
+    running    bigint NOT NULL CHECK (running >= 0),
     paused     smallint NOT NULL,
     blocked    smallint NOT NULL,
     held_until double precision NOT NULL,
@@ -288,7 +304,7 @@ CREATE TABLE millpond_group (               -- queued tasks of one unit, one sha
     unit  text COLLATE "C" NOT NULL,
     share text COLLATE "C" NOT NULL,
     owner text COLLATE "C" NOT NULL,
-    tasks bigint NOT NULL,
+    tasks bigint NOT NULL CHECK (tasks >= 0),
     rank  bigint NOT NULL,                  -- where it stands: its first task's place
     seq   bigint NOT NULL,
     due   double precision NOT NULL,

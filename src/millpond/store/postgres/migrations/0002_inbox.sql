@@ -14,8 +14,7 @@ CREATE TABLE millpond_inbox (
     n               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id              bigint NOT NULL UNIQUE,
     pool            text COLLATE "C" NOT NULL,
-    at              double precision NOT NULL
-        DEFAULT extract(epoch FROM clock_timestamp())::double precision,
+    at              double precision NOT NULL DEFAULT millpond_clock(),
     key             text COLLATE "C",
     idempotency_key text COLLATE "C",
     function        text COLLATE "C" NOT NULL,
@@ -45,6 +44,22 @@ BEGIN
 END
 $make$;
 
+-- Which server this is, and how often it was recovered or promoted: where another answers, transactions are
+-- numbered otherwise. NULL where it cannot be known: it is being recovered, or somebody has forbidden to ask.
+CREATE FUNCTION millpond_server() RETURNS text LANGUAGE plpgsql VOLATILE AS $body$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT system_identifier::text FROM pg_control_system())
+           || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
+    RETURN NULL;
+END
+$body$;
+
+UPDATE millpond_meta SET server = coalesce(millpond_server(), '');
+
 -- A store that was copied into another database is another one.
 CREATE FUNCTION millpond_where() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
     SELECT millpond_identity() || ':' || oid FROM pg_database WHERE datname = current_database()
@@ -59,10 +74,46 @@ CREATE FUNCTION millpond_channel() RETURNS text LANGUAGE sql STABLE SET search_p
     END
 $body$;
 
+-- What is wrong with a task that was put into words, NULL if nothing. The numbers are those of
+-- core/bounds.py, and a test compares them.
+CREATE FUNCTION millpond_wrong(task jsonb, spec jsonb) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $body$
+DECLARE
+    words jsonb := task -> 'words';
+    share text;
+BEGIN
+    IF (task ->> 'id')::numeric NOT BETWEEN 0 AND 9223372036854775807 THEN
+        RETURN 'id must be a whole number of 63 bits';
+    ELSIF coalesce(octet_length(task ->> 'function'), 0) NOT BETWEEN 1 AND 256 THEN
+        RETURN 'function must have 1 to 256 bytes';
+    ELSIF octet_length(task ->> 'key') NOT BETWEEN 1 AND 1024 THEN
+        RETURN 'key must have 1 to 1024 bytes';
+    ELSIF octet_length(task ->> 'idempotency_key') NOT BETWEEN 1 AND 1024 THEN
+        RETURN 'idempotency_key must have 1 to 1024 bytes';
+    ELSIF octet_length(task ->> 'body') > 46137344 THEN
+        RETURN 'body must have at most 34603008 bytes';
+    END IF;
+    IF words IS NOT NULL AND task ->> 'key' IS NULL AND spec -> 'backpressure' ->> 'per_key' IS NOT NULL THEN
+        -- In Python the task's own key= would make one of the arguments, and it would be counted.
+        RETURN 'key must be given: the pool bounds what waits of each key (per_key), and which key '
+               'the arguments stand for is not known in SQL';
+    END IF;
+    IF words IS NOT NULL AND spec -> 'order' ->> 'kind' = 'fair_round_robin' THEN
+        share := coalesce(words -> 'labels' ->> coalesce(spec -> 'order' ->> 'key', 'key'),
+                          words -> 'arguments' ->> coalesce(spec -> 'order' ->> 'key', 'key'));
+        IF octet_length(share) NOT BETWEEN 1 AND 1024 THEN
+            RETURN format('%s, by which the pool shares, must have 1 to 1024 bytes',
+                          coalesce(spec -> 'order' ->> 'key', 'key'));
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$body$;
+
 -- Put a batch of tasks of one pool into the inbox, whole or not at all.
 --
 -- Given: {"pool", "tasks": [{"id", "key", "idempotency_key", "dedupe", "function", "fingerprint",
--- "spoken", "body"}]}, bodies in base64. Answered: {"tasks": [[id, is a duplicate, status], ...],
+-- "body"}]}, bodies in base64; or instead of a body the "words" of `submit`. Answered: {"tasks": [[id, is a duplicate, status], ...],
 -- "depth"}, or {"refused": reason, ...}, and then nothing was done.
 CREATE FUNCTION millpond_put(given jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE
@@ -73,6 +124,7 @@ AS $body$
 DECLARE
     called  text := given ->> 'pool';
     asked   text;                           -- an idempotency key
+    wrong   text;
     one     jsonb;
     policy  jsonb;
     here    record;                         -- the pool
@@ -88,7 +140,7 @@ DECLARE
 BEGIN
     -- Of one moment: what is moved meanwhile must not be counted twice, nor not at all.
     SELECT o.id, o.closed, o.paused, o.not_before, o.running + o.claimed + o.ready AS busy, o.fresh,
-           o.spec::jsonb AS spec,
+           o.spec::jsonb AS spec, m.behind,
            CASE WHEN o.spec::jsonb ->> 'backpressure' IS NOT NULL
                 THEN (SELECT count(*) FROM millpond_inbox AS i
                        WHERE i.xid >= m.seen_upto AND i.pool = o.name)
@@ -101,9 +153,16 @@ BEGIN
     IF here.id IS NULL THEN
         RETURN jsonb_build_object('refused', 'unknown_pool');
     END IF;
+    IF NOT millpond_knows(here.spec) THEN
+        RETURN jsonb_build_object('refused', 'unknown_option');
+    END IF;
 
     FOR one IN SELECT t FROM jsonb_array_elements(given -> 'tasks') AS t LOOP
         place := place + 1;
+        wrong := millpond_wrong(one, here.spec);
+        IF wrong IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = 'MILL-003 ' || wrong;
+        END IF;
         asked := one ->> 'idempotency_key';
         IF asked IS NULL THEN
             places := places || place;
@@ -155,6 +214,10 @@ BEGIN
     policy := here.spec -> 'backpressure';
     depth := here.fresh + here.coming;
     IF policy ->> 'on_full' IN ('block_submitter', 'fail_submitter') THEN
+        IF policy ->> 'per_lane' IS NOT NULL THEN
+            -- Which lane a task will come to is not known here.
+            RETURN jsonb_build_object('refused', 'per_lane', 'bound', policy -> 'per_lane');
+        END IF;
         bound := (policy ->> 'per_key')::bigint;
         IF bound IS NOT NULL THEN
             FOR count_of IN
@@ -188,7 +251,7 @@ BEGIN
     ELSIF policy ->> 'on_full' = 'fail_fast' THEN
         bound := (here.spec ->> 'max_concurrent')::bigint;
         IF here.paused = 1 OR here.busy + here.coming + cardinality(places) > bound
-           OR here.not_before > extract(epoch FROM clock_timestamp()) THEN
+           OR here.not_before > millpond_clock() - here.behind THEN
             RETURN jsonb_build_object(
                 'refused', 'no_capacity', 'depth', here.busy + here.coming, 'bound', bound);
         END IF;
@@ -197,13 +260,22 @@ BEGIN
     INSERT INTO millpond_inbox (id, pool, key, idempotency_key, function, fingerprint, spoken, body)
     SELECT (t.task ->> 'id')::bigint, called, t.task ->> 'key', t.task ->> 'idempotency_key',
            t.task ->> 'function', (t.task ->> 'fingerprint')::bigint,
-           coalesce((t.task ->> 'spoken')::smallint, 0), decode(t.task ->> 'body', 'base64')
+           (t.task ? 'words')::integer::smallint,
+           CASE WHEN t.task ? 'words' THEN convert_to((t.task -> 'words')::text, 'UTF8')
+                ELSE decode(t.task ->> 'body', 'base64') END
       FROM jsonb_array_elements(given -> 'tasks') WITH ORDINALITY AS t (task, place)
      WHERE t.place = ANY (places) ORDER BY t.place;
+    GET DIAGNOSTICS counted = ROW_COUNT;
+    IF counted <> cardinality(places) THEN
+        PERFORM millpond_miscounted('inbox', cardinality(places), counted);
+    END IF;
 
     -- With the commit the workers look: a hint as wake.py sends them, from nobody.
-    PERFORM pg_notify(millpond_channel(), '- ' || json_build_object(
-        'wakes', json_build_array(json_build_object('pool', called, 'at', 0.0)))::text);
+    -- The caller's commit would fail if the queue were full: better no hint, a poll finds the task.
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify(millpond_channel(), '- ' || json_build_object(
+            'wakes', json_build_array(json_build_object('pool', called, 'at', 0.0)))::text);
+    END IF;
     RETURN jsonb_build_object('tasks', answers, 'depth', depth + cardinality(places));
 END
 $body$;
@@ -221,6 +293,19 @@ BEGIN
     END IF;
     IF current_setting('transaction_read_only')::boolean THEN
         RETURN jsonb_build_object('refused', 'read_only')::text;
+    END IF;
+    -- Only `submit` has looked at what it puts into words.
+    IF given::jsonb @? '$.tasks[*].words' THEN
+        RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = 'MILL-003 a task must have a body';
+    END IF;
+    -- Who has no right on the tables is held to what `submit` takes: 1 MiB, and what is said beside it.
+    IF octet_length(given) > 1747628
+       AND EXISTS (SELECT FROM jsonb_array_elements(given::jsonb -> 'tasks') AS t
+                    WHERE octet_length(t ->> 'body') > 1747628)
+       AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user)::name,
+                                   'millpond_inbox', 'INSERT') THEN
+        RAISE EXCEPTION USING ERRCODE = 'ML014', MESSAGE =
+            'MILL-014 who may only submit may submit bodies of at most 1310720 bytes';
     END IF;
     RETURN millpond_put(given::jsonb)::text;
 END
@@ -256,27 +341,40 @@ DECLARE
 BEGIN
     wrong := CASE
         WHEN pool IS NULL THEN 'pool is NULL'
+        WHEN octet_length(pool) > 128 THEN 'pool must have at most 128 characters'
         WHEN coalesce(function, '') = '' THEN 'function must be the name of a task'
+        WHEN octet_length(function) > 128 OR function ~ '[.][.]'
+             OR function !~ '^[A-Za-z0-9][A-Za-z0-9._:@/+-]*$'
+            THEN 'function must be the name of a task: 1 to 128 of A-Z a-z 0-9 . _ : @ / + -'
         WHEN jsonb_typeof(arguments) IS DISTINCT FROM 'object'
             THEN 'arguments must be a JSON object, by the names of the parameters'
         WHEN jsonb_typeof(labels) IS DISTINCT FROM 'object' OR EXISTS (
                  SELECT FROM jsonb_each(labels) AS l WHERE jsonb_typeof(l.value) <> 'string')
             THEN 'labels must be a JSON object of texts'
-        WHEN key = '' OR length(key) > 512 THEN 'key must have 1 to 512 characters'
-        WHEN idempotency_key = '' OR length(idempotency_key) > 512
-            THEN 'idempotency_key must have 1 to 512 characters'
+        WHEN (SELECT count(*) FROM jsonb_object_keys(labels)) > 64
+            THEN 'labels must be at most 64'
+        WHEN EXISTS (SELECT FROM jsonb_each_text(labels) AS l
+                      WHERE octet_length(l.key) > 256 OR octet_length(l.value) > 1024)
+            THEN 'labels must have names of at most 256 bytes and values of at most 1024'
+        WHEN key = '' OR octet_length(key) > 1024 THEN 'key must have 1 to 1024 bytes'
+        WHEN idempotency_key = '' OR octet_length(idempotency_key) > 1024
+            THEN 'idempotency_key must have 1 to 1024 bytes'
         WHEN dedupe IS NULL OR dedupe NOT IN ('forever', 'success', 'inflight')
             THEN 'dedupe must be forever, success or inflight'
-        WHEN delay IS NULL OR NOT (delay >= 0 AND delay < 'infinity')
-            THEN 'delay must be finite and not negative'
-        WHEN NOT (expires_in > 0 AND expires_in < 'infinity')
-            THEN 'expires_in must be finite and above 0'
-        WHEN NOT (timeout > 0 AND timeout < 'infinity') THEN 'timeout must be finite and above 0'
+        WHEN delay IS NULL OR NOT (delay >= 0 AND delay <= 315360000)
+            THEN 'delay must be from 0 to 315360000 seconds'
+        WHEN NOT (expires_in > 0 AND expires_in <= 315360000)
+            THEN 'expires_in must be above 0 and at most 315360000 seconds'
+        WHEN NOT (timeout > 0 AND timeout <= 315360000)
+            THEN 'timeout must be above 0 and at most 315360000 seconds'
         WHEN NOT isfinite(run_at) THEN 'run_at must be finite'
+        WHEN abs(extract(epoch FROM run_at)) > 7258118400
+            THEN 'run_at must be before the year 2200'
         WHEN coalesce(attempts, 0) < 1 THEN 'attempts must be at least 1'
         WHEN coalesce(weight, 0) < 1 THEN 'weight must be at least 1'
         WHEN priority IS NULL THEN 'priority is NULL'
         WHEN submitted_by IS NULL THEN 'submitted_by is NULL'
+        WHEN octet_length(submitted_by) > 1024 THEN 'submitted_by must have at most 1024 bytes'
     END;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = 'MILL-003 ' || wrong;
@@ -289,13 +387,13 @@ BEGIN
     answer := millpond_put(jsonb_build_object('pool', pool, 'tasks', jsonb_build_array(
         jsonb_build_object(
             'id', id, 'key', key, 'idempotency_key', idempotency_key, 'dedupe', dedupe,
-            'function', function, 'fingerprint', 9223372036854775807, 'spoken', 1,
-            'body', encode(convert_to(jsonb_build_object(
+            'function', function, 'fingerprint', 9223372036854775807,
+            'words', jsonb_build_object(
                 'function', function, 'arguments', arguments, 'key', key,
                 'idempotency_key', idempotency_key, 'delay', delay, 'priority', priority,
                 'run_at', extract(epoch FROM run_at), 'expires_in', expires_in,
                 'timeout', timeout, 'attempts', attempts, 'weight', weight, 'labels', labels,
-                'dedupe', dedupe, 'submitted_by', submitted_by)::text, 'UTF8'), 'base64')))));
+                'dedupe', dedupe, 'submitted_by', submitted_by)))));
     CASE answer ->> 'refused'
         WHEN 'unknown_pool' THEN
             RAISE EXCEPTION USING ERRCODE = 'ML008',
@@ -315,7 +413,20 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = 'ML007', MESSAGE = format(
                 'MILL-007 idempotency_key %L of pool %L stands for task %s, which has another '
                 'function', idempotency_key, pool, answer ->> 'task');
+        WHEN 'per_lane' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = format(
+                'MILL-003 per_lane=%s of pool %L bounds each lane, and a submit in SQL cannot know '
+                'the lane; submit from Python, or bound the pool with per_key', answer ->> 'bound',
+                pool);
+        WHEN 'unknown_option' THEN
+            RAISE EXCEPTION USING ERRCODE = 'ML082', MESSAGE = format(
+                'MILL-082 pool %L has an option that these functions do not know; migrate the store '
+                'to the version that declared it', pool);
         ELSE
+            IF answer ->> 'refused' IS NOT NULL THEN
+                RAISE EXCEPTION USING ERRCODE = 'ML003', MESSAGE = format(
+                    'MILL-003 pool %L refused the task: %s', pool, answer ->> 'refused');
+            END IF;
             RETURN (answer -> 'tasks' -> 0 ->> 0)::bigint;
     END CASE;
 END

@@ -5,6 +5,16 @@
 -- batch and in one go: nothing travels but what is to be run. It does what the verbs do, or nothing:
 -- where anything is not plain it says so, and the verbs take over.
 
+-- Every write that must touch a number of rows counts them, and this undoes the transaction where it
+-- touched others: a count that is wrong would stay wrong for ever. The caller then leaves it to the verbs,
+-- and says so. A row is written by its ctid only where nothing in the same function has written to its
+-- table since the ctid was read: a second write would find no row.
+CREATE FUNCTION millpond_miscounted(what text, expected bigint, touched bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'wrote % row(s) of %, not %', touched, what, expected USING ERRCODE = 'MP002';
+END $$;
+
 -- Give back a row of its own to each of these tasks that is folded; to all, if none is named.
 CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -34,6 +44,7 @@ DECLARE
     b record;
     first_due double precision;
     ready_now bigint;
+    touched bigint;
 BEGIN
     SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since, o.ready INTO p
       FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
@@ -61,6 +72,8 @@ BEGIN
                undue_since = least(undue_since, first_due),
                writes = writes + 1, turn = (writes + 1) >> 5
          WHERE ctid = p.spot;
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
     END IF;
 END $$;
 
@@ -95,11 +108,32 @@ BEGIN
                         WHERE u.found - 64 > u.known));
 END $$;
 
+-- What time it is: the one rule of all functions here. `at` is told in tests; else the server's clock
+-- counts, as far as nobody has set it: NULL = that is for the verbs to say (core/timekeeping.py).
+-- `at_most` is as much as the asking process can vouch for.
+CREATE FUNCTION millpond_moment(
+    at double precision, at_most double precision, latest double precision, behind double precision,
+    wall double precision
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF at IS NOT NULL THEN
+        RETURN greatest(latest, at);
+    END IF;
+    IF behind <> 0 THEN
+        wall := round((wall - behind) * 1000000) / 1000000;
+    END IF;
+    IF wall < latest - 0.05 OR (wall > latest + 60 AND wall > at_most)
+       OR wall < at_most - 60 - 1 - 0.03 * (at_most - 60 - latest) THEN
+        RETURN NULL;
+    END IF;
+    RETURN greatest(wall, latest);
+END $$;
+
 -- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
 -- Nobody else need look because of that, so the version stays.
 CREATE FUNCTION millpond_renew(
-    lock_number bigint,
     at double precision,
+    at_most double precision,
     renewing text,
     seconds double precision,
     OUT refused text,
@@ -116,9 +150,10 @@ AS $$
 DECLARE
     held_ahead bigint;
     spot tid;
+    touched bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(lock_number);
-    SELECT greatest(m.latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision))
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, m.latest, m.behind, millpond_clock())
       INTO moment FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1;
     SELECT w.ahead, w.ctid INTO held_ahead, spot
       FROM millpond_worker AS w WHERE w.id = renewing ORDER BY w.turn DESC LIMIT 1;
@@ -126,14 +161,16 @@ BEGIN
     IF NOT alive THEN
         RETURN;
     END IF;
-    IF held_ahead > 0 THEN
-        refused := 'held ahead';
+    refused := CASE WHEN moment IS NULL THEN 'clock' WHEN held_ahead > 0 THEN 'held ahead' END;
+    IF refused IS NOT NULL THEN
         RETURN;
     END IF;
     UPDATE millpond_worker AS w
        SET expires_at = round((moment + seconds) * 1000000) / 1000000,
            writes = w.writes + 1, turn = (w.writes + 1) >> 5
      WHERE w.ctid = spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
     SELECT array_agg(l.id ORDER BY p.name, l.place),
            array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
       INTO cancelled, interrupted
@@ -143,13 +180,48 @@ BEGIN
      WHERE l.worker = renewing AND l.cancel_requested > 0;
 END $$;
 
+-- Whether these functions know all that a pool's settings say. What they do not know is refused to the
+-- verbs and never guessed, and what those do not know either leaves the pool alone. A new option of a
+-- pool is named here once the functions below heed it (see test_unknown_options.py).
+CREATE FUNCTION millpond_knows(spec jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT spec - '{name,max_concurrent,order,backpressure,max_per_key,rates,rate_per_key,lanes,ordered,max_callbacks,prefetch,budgets,adaptive,trigger,keep}'::text[] = '{}'
+       AND (spec -> 'order') - '{kind,aging,key,weights}'::text[] = '{}'
+       AND spec -> 'order' ->> 'kind' IN ('priority', 'fifo', 'lifo', 'fair_round_robin')
+       AND (spec ->> 'backpressure' IS NULL
+            OR ((spec -> 'backpressure') - '{on_full,depth,per_key,per_lane}'::text[] = '{}'
+                AND spec -> 'backpressure' ->> 'on_full' IN (
+                    'block_submitter', 'fail_submitter', 'drop_oldest', 'drop_newest', 'fail_fast',
+                    'ring_buffer')))
+       AND (spec -> 'rates' = '[]' AND spec ->> 'rate_per_key' IS NULL
+            -- Without a subquery the server puts all of this where it is called.
+            OR NOT (spec @? '$.rates[*].of ? (@ != "starts" && @ != "weight")'
+                    OR spec @? '$.rate_per_key.of ? (@ != "starts" && @ != "weight")'
+                    OR spec @? '$.rates[*].keyvalue().key ? (@ != "n" && @ != "per" && @ != "burst" && @ != "of")'
+                    OR spec @? '$.rate_per_key.keyvalue().key ? (@ != "n" && @ != "per" && @ != "burst" && @ != "of")'))
+$$;
+
+-- The same for what is stored of a budget.
+CREATE FUNCTION millpond_knows_budget(spec jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT spec - '{name,max_concurrent,rates}'::text[] = '{}'
+       AND (spec -> 'rates' = '[]'
+            OR NOT (spec @? '$.rates[*].of ? (@ != "starts" && @ != "weight")'
+                    OR spec @? '$.rates[*].keyvalue().key ? (@ != "n" && @ != "per" && @ != "burst" && @ != "of")'))
+$$;
+
+-- Where a task stands among those of its pool, lowest first, as rank() of core/order.py says. NULL for an
+-- order that is not known here: no row has that, so a caller that has not asked first fails.
+CREATE FUNCTION millpond_rank(kind text, priority bigint, seq bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE kind WHEN 'fifo' THEN 0 WHEN 'priority' THEN -priority WHEN 'lifo' THEN -seq END
+$$;
+
 -- Take in new plain tasks that are due at once, for a pool that only counts them and has room for all.
 --
 -- A list of one value holds it for every task; no keys = none has one. Where somebody could start them,
 -- the message is sent with the commit.
 CREATE FUNCTION millpond_take(
-    lock_number bigint,
     at double precision,
+    at_most double precision,
     asked_pool text,
     ids bigint[],
     bodies bytea[],
@@ -183,9 +255,10 @@ DECLARE
     spec jsonb;
     kind text;
     base bigint;
+    touched bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(lock_number);
-    SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, latest, behind, millpond_clock()),
            records, ctid, seen_upto, seen_open
       INTO moment, told, meta, inbox_upto, inbox_open
       FROM millpond_meta ORDER BY turn DESC LIMIT 1;
@@ -194,7 +267,9 @@ BEGIN
     spec := p.spec::jsonb;
     kind := spec -> 'order' ->> 'kind';
     refused := CASE
+        WHEN moment IS NULL THEN 'clock'
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
+        WHEN NOT millpond_knows(spec) OR kind NOT IN ('fifo', 'lifo', 'priority') THEN 'unknown option'
         WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
           OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN 'inbox'
         WHEN p.closed = 1 OR p.grouped = 1 OR p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL
@@ -202,6 +277,7 @@ BEGIN
         WHEN spec ->> 'backpressure' IS NOT NULL AND NOT (
              spec -> 'backpressure' ->> 'on_full' IN ('block_submitter', 'fail_submitter')
              AND spec -> 'backpressure' ->> 'per_key' IS NULL
+             AND spec -> 'backpressure' ->> 'per_lane' IS NULL
              AND p.fresh + count <= (spec -> 'backpressure' ->> 'depth')::bigint)
         THEN 'bounded'
     END;
@@ -221,8 +297,7 @@ BEGIN
         INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
                                    cancel_requested, running, attempt, runs, fresh, listed, token, grp)
         VALUES (base + 1, ids[1], p.id,
-                CASE kind WHEN 'priority' THEN -priorities[1]
-                          WHEN 'lifo' THEN -(last_seq + 1) ELSE 0 END,
+                millpond_rank(kind, priorities[1], last_seq + 1),
                 keys[1], last_seq + 1, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id);
     ELSE
         INSERT INTO millpond_task
@@ -231,8 +306,7 @@ BEGIN
         INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, due,
                                    cancel_requested, running, attempt, runs, fresh, listed, token, grp)
         SELECT base + u.n, u.id, p.id,
-               CASE kind WHEN 'priority' THEN -coalesce(u.priority, priorities[1])
-                         WHEN 'lifo' THEN -(last_seq + u.n) ELSE 0 END,
+               millpond_rank(kind, coalesce(u.priority, priorities[1]), last_seq + u.n),
                u.key, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, p.id
           FROM unnest(ids, keys, priorities) WITH ORDINALITY AS u (id, key, priority, n);
     END IF;
@@ -251,7 +325,7 @@ BEGIN
             p.bands := p.bands || 0::bigint;
             p.lows := p.lows || base + 1;
         END IF;
-    ELSIF p.bands IS NOT NULL THEN
+    ELSIF kind = 'priority' AND p.bands IS NOT NULL THEN
         SELECT p.bands || array_agg(x.rank), p.lows || array_agg(base + 1) INTO p.bands, p.lows
           FROM (SELECT DISTINCT -u.priority AS rank FROM unnest(priorities) AS u (priority)) AS x
          WHERE x.rank <> ALL(p.bands);
@@ -264,10 +338,15 @@ BEGIN
            ready = p.ready + count, bands = p.bands, lows = p.lows,
            writes = p.writes + 1, turn = (p.writes + 1) >> 5
      WHERE ctid = p.spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
     UPDATE millpond_meta
        SET version = version + 1, turn = (version + 1) >> 5, latest = moment, records = told + count
      WHERE ctid = meta;
-    IF wakes AND channel IS NOT NULL THEN
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
+    -- With a full queue the commit would fail: better no hint.
+    IF wakes AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
     END IF;
 END $$;
@@ -395,7 +474,8 @@ BEGIN
         DELETE FROM millpond_unit AS u USING found AS f
          WHERE u.ctid = f.spot AND f.idle AND f.tat <= at
     )
-    SELECT array_agg(unit ORDER BY o) FILTER (WHERE freed) AS freed,
+    SELECT (SELECT count(*) FROM leaving) AS leaving, count(*) AS found,
+           array_agg(unit ORDER BY o) FILTER (WHERE freed) AS freed,
            coalesce(bool_or(kept OR (freed AND groups > 1)
                             -- Time alone lets it go on.
                             OR (groups > 0 AND (per_key IS NULL OR running - n < per_key)
@@ -403,6 +483,7 @@ BEGIN
            count(*) FILTER (WHERE idle AND tat > at AND fades_at IS NULL)
            - count(*) FILTER (WHERE idle AND tat <= at AND fades_at IS NOT NULL) AS fading
       INTO c FROM found;
+    IF c.found <> c.leaving THEN PERFORM millpond_miscounted('unit', c.leaving, c.found); END IF;
     odd := c.odd;
     IF odd THEN
         RETURN;
@@ -416,6 +497,9 @@ BEGIN
             RETURNING g.share, f.o
         )
         SELECT array_agg(share ORDER BY o) INTO back FROM ready;
+        IF cardinality(c.freed) IS DISTINCT FROM cardinality(back) THEN
+            PERFORM millpond_miscounted('group', cardinality(c.freed), cardinality(back));
+        END IF;
         UPDATE millpond_seat AS s SET resting = 0
          WHERE s.pool = the_pool AND s.share = ANY(back) AND s.owner = '' AND s.resting = 1;
         GET DIAGNOSTICS woken = ROW_COUNT;
@@ -599,6 +683,7 @@ DECLARE
     begun_tokens bigint[] := '{}';
     begun_keys text[] := '{}';
     begun_plain text[] := '{}';
+    touched bigint;
 BEGIN
     done := false;
     SELECT array_agg(o ORDER BY o.started_at, o.claims[1], array_position(settled, o.ids[1]))
@@ -663,6 +748,7 @@ BEGIN
         was_held := l.claims IS NOT NULL;
         IF take = size THEN
             DELETE FROM millpond_lease AS o WHERE o.token = l.token AND o.started_at = l.started_at;
+            GET DIAGNOSTICS touched = ROW_COUNT;
         ELSE
             UPDATE millpond_lease AS o
                SET claims = l.claims[take + 1:], ids = l.ids[take + 1:], places = l.places[take + 1:],
@@ -671,6 +757,7 @@ BEGIN
                    due = millpond_part(l.due, take + 1, size),
                    keys = l.keys[take + 1:], plain = millpond_part(l.plain, take + 1, size)
              WHERE o.token = l.token AND o.started_at = l.started_at;
+            GET DIAGNOSTICS touched = ROW_COUNT;
             l.ids := l.ids[:take];
             l.places := l.places[:take];
             l.ranks := millpond_part(l.ranks, 1, take);
@@ -679,6 +766,7 @@ BEGIN
             l.keys := l.keys[:take];
             l.plain := millpond_part(l.plain, 1, take);
         END IF;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('lease', 1, touched); END IF;
         IF was_held THEN
             l.started_at := moment;
             ends := greatest(least(take, rest - begun), 0);
@@ -808,8 +896,8 @@ END $$;
 -- one result if `results` is NULL. The first `starting` of what is returned are started, the others held
 -- ahead; of the first of them, which were held ahead before, `tokens` are the tokens. `refused` says why nothing was done; an error of the class MP says the same.
 CREATE FUNCTION millpond_step(
-    lock_number bigint,
     at double precision,
+    at_most double precision,
     settled bigint[],
     settled_tokens bigint[],
     one_result bytea,
@@ -898,15 +986,21 @@ DECLARE
     shared_at bigint;
     functions jsonb;  -- what the worker knows; NULL = all
     unknown jsonb;
+    touched bigint;
+    expected bigint;
 BEGIN
     starting := 0;
     give_back := false;
     -- In a statement of its own: what comes after it sees what the holder before has committed.
-    PERFORM pg_advisory_xact_lock(lock_number);
-    SELECT greatest(latest, coalesce(at, extract(epoch FROM clock_timestamp())::double precision)),
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, latest, behind, millpond_clock()),
            records, next_claim, leases + 1, ctid, seen_upto, seen_open
       INTO moment, told, claim_number, lease_number, meta, inbox_upto, inbox_open
       FROM millpond_meta ORDER BY turn DESC LIMIT 1;
+    IF moment IS NULL THEN
+        refused := 'clock';
+        RETURN;
+    END IF;
 
     -- What ends. Their leases go; what is left of one comes back. Mostly it is one lease, and all of it.
     IF ending > 0 THEN
@@ -971,6 +1065,13 @@ BEGIN
     pool_name := p.name;
     spec := p.spec::jsonb;
     flow := p.special = 1 AND p.limiter = '' AND p.claimed = 0 AND (spec ->> 'prefetch')::bigint = 0;
+    IF NOT millpond_knows(spec) THEN
+        IF ending > 0 THEN
+            RAISE EXCEPTION 'unknown option' USING ERRCODE = 'MP001';
+        END IF;
+        refused := 'unknown option';
+        RETURN;
+    END IF;
     IF ending > 0 AND p.special = 1 AND NOT flow THEN
         -- An end tells others than its counts.
         RAISE EXCEPTION 'special' USING ERRCODE = 'MP001';
@@ -1007,6 +1108,13 @@ BEGIN
     IF flow THEN
         FOR shared IN SELECT o.* FROM jsonb_array_elements_text(spec -> 'budgets') AS n (name)
                    JOIN millpond_budget AS o ON o.name = n.name LOOP
+            IF NOT millpond_knows_budget(shared.spec::jsonb) THEN
+                IF ending > 0 THEN
+                    RAISE EXCEPTION 'unknown option' USING ERRCODE = 'MP001';
+                END IF;
+                refused := 'unknown option';
+                RETURN;
+            END IF;
             IF shared.waiting <> '{}' THEN
                 -- An end is offered to who waits, and a start asks whose turn it is.
                 IF ending > 0 THEN
@@ -1053,7 +1161,9 @@ BEGIN
             THEN 'starved'
         END;
         -- Each question by itself, and only where it matters.
-        IF refused IS NULL AND EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto) THEN
+        IF refused IS NULL AND (EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+                                -- The marks are those of another server: the tables were restored.
+                                OR inbox_upto > pg_snapshot_xmax(pg_current_snapshot())) THEN
             refused := 'inbox';
         END IF;
         IF refused IS NULL AND cardinality(inbox_open) > 0 THEN
@@ -1108,7 +1218,7 @@ BEGIN
                        (array_agg(x.turn))[count(*)] AS last_turn,
                        (array_agg(x.joined))[count(*)] AS last_joined
                   INTO n
-                  FROM (SELECT s.ctid AS seat, s.turn, s.joined, g.ctid AS grp, u.ctid AS unit,
+                  FROM (SELECT s.ctid AS seat, s.turn, s.joined, g.ctid AS grp, g.unit,
                                g.tasks = 1 AS last,
                                g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running + 1 < per_key)
                                                 AND NOT coalesce(u.closed, false)) AS stays,
@@ -1146,7 +1256,7 @@ BEGIN
                                  WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
                                  ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
                           LEFT JOIN LATERAL
-                               (SELECT o.ctid, o.running, o.groups, greatest(o.tat, ticks) + key_interval
+                               (SELECT o.running, o.groups, greatest(o.tat, ticks) + key_interval
                                        + (1 - key_depth) * key_interval > ticks AS closed FROM millpond_unit AS o
                                  WHERE o.pool = p.id AND o.unit = g.unit) AS u ON true
                          ORDER BY s.turn, s.joined) AS x
@@ -1306,6 +1416,8 @@ BEGIN
     END IF;
     IF taken > 0 THEN
         DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> taken THEN PERFORM millpond_miscounted('live', taken, touched); END IF;
         IF NOT fair AND p.bands IS NOT NULL THEN
             -- What stood before the last of them has left.
             last_rank := n.ranks[cardinality(n.ranks)];
@@ -1327,6 +1439,8 @@ BEGIN
                SET turn = s.turn + 1048576, resting = 1 - u.stays::integer
               FROM unnest(n.seats, n.stays) AS u (spot, stays)
              WHERE s.ctid = u.spot;
+            GET DIAGNOSTICS touched = ROW_COUNT;
+            IF touched <> taken THEN PERFORM millpond_miscounted('seat', taken, touched); END IF;
             p.resting := p.resting + n.resting;
             IF p.resting > 0 THEN
                 -- None of them stands before what was served last.
@@ -1343,19 +1457,28 @@ BEGIN
             p.ring_join := n.last_joined;
             DELETE FROM millpond_group WHERE ctid = ANY(
                 ARRAY(SELECT u.spot FROM unnest(n.groups, n.last) AS u (spot, last) WHERE u.last));
+            GET DIAGNOSTICS forgotten = ROW_COUNT;
             UPDATE millpond_group AS g
                SET tasks = g.tasks - 1, rank = u.rank, seq = u.seq, due = u.due,
                    ready = u.stays::integer
               FROM unnest(n.groups, n.last, n.stays, n.next_rank, n.next_seq, n.next_due)
                    AS u (spot, last, stays, rank, seq, due)
              WHERE g.ctid = u.spot AND NOT u.last;
+            GET DIAGNOSTICS touched = ROW_COUNT;
+            IF forgotten + touched <> taken THEN
+                PERFORM millpond_miscounted('group', taken, forgotten + touched);
+            END IF;
+            -- By name: what stands above may have rewritten some of them.
             UPDATE millpond_unit AS o
                SET running = o.running + (o.unit <> '')::integer * u.n, groups = o.groups - u.last,
                    tat = CASE WHEN key_interval IS NULL OR o.unit = '' THEN o.tat
                               ELSE greatest(o.tat, ticks) + key_interval END
-              FROM (SELECT spot, count(*) AS n, count(*) FILTER (WHERE last) AS last
-                      FROM unnest(n.units, n.last) AS y (spot, last) GROUP BY spot) AS u
-             WHERE o.ctid = u.spot;
+              FROM (SELECT y.unit, count(*) AS n, count(*) FILTER (WHERE y.last) AS last
+                      FROM unnest(n.units, n.last) AS y (unit, last) GROUP BY y.unit) AS u
+             WHERE o.pool = p.id AND o.unit = u.unit;
+            GET DIAGNOSTICS touched = ROW_COUNT;
+            SELECT count(DISTINCT y.unit) INTO expected FROM unnest(n.units) AS y (unit);
+            IF touched <> expected THEN PERFORM millpond_miscounted('unit', expected, touched); END IF;
             DELETE FROM millpond_unit WHERE pool = p.id AND unit = '' AND groups = 0;
         END IF;
         ids := n.ids;
@@ -1425,6 +1548,9 @@ BEGIN
         UPDATE millpond_budget AS o SET buckets = n.buckets::text
           FROM unnest(budgets, budget_buckets) AS n (name, buckets)
          WHERE o.name = n.name AND n.buckets <> '[]';
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        SELECT count(*) INTO expected FROM unnest(budget_buckets) AS b (buckets) WHERE b.buckets <> '[]';
+        IF touched <> expected THEN PERFORM millpond_miscounted('budget', expected, touched); END IF;
     END IF;
     IF ending + taken + beginning + faded > 0 THEN
         UPDATE millpond_pool
@@ -1443,16 +1569,22 @@ BEGIN
                undue_since = CASE WHEN asked_pool IS NULL THEN p.undue_since ELSE moment END,
                writes = p.writes + 1, turn = (p.writes + 1) >> 5
          WHERE ctid = p.spot;
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
         UPDATE millpond_meta
            SET version = version + 1, latest = moment, records = told, next_claim = claim_number,
                leases = lease_number, turn = (version + 1) >> 5
          WHERE ctid = meta;
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
         IF relayed + beginning <> claiming THEN
             UPDATE millpond_worker
                SET ahead = ahead - relayed - beginning + claiming,
                    writes = writes + 1, turn = (writes + 1) >> 5
              WHERE ctid = (SELECT ctid FROM millpond_worker
                             WHERE id = a_worker ORDER BY turn DESC LIMIT 1);
+            GET DIAGNOSTICS touched = ROW_COUNT;
+            IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
         END IF;
         IF lease_number % 512 = 0 THEN
             -- Those that stay stand among the recent again.

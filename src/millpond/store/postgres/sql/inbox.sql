@@ -3,8 +3,8 @@
 -- When a transaction has got its turn: all of it that nobody has seen, unless it is too much; and which
 -- transactions were over by then. All of one moment: it is one statement.
 -- name: inbox_new
-SELECT i.n, i.id, i.pool, extract(epoch FROM clock_timestamp())::double precision - i.at, i.spoken,
-       i.body, s.upto::text, s.open::text
+SELECT i.n, i.id, i.pool, millpond_clock() - i.at, i.spoken,
+       i.body, i.key, i.idempotency_key, i.function, s.upto::text, s.open::text
   FROM (SELECT pg_snapshot_xmax(now.seen) AS upto, ARRAY(SELECT pg_snapshot_xip(now.seen)) AS open
           FROM (SELECT pg_current_snapshot() AS seen) AS now) AS s,
        (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m,
@@ -17,7 +17,8 @@ SELECT i.n, i.id, i.pool, extract(epoch FROM clock_timestamp())::double precisio
 
 -- Or only the first of it, in the order in which it came.
 -- name: inbox_first
-SELECT n, id, pool, extract(epoch FROM clock_timestamp())::double precision - at, spoken, body
+SELECT n, id, pool, millpond_clock() - at, spoken, body, key,
+       idempotency_key, function
   FROM millpond_inbox ORDER BY n LIMIT ?;
 
 -- name: inbox_seen
@@ -27,11 +28,14 @@ UPDATE millpond_meta SET seen_upto = ?::text::xid8, seen_open = ?::text::xid8[]
 -- Tables that came from another server tell of its transactions, and not of those of this one.
 -- name: inbox_foreign
 SELECT seen_upto > pg_snapshot_xmax(pg_current_snapshot())
+       OR coalesce(server <> millpond_server(), false)
   FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
 -- name: inbox_unseen
-UPDATE millpond_meta SET seen_upto = '0', seen_open = '{}'
- WHERE seen_upto > pg_snapshot_xmax(pg_current_snapshot());
+UPDATE millpond_meta
+   SET seen_upto = '0', seen_open = '{}', server = coalesce(millpond_server(), server)
+ WHERE seen_upto > pg_snapshot_xmax(pg_current_snapshot())
+    OR coalesce(server <> millpond_server(), false);
 
 -- name: check_inbox
 SELECT format('task %s waits in the inbox, and nobody would look for it', i.id)

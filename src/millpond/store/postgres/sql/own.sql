@@ -3,11 +3,13 @@
 -- When a transaction has got its turn: what time it is, who wrote since, whether the inbox holds
 -- something, and what belongs to no pool.
 -- name: begun
-SELECT extract(epoch FROM clock_timestamp())::double precision, m.version,
+SELECT millpond_clock(), m.version,
        EXISTS (SELECT 1 FROM millpond_lease WHERE n >= m.leases - 1023),
        EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
-       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)), m.latest, m.joined,
-       m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation
+       OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
+       OR m.seen_upto > pg_snapshot_xmax(pg_current_snapshot()), m.latest, m.joined,
+       m.next_group, m.next_claim, m.records, m.leader, m.leader_until, m.generation, m.behind, m.since,
+       m.clock
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
@@ -70,7 +72,8 @@ SELECT m.version, EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
   FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
 
 -- name: meta
-SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
+SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation, behind, since,
+       clock
   FROM millpond_meta ORDER BY turn DESC LIMIT 1;
 
 -- name: anything_queued
@@ -85,14 +88,22 @@ SELECT EXISTS (SELECT FROM generate_series(1, (SELECT max(id) FROM millpond_pool
 -- Under which generation somebody else leads at a moment: he lives, as far as is known.
 -- name: led
 SELECT m.generation FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
- WHERE m.leader <> ? AND m.leader_until > coalesce(?, extract(epoch FROM clock_timestamp())::double precision)
+ WHERE m.leader <> ? AND m.leader_until > coalesce(?, millpond_clock() - m.behind)
    AND EXISTS (SELECT FROM millpond_worker AS w WHERE w.owner = m.leader);
+
+-- Whether somebody renews leases of this store over a session that was there at a moment of the server's
+-- clock already; what sessions of other roles ask is not shown to every role.
+-- name: renewed_since
+SELECT EXISTS (SELECT FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()
+                  AND position($found$millpond_renew($found$ IN query) > 0 AND backend_start <= to_timestamp(?));
 
 -- Whoever changes anything writes this row, too: the others see by it that they know too little.
 -- name: save_meta
 UPDATE millpond_meta
    SET version = version + 1, latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?,
-       leader = ?, leader_until = ?, generation = ?, turn = (version + 1) >> 5
+       leader = ?, leader_until = ?, generation = ?, behind = ?, since = ?, clock = ?,
+       turn = (version + 1) >> 5
  WHERE ctid = (SELECT ctid FROM millpond_meta ORDER BY turn DESC LIMIT 1);
 
 -- Its version is one that nobody has seen.
@@ -106,9 +117,9 @@ SELECT 1,
        coalesce((SELECT max(claim) + 1 FROM millpond_live), 1),
        coalesce((SELECT max(position) FROM millpond_audit), 0),
        '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0),
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       (millpond_clock() * 1000000)::bigint,
        coalesce((SELECT max(n) FROM millpond_lease), 0),
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >> 5;
+       (millpond_clock() * 1000000)::bigint >> 5;
 
 -- Pools and workers: the row of the highest turn is the one that counts.
 
@@ -136,6 +147,17 @@ SELECT p.id, p.name, p.spec, p.declared, p.revision, p.created_at, p.operator_li
  CROSS JOIN LATERAL
        (SELECT * FROM millpond_pool AS o WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
  ORDER BY p.id;
+
+-- name: queued_pools
+SELECT p.id, p.name, p.spec, p.declared, p.revision, p.created_at, p.operator_limit, p.paused,
+       p.closed, p.not_before, p.next_seq, p.next_lane, p.live, p.running, p.claimed, p.fresh, p.ready,
+       p.later, p.parked, p.parked_apart, p.kept, p.stale_settles, p.measured, p.totals, p.grouped,
+       p.joins, p.passed_turn, p.passed_join, p.resting, p.unit_timers, p.fading, p.tats, p.holding,
+       p.starved, p.hungry, p.limiter, p.special
+  FROM generate_series(1, (SELECT max(id) FROM millpond_pool)) AS n (id)
+ CROSS JOIN LATERAL
+       (SELECT * FROM millpond_pool AS o WHERE o.id = n.id ORDER BY o.turn DESC LIMIT 1) AS p
+ WHERE p.live > p.running ORDER BY p.id;
 
 -- What counts as a change is what the statement says in the end: that of a row which is known.
 -- name: save_pool
@@ -288,3 +310,10 @@ SELECT format('pool %s says worker %s runs %s, and it runs %s',
         SELECT pool, worker, 0, count(*) FROM millpond_live WHERE running = 1
          GROUP BY pool, worker) AS h ON h.pool = p.id
  GROUP BY p.id, p.name, h.worker HAVING sum(h.said) <> sum(h.counted);
+
+-- When the store's time steps back; nothing is known any more of where to look for what is due.
+-- name: move_pool
+UPDATE millpond_pool
+   SET not_before = CASE WHEN not_before > $2 THEN round((not_before - $1) * 1000000) / 1000000
+                         ELSE not_before END,
+       undue_since = 0, bands = NULL, lows = '{}';

@@ -58,6 +58,12 @@ SELECT sentence('the task at place %s has ended and has no body', place) FROM mi
 SELECT sentence('task %s is kept, and said to be removed', id) FROM millpond_removed
  WHERE id IN (SELECT id FROM millpond_task);
 
+-- name: check_values
+SELECT sentence('task %s says attempt %s of %s runs, running %s', id, attempt, runs, running)
+  FROM millpond_live
+ WHERE attempt < 0 OR runs < attempt OR cancel_requested NOT IN (0, 1, 2) OR running NOT IN (0, 1)
+    OR (running = 1 AND (worker IS NULL OR attempt < 1));
+
 -- A task that waits stands in the queue, unless it is held ahead, or parked and no lane's head.
 -- name: check_queue
 SELECT sentence('task %s waits, and stands in no queue', id) FROM millpond_live

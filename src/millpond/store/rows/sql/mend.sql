@@ -4,6 +4,12 @@
 -- name: mend_0_removed
 DELETE FROM millpond_removed WHERE id IN (SELECT id FROM millpond_task);
 
+-- Its body is left, and ends as that of a task that is lost.
+-- name: mend_0_values
+DELETE FROM millpond_live
+ WHERE attempt < 0 OR runs < attempt OR cancel_requested NOT IN (0, 1, 2) OR running NOT IN (0, 1)
+    OR (running = 1 AND (worker IS NULL OR attempt < 1));
+
 -- name: mend_2_names
 UPDATE millpond_live SET id = (SELECT t.id FROM millpond_task AS t WHERE t.place = millpond_live.place)
  WHERE id <> (SELECT t.id FROM millpond_task AS t WHERE t.place = millpond_live.place);
@@ -86,4 +92,80 @@ SELECT 1,
        coalesce((SELECT max(id) + 1 FROM millpond_group), 1048576),
        coalesce((SELECT max(claim) + 1 FROM millpond_live), 1),
        coalesce((SELECT max(position) FROM millpond_audit), 0),
-       '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0);
+       '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0), 0.0, 0.0, '';
+
+-- When the store's time steps back: what was written while it was ahead is moved along. Given are by how
+-- many seconds, and the moment that is now; what is later than that was written meanwhile. In order: what
+-- tells when a row was written is moved last.
+
+-- Firings of schedules that a wrong clock has armed: they are looked at now, and armed anew.
+-- name: move_0_firings
+UPDATE millpond_live SET due = ?
+ WHERE pool IN (SELECT id FROM millpond_pool WHERE name = '~cron') AND due > ? AND submitted_at > ?;
+
+-- Tasks that wait for longer than the store's time goes back by: some were given a moment and no delay.
+-- name: timed_ahead
+SELECT l.place, t.id, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
+ WHERE l.due > ? AND l.submitted_at > ? AND l.due >= l.submitted_at + ? AND l.first_started_at IS NULL;
+
+-- name: save_due
+UPDATE millpond_live SET due = ? WHERE place = ?;
+
+-- name: move_1_due
+UPDATE millpond_live SET due = round((due - ?) * 1000000) / 1000000
+ WHERE due > ? AND (submitted_at > ? OR started_at > ?);
+
+-- name: move_2_expiry
+UPDATE millpond_live SET expires_at = round((expires_at - ?) * 1000000) / 1000000 WHERE submitted_at > ?;
+
+-- name: move_3_parked
+UPDATE millpond_live SET parked_at = round((parked_at - ?) * 1000000) / 1000000 WHERE parked_at > ?;
+
+-- name: move_4_first
+UPDATE millpond_live SET first_started_at = round((first_started_at - ?) * 1000000) / 1000000
+ WHERE first_started_at > ?;
+
+-- name: move_5_start
+UPDATE millpond_live SET started_at = round((started_at - ?) * 1000000) / 1000000 WHERE started_at > ?;
+
+-- name: move_6_submit
+UPDATE millpond_live SET submitted_at = round((submitted_at - ?) * 1000000) / 1000000 WHERE submitted_at > ?;
+
+-- name: move_7_end
+UPDATE millpond_ended SET finished_at = round((finished_at - ?) * 1000000) / 1000000 WHERE finished_at > ?;
+
+-- name: move_8_key
+UPDATE millpond_key SET ended_at = round((ended_at - ?) * 1000000) / 1000000 WHERE ended_at > ?;
+
+-- name: move_9_audit
+UPDATE millpond_audit SET at = round((at - ?) * 1000000) / 1000000 WHERE at > ?;
+
+-- What holds a pool or a key back, and rates: what was written before store time was ahead may be later
+-- than now as well, and stays. It is told by what is nearer: now, or the time that is left.
+
+-- name: move_pool
+UPDATE millpond_pool SET not_before = round((not_before - ?) * 1000000) / 1000000 WHERE not_before > ?;
+
+-- name: move_unit
+UPDATE millpond_unit SET held_until = round((held_until - ?) * 1000000) / 1000000 WHERE held_until > ?;
+
+-- name: move_tat
+UPDATE millpond_unit SET tat = tat - ? WHERE tat > ?;
+
+-- name: tats_of_pools
+SELECT id, tats FROM millpond_pool;
+
+-- name: save_tats
+UPDATE millpond_pool SET tats = ? WHERE id = ?;
+
+-- name: buckets_of_budgets
+SELECT name, buckets FROM millpond_budget;
+
+-- name: save_buckets
+UPDATE millpond_budget SET buckets = ? WHERE name = ?;
+
+-- name: move_leases
+UPDATE millpond_worker SET expires_at = round((? + lease) * 1000000) / 1000000 WHERE expires_at > ?;
+
+-- name: lengthen_leases
+UPDATE millpond_worker SET expires_at = round((expires_at + ?) * 1000000) / 1000000;

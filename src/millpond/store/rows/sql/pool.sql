@@ -1,13 +1,14 @@
 -- Pools, workers, runs, keys and what concerns the whole store.
 
 -- name: meta
-SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation
+SELECT latest, joined, next_group, next_claim, records, leader, leader_until, generation, behind, since,
+       clock
   FROM millpond_meta;
 
 -- name: save_meta
 UPDATE millpond_meta
    SET latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?, leader = ?,
-       leader_until = ?, generation = ?;
+       leader_until = ?, generation = ?, behind = ?, since = ?, clock = ?;
 
 -- name: pool
 SELECT * FROM millpond_pool WHERE name = ?;
@@ -17,6 +18,9 @@ SELECT * FROM millpond_pool WHERE id = ?;
 
 -- name: pools
 SELECT * FROM millpond_pool ORDER BY id;
+
+-- name: queued_pools
+SELECT * FROM millpond_pool WHERE live > running ORDER BY id;
 
 -- name: last_pool
 SELECT coalesce(max(id), 0) FROM millpond_pool;
@@ -79,6 +83,13 @@ DELETE FROM millpond_worker WHERE id = ?;
 
 -- name: run
 SELECT state FROM millpond_run WHERE id = ?;
+
+-- name: rest_of_run
+SELECT pool, name, finished_at, (SELECT count(*) FROM millpond_live AS l WHERE l.run = r.id)
+  FROM millpond_run AS r WHERE id = ?;
+
+-- name: holding_of_pool
+SELECT worker, count(*) FROM millpond_live WHERE pool = ? AND running = 1 GROUP BY worker;
 
 -- name: open_runs
 SELECT id, state FROM millpond_run WHERE finished_at IS NULL ORDER BY id;

@@ -115,7 +115,10 @@ SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = 
  WHERE l.owner = ?;
 
 -- name: owns_something
-SELECT EXISTS (SELECT 1 FROM millpond_live WHERE owner = ?);
+SELECT EXISTS (SELECT 1 FROM millpond_live WHERE owner = ? AND NOT pool IN ids(?));
+
+-- name: holds_something
+SELECT EXISTS (SELECT 1 FROM millpond_live WHERE worker = ?);
 
 -- name: held_by
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
@@ -129,20 +132,25 @@ SELECT id, pool, claim_revision FROM millpond_live
 SELECT l.id, l.cancel_requested FROM millpond_live AS l JOIN millpond_pool AS p ON p.id = l.pool
  WHERE l.worker = ? AND l.cancel_requested > 0 ORDER BY p.name, l.place;
 
+-- What time alone does, but for pools that only a newer version understands.
+
 -- name: first_expiring
-SELECT expires_at, id FROM millpond_live
- WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT 1;
+SELECT expires_at, id, pool FROM millpond_live
+ WHERE expires_at IS NOT NULL AND running = 0 AND claim IS NULL AND NOT pool IN ids(?)
+ ORDER BY expires_at, id LIMIT 1;
 
 -- name: expiring_until
-SELECT id FROM millpond_live
- WHERE expires_at <= ? AND running = 0 AND claim IS NULL ORDER BY expires_at, id LIMIT ?;
+SELECT id, pool FROM millpond_live
+ WHERE expires_at <= ? AND running = 0 AND claim IS NULL AND NOT pool IN ids(?)
+ ORDER BY expires_at, id LIMIT ?;
 
 -- name: first_parked_since
-SELECT parked_at, id FROM millpond_live
- WHERE parked_at IS NOT NULL ORDER BY parked_at, id LIMIT 1;
+SELECT parked_at, id, pool FROM millpond_live
+ WHERE parked_at IS NOT NULL AND NOT pool IN ids(?) ORDER BY parked_at, id LIMIT 1;
 
 -- name: parked_until
-SELECT id FROM millpond_live WHERE parked_at <= ? ORDER BY parked_at, id LIMIT ?;
+SELECT id, pool FROM millpond_live WHERE parked_at <= ? AND NOT pool IN ids(?)
+ ORDER BY parked_at, id LIMIT ?;
 
 -- name: parked_functions
 SELECT DISTINCT function FROM millpond_live WHERE pool = ? AND function IS NOT NULL ORDER BY function;
@@ -169,6 +177,12 @@ SELECT id FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1 ORDER
 
 -- name: count_listed_of_key
 SELECT count(*) FROM millpond_live WHERE pool = ? AND key = ? AND listed = 1;
+
+-- name: oldest_listed_of_lane
+SELECT id FROM millpond_live WHERE pool = ? AND lane = ? AND listed = 1 ORDER BY place LIMIT ?;
+
+-- name: count_listed_of_lane
+SELECT count(*) FROM millpond_live WHERE pool = ? AND lane = ? AND listed = 1;
 
 -- name: count_listed_keyless
 SELECT count(*) FROM millpond_live WHERE pool = ? AND key IS NULL AND listed = 1;

@@ -30,3 +30,10 @@ SELECT id FROM millpond_worker;
 -- name: held_in_pool
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
  WHERE l.worker IS NOT NULL AND l.running = 1 AND l.pool = ? ORDER BY +l.place;
+
+-- name: dead_of_pool
+SELECT count(*) FROM millpond_ended WHERE pool = ? AND completed = 0 AND status = 'failed';
+
+-- name: held_units
+SELECT unit, held_until FROM millpond_unit WHERE pool = ? AND held_until > ?
+ ORDER BY unit LIMIT ?;

@@ -14,6 +14,39 @@ INSERT INTO millpond_task
 SELECT place, id, x'' FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
     ON CONFLICT DO NOTHING;
 
+-- A column takes a value of any kind here.
+-- name: check_kinds
+SELECT printf('task %s has a value of another kind in its row', id) FROM millpond_live
+ WHERE typeof(id) <> 'integer' OR typeof(pool) <> 'integer' OR typeof(rank) <> 'integer'
+    OR typeof(key) NOT IN ('text', 'null') OR typeof(lane) NOT IN ('text', 'null')
+    OR typeof(sequence) <> 'integer' OR typeof(submitted_at) <> 'real'
+    OR typeof(expires_at) NOT IN ('real', 'null') OR typeof(owner) NOT IN ('text', 'null')
+    OR typeof(run) NOT IN ('integer', 'null') OR typeof(due) <> 'real'
+    OR typeof(claim) NOT IN ('integer', 'null') OR typeof(claim_revision) NOT IN ('integer', 'null')
+    OR typeof(cancel_requested) <> 'integer' OR typeof(parked_at) NOT IN ('real', 'null')
+    OR typeof(function) NOT IN ('text', 'null') OR typeof(error) NOT IN ('blob', 'null')
+    OR typeof(running) <> 'integer' OR typeof(attempt) <> 'integer' OR typeof(runs) <> 'integer'
+    OR typeof(fresh) <> 'integer' OR typeof(listed) <> 'integer' OR typeof(token) <> 'integer'
+    OR typeof(worker) NOT IN ('text', 'null') OR typeof(started_at) NOT IN ('real', 'null')
+    OR typeof(first_started_at) NOT IN ('real', 'null') OR typeof(reason) NOT IN ('text', 'null')
+    OR typeof(grp) NOT IN ('integer', 'null') OR abs(due) > 1e300 OR abs(expires_at) > 1e300;
+
+-- name: mend_0_kinds
+DELETE FROM millpond_live
+ WHERE typeof(id) <> 'integer' OR typeof(pool) <> 'integer' OR typeof(rank) <> 'integer'
+    OR typeof(key) NOT IN ('text', 'null') OR typeof(lane) NOT IN ('text', 'null')
+    OR typeof(sequence) <> 'integer' OR typeof(submitted_at) <> 'real'
+    OR typeof(expires_at) NOT IN ('real', 'null') OR typeof(owner) NOT IN ('text', 'null')
+    OR typeof(run) NOT IN ('integer', 'null') OR typeof(due) <> 'real'
+    OR typeof(claim) NOT IN ('integer', 'null') OR typeof(claim_revision) NOT IN ('integer', 'null')
+    OR typeof(cancel_requested) <> 'integer' OR typeof(parked_at) NOT IN ('real', 'null')
+    OR typeof(function) NOT IN ('text', 'null') OR typeof(error) NOT IN ('blob', 'null')
+    OR typeof(running) <> 'integer' OR typeof(attempt) <> 'integer' OR typeof(runs) <> 'integer'
+    OR typeof(fresh) <> 'integer' OR typeof(listed) <> 'integer' OR typeof(token) <> 'integer'
+    OR typeof(worker) NOT IN ('text', 'null') OR typeof(started_at) NOT IN ('real', 'null')
+    OR typeof(first_started_at) NOT IN ('real', 'null') OR typeof(reason) NOT IN ('text', 'null')
+    OR typeof(grp) NOT IN ('integer', 'null') OR abs(due) > 1e300 OR abs(expires_at) > 1e300;
+
 -- The counts of a pool's row are JSON, by worker.
 -- name: check_holding
 SELECT printf('pool %s says worker %s runs %d, and it runs %d',

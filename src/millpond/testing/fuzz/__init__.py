@@ -1,0 +1,1 @@
+"""Differential fuzzing of the PostgreSQL functions against the verbs: `make fuzz`."""

@@ -1,0 +1,122 @@
+"""Hints that are not true: nothing happens because of them but a few looks at the store."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.runtime.durable import Harbour, Ship
+from tests.runtime.test_fleet_hints import declared, ship_of, two
+
+from millpond import Millpond
+from millpond.core.plan import Wake
+from millpond.store.protocol import Hint
+
+pytestmark = pytest.mark.rows("TR-14")
+
+
+def forge(mp: Millpond, hint: Hint) -> None:
+    """Send a process a hint that nobody's commit stands behind."""
+    tell: Callable[[Hint], None] | None = ship_of(mp).tell
+    assert tell is not None
+    tell(hint)
+
+
+def looks(ship: Ship) -> int:
+    """How often a process has asked the store for anything so far."""
+    return sum(ship.asked.values())
+
+
+async def test_a_forged_cancel_stops_no_task() -> None:
+    """Neither its word nor its interrupt reaches the handler; a true one does."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        handle = await client.tasks["heed"].submit()
+        await asyncio.sleep(1)
+        job = worker.runtime.job_of(handle.id)
+        assert job is not None
+        forge(worker, Hint(cancelled=(handle.id,), interrupted=(handle.id,)))
+        await asyncio.sleep(1)
+        assert not job.cancel_asked
+        assert not job.interrupted
+        await handle.cancel()
+        assert "heeded" == await handle
+
+
+async def test_a_forged_end_leaves_a_closure_and_who_waits_alone() -> None:
+    """The closure is run, and its value arrives."""
+    harbour = Harbour(threads=False)
+    mp = harbour.millpond(work=False)
+    pool = declared(mp)
+    async with mp:
+        await pool.pause()
+
+        async def closure() -> str:
+            return "done"
+
+        handle = await pool.submit(closure)
+        waiting = asyncio.create_task(handle.wait(timeout=60))
+        await asyncio.sleep(1)
+        forge(mp, Hint(ended=(handle.id,)))
+        await asyncio.sleep(1)
+        assert handle.id in mp.runtime.closures
+        await pool.resume()
+        assert "done" == (await waiting).result
+
+
+async def test_a_forged_end_does_not_end_a_stream_of_progress() -> None:
+    """Who watches a task sees all of it."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        handle = await client.tasks["tell"].submit()
+        seen = []
+        async for one in handle.progress():
+            seen.append(one[1])
+            forge(client, Hint(ended=(handle.id,)))
+        assert ["step 1", "step 2", "step 3"] == seen
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: Hint(wakes=(Wake("work", 0.0),)),
+        lambda task: Hint(cancelled=(task,), interrupted=(task,)),
+        lambda task: Hint(ended=(task,)),
+        lambda _: Hint(ended=tuple(range(1, 300))),
+        lambda _: Hint(finished_runs=tuple(range(1, 300))),
+        lambda _: Hint(more=True),
+    ],
+)
+async def test_a_flood_of_hints_is_no_flood_of_queries(make: Callable[[int], Hint]) -> None:
+    """Ten thousand in ten seconds cost a few hundred looks."""
+    harbour = Harbour(threads=False)
+    mp = harbour.millpond(work=True)
+    declared(mp)
+    async with mp:
+        handle = await mp.tasks["heed"].submit()
+        waiting = asyncio.create_task(handle.wait(timeout=1000))
+        await asyncio.sleep(5)
+        before = looks(ship_of(mp))
+        for _ in range(10_000):
+            forge(mp, make(handle.id))
+            await asyncio.sleep(0.001)
+        assert looks(ship_of(mp)) - before < 1_000
+        await handle.cancel()
+        assert "heeded" == (await waiting).result
+
+
+async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
+    """A wake that is held back is sent a moment later."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        for _ in range(1_000):
+            forge(worker, Hint(wakes=(Wake("work", 0.0), Wake("no such pool", 0.0))))
+            await asyncio.sleep(0.001)
+        began = asyncio.get_running_loop().time()
+        handle: Any = await client.tasks["job"].submit()
+        await handle.wait(timeout=60)
+        assert asyncio.get_running_loop().time() - began <= 0.2
+        assert "no such pool" not in worker.runtime.hearing._asks

@@ -1,0 +1,99 @@
+"""A worker of thousands of pools asks those that have work."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.runtime.durable import Harbour, until
+
+from millpond import Millpond
+from millpond.core.errors import StoreError
+from millpond.store.rows.transact import Transactor
+
+MANY = 3000
+
+
+@pytest.mark.rows("TR-19")
+async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
+    """One read says which of thousands of queues hold something; no lease is spent on the rest."""
+    harbour = Harbour(threads=False)
+    mp = harbour.millpond()
+    pools = [mp.pool(f"p{number}") for number in range(MANY)]
+    ran: list[int] = []
+
+    @pools[17].task
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    async with mp:
+        await work.submit(1)
+        async with mp.worker():
+            await until(lambda: ran)
+            (ship,) = harbour.ships
+            assert 1 == ship.asked["due"]
+            assert ship.asked["lease"] <= 2
+            # What comes later wakes its queue, as in a process of few pools.
+            await work.submit(2)
+            await until(lambda: 2 in ran)
+
+
+@pytest.mark.rows("TR-19")
+async def test_a_look_that_fails_is_done_again() -> None:
+    """The store was away when a worker looked which of its many pools have work: it asks again."""
+    harbour = Harbour(threads=False)
+    mp = harbour.millpond()
+    pools = [mp.pool(f"p{number}") for number in range(40)]
+    ran: list[int] = []
+
+    @pools[17].task
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    async with mp:
+        (ship,) = harbour.ships
+        seen, looks = ship.view.due, [StoreError("away"), StoreError("away")]
+
+        async def due(**moment: float) -> tuple[str, ...]:
+            if looks:
+                raise looks.pop()
+            return await seen(**moment)  # type: ignore[no-any-return]
+
+        ship.view.due = due  # type: ignore[attr-defined]
+        await work.submit(1)
+        async with mp.worker():
+            await until(lambda: ran)
+    assert not looks
+
+
+@pytest.mark.rows("TR-19")
+@pytest.mark.real_loop
+async def test_the_first_task_of_thousands_of_pools_runs_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file: pools are declared by the batch, and hardly a transaction is for a worker's looks.
+
+    Before, each of its 6,000 queues was asked, and each ask was a commit of its own.
+    """
+    mp = Millpond(f"sqlite:///{tmp_path}/work.db")
+    pools = [mp.pool(f"p{number}") for number in range(MANY)]
+
+    @pools[1500].task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    begun = 0
+    begin = Transactor.begin
+
+    def counted(transactor: Transactor) -> object:  # type: ignore[type-arg]
+        nonlocal begun
+        begun += 1
+        return begin(transactor)
+
+    monkeypatch.setattr(Transactor, "begin", counted)
+    async with mp:
+        assert begun <= MANY / 10
+        handle, before = await double.submit(21), begun
+        async with mp.worker():
+            async with asyncio.timeout(30):
+                assert 42 == await handle
+            assert begun - before < 60

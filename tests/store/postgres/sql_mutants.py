@@ -1,0 +1,778 @@
+"""`make mutants-sql`: break the SQL on purpose, one guard at a time; each break must be noticed.
+
+A mutant is a piece of the text of a migration and what stands there instead. Its function is put in
+the place of the sound one, and histories are told to it and to the memory store, until the two
+differ. What no history notices is a guard that no test holds.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from psycopg import Error as DatabaseError
+from tests.store.postgres.test_steps import POOLS, Two
+
+from millpond.core import control as orders
+from millpond.core.bucket import Bucket, charge, fresh
+from millpond.core.errors import MillpondError
+from millpond.core.lease import LeaseAsk
+from millpond.core.lifecycle import Event
+from millpond.core.moment import ticks
+from millpond.core.rate import Rate
+from millpond.core.settle import Settlement
+from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
+from millpond.core.task import Call, NewTask
+from millpond.store.memory import MemoryStore
+from millpond.store.postgres.join import _told_of
+from millpond.store.postgres.migrate import known_migrations
+from millpond.store.postgres.names import qualified, quoted
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.protocol import Batch
+from millpond.testing.postgres import serve
+from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+
+KINDS = {
+    **POOLS,
+    "bounded": PoolSpec(
+        name="p", order=fifo(), max_concurrent=7, backpressure=bounded(30, "fail_submitter")
+    ),
+    "slow": PoolSpec(name="p", order=fifo(), max_concurrent=7, rates=(Rate(2, per=10.0),)),
+    "slow keys": PoolSpec(
+        name="p", order=fair_round_robin(), max_concurrent=7, rate_per_key=Rate(3, per=10.0)
+    ),
+}
+SEEDS = 6
+ACTS = 60
+
+STEPS, INBOX = "0003", "0002"
+
+
+class Mutant(NamedTuple):
+    """One break: its name, where, what stands there, what then stands there, who should notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    notices: tuple[str, ...]
+
+
+MUTANTS = (
+    # What is taken in.
+    Mutant(
+        "bound_ignores_the_batch",
+        STEPS,
+        "AND p.fresh + count <= (spec",
+        "AND p.fresh <= (spec",
+        ("bounded",),
+    ),
+    Mutant(
+        "closed_pool_takes",
+        STEPS,
+        "WHEN p.closed = 1 OR p.grouped = 1",
+        "WHEN p.grouped = 1",
+        ("closed",),
+    ),
+    Mutant(
+        "priority_upside_down",
+        STEPS,
+        "WHEN 'priority' THEN -priority",
+        "WHEN 'priority' THEN priority",
+        ("priority",),
+    ),
+    Mutant(
+        "lifo_is_fifo",
+        STEPS,
+        "WHEN 'lifo' THEN -seq",
+        "WHEN 'lifo' THEN seq",
+        ("lifo",),
+    ),
+    Mutant(
+        "ready_counts_a_batch_once",
+        STEPS,
+        "ready = p.ready + count, bands",
+        "ready = p.ready + 1, bands",
+        ("fifo",),
+    ),
+    Mutant(
+        "live_counts_a_batch_once",
+        STEPS,
+        "live = p.live + count, fresh",
+        "live = p.live + 1, fresh",
+        ("fifo",),
+    ),
+    Mutant(
+        "sequence_has_gaps",
+        STEPS,
+        "SET next_seq = last_seq + count,",
+        "SET next_seq = last_seq + count + 1,",
+        ("fifo",),
+    ),
+    Mutant(
+        "inbox_is_overtaken",
+        STEPS,
+        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)\n          OR EXISTS",
+        "WHEN EXISTS",
+        ("inbox first",),
+    ),
+    # Rates.
+    Mutant(
+        "interval_rounded_down",
+        STEPS,
+        "SELECT ceil((rate ->> 'per')",
+        "SELECT floor((rate ->> 'per')",
+        ("paced",),
+    ),
+    Mutant(
+        "a_start_costs_one_step",
+        STEPS,
+        "greatest(tat, at) + cost * step",
+        "greatest(tat, at) + step",
+        ("paced",),
+    ),
+    Mutant(
+        "weight_is_not_charged",
+        STEPS,
+        "            cost := weight;",
+        "            cost := starts;",
+        ("paced",),
+    ),
+    Mutant(
+        "overdrawn_by_one",
+        STEPS,
+        "+ (cost - millpond_depth(rate)) * step > at THEN",
+        "+ (cost - 1 - millpond_depth(rate)) * step > at THEN",
+        ("rate one by one",),
+    ),
+    Mutant(
+        "few_low_points",
+        STEPS,
+        "IF cardinality(moments) > 16 THEN",
+        "IF cardinality(moments) > 2 THEN",
+        ("low points",),
+    ),
+    Mutant(
+        "rate_lets_everything_start",
+        STEPS,
+        "                IF NOT charged.fits THEN\n                    refused := 'rate';",
+        "                IF false THEN\n                    refused := 'rate';",
+        ("paced",),
+    ),
+    Mutant(
+        "key_is_not_charged",
+        STEPS,
+        "ELSE greatest(o.tat, ticks) + key_interval END",
+        "ELSE o.tat END",
+        ("key one by one",),
+    ),
+    # Budgets.
+    Mutant(
+        "budget_without_slots",
+        STEPS,
+        "IF NOT charged.fits OR taken > budget_left[i] THEN",
+        "IF NOT charged.fits THEN",
+        ("shared", "all at once"),
+    ),
+    Mutant(
+        "budget_forgets_this_pool",
+        STEPS,
+        "- coalesce(sum(o.running), 0)::bigint - running_now",
+        "- coalesce(sum(o.running), 0)::bigint",
+        ("shared", "all at once"),
+    ),
+    Mutant(
+        "budget_forgets_other_pools",
+        STEPS,
+        "- coalesce(sum(o.running), 0)::bigint - running_now",
+        "- running_now",
+        ("shared", "all at once"),
+    ),
+    # Keys and turns.
+    Mutant(
+        "key_keeps_its_count",
+        STEPS,
+        "SET running = u.running - f.n,",
+        "SET running = u.running,",
+        ("fair",),
+    ),
+    Mutant(
+        "freed_one_too_late",
+        STEPS,
+        "u.groups > 0 AND u.running >= per_key AS freed",
+        "u.groups > 0 AND u.running > per_key AS freed",
+        ("fair and limited", "fair by twos"),
+    ),
+    Mutant(
+        "one_more_of_a_key",
+        STEPS,
+        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running + 1 < per_key)",
+        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running < per_key)",
+        ("limit one by one",),
+    ),
+    Mutant(
+        "a_turn_is_shorter",
+        STEPS,
+        "SET turn = s.turn + 1048576, resting",
+        "SET turn = s.turn + 1, resting",
+        ("fair",),
+    ),
+    Mutant(
+        "the_last_joins_first",
+        STEPS,
+        "ORDER BY s.turn, s.joined LIMIT slots) AS s",
+        "ORDER BY s.turn, s.joined DESC LIMIT slots) AS s",
+        ("fair",),
+    ),
+    Mutant(
+        "a_group_keeps_its_count",
+        STEPS,
+        "SET tasks = g.tasks - 1, rank = u.rank",
+        "SET tasks = g.tasks, rank = u.rank",
+        ("fair",),
+    ),
+    # Capacity and claims.
+    Mutant(
+        "one_above_the_limit",
+        STEPS,
+        "slots := greatest(least(want, a_limit - running_now), 0);",
+        "slots := greatest(least(want, a_limit + 1 - running_now), 0);",
+        ("fifo",),
+    ),
+    Mutant(
+        "ends_free_no_slot",
+        STEPS,
+        "running_now := p.running - ending + relayed;",
+        "running_now := p.running;",
+        ("fifo",),
+    ),
+    Mutant(
+        "prefetch_without_bound",
+        STEPS,
+        "may_claim := least(ahead, (spec ->> 'prefetch')::bigint - own_claims\n",
+        "may_claim := least(ahead, 1000 - own_claims\n",
+        ("ahead of all",),
+    ),
+    Mutant(
+        "claims_of_another",
+        STEPS,
+        "WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool",
+        "WHERE l.n >= lease_number - 1024 AND l.pool = the_pool",
+        ("ahead", "in order"),
+    ),
+    Mutant(
+        "holding_is_not_lowered",
+        STEPS,
+        "coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;",
+        "coalesce((held ->> a_worker)::bigint, 0) + relayed;",
+        ("fifo",),
+    ),
+    Mutant(
+        "starved_is_not_seen",
+        STEPS,
+        "WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0",
+        "WHEN false",
+        ("fifo", "fair"),
+    ),
+    # Refusals.
+    Mutant(
+        "paused_pool_starts",
+        STEPS,
+        "WHEN p.paused = 1 OR p.not_before > moment",
+        "WHEN p.not_before > moment",
+        ("paused",),
+    ),
+    Mutant(
+        "held_back_pool_starts",
+        STEPS,
+        "WHEN p.paused = 1 OR p.not_before > moment",
+        "WHEN p.paused = 1",
+        ("held back",),
+    ),
+    Mutant(
+        "not_simple_starts",
+        STEPS,
+        "ELSIF taken > 0 AND NOT n.simple THEN",
+        "ELSIF false THEN",
+        ("fifo", "fair"),
+    ),
+    Mutant(
+        "unknown_function_starts",
+        STEPS,
+        "ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN",
+        "ELSIF false THEN",
+        ("unknown function",),
+    ),
+    Mutant(
+        "due_is_not_seen",
+        STEPS,
+        "AND grp = 0 AND due >= p.undue_since AND due <= moment",
+        "AND grp = 0 AND due < p.undue_since",
+        ("fifo", "priority"),
+    ),
+    Mutant(
+        "looks_one_too_far",
+        STEPS,
+        "p.lows := ARRAY[last_place + 1];",
+        "p.lows := ARRAY[last_place + 2];",
+        ("fifo",),
+    ),
+    # Fences.
+    Mutant(
+        "no_fence_on_a_whole_lease",
+        STEPS,
+        "WHERE l.token = settled_tokens[1] AND l.ids = settled AND l.claims IS NULL",
+        "WHERE l.ids = settled AND l.claims IS NULL",
+        ("stale",),
+    ),
+    Mutant(
+        "no_fence_on_a_part",
+        STEPS,
+        "JOIN held AS h ON h.id = s.id AND h.token = s.token\n          LEFT JOIN",
+        "JOIN held AS h ON h.id = s.id\n          LEFT JOIN",
+        ("swapped",),
+    ),
+    Mutant(
+        "no_fence_on_a_successor",
+        STEPS,
+        "JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token",
+        "JOIN held AS h ON h.id = s.successor",
+        ("swapped successor",),
+    ),
+    Mutant(
+        "a_renewal_keeps_nothing",
+        STEPS,
+        "round((moment + seconds) * 1000000) / 1000000",
+        "moment",
+        ("renewed",),
+    ),
+    # The inbox.
+    Mutant(
+        "inbox_depth_of_the_queue_only",
+        INBOX,
+        "depth := here.fresh + here.coming;",
+        "depth := here.fresh;",
+        ("put",),
+    ),
+    Mutant(
+        "inbox_one_above_the_bound",
+        INBOX,
+        "IF depth + cardinality(places) > bound THEN",
+        "IF depth + cardinality(places) > bound + 1 THEN",
+        ("put",),
+    ),
+    Mutant(
+        "inbox_without_a_bound_per_key",
+        INBOX,
+        "IF counted + count_of.new > bound THEN",
+        "IF false THEN",
+        ("put",),
+    ),
+    Mutant(
+        "inbox_takes_large_batches",
+        INBOX,
+        "IF count_of.new > bound THEN",
+        "IF false THEN",
+        ("put",),
+    ),
+    Mutant("inbox_of_a_closed_pool", INBOX, "IF here.closed = 1 THEN", "IF false THEN", ("put",)),
+    Mutant(
+        "inbox_fails_late",
+        INBOX,
+        "here.busy + here.coming + cardinality(places) > bound",
+        "here.busy + cardinality(places) > bound",
+        ("put",),
+    ),
+    Mutant(
+        "inbox_knows_no_key",
+        INBOX,
+        "k.key = asked AND k.run = 0",
+        "k.key = asked AND k.run = 1",
+        ("put",),
+    ),
+    Mutant(
+        "inbox_key_with_other_arguments",
+        INBOX,
+        "OR (standing.fingerprint <> (one ->> 'fingerprint')::bigint",
+        "OR (false",
+        ("put",),
+    ),
+)
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+_FUNCTION = re.compile(r"^CREATE FUNCTION .*?^(?:END )?\$(?:body)?\$;", re.DOTALL | re.MULTILINE)
+
+
+def text_of(file: str) -> str:
+    """Return the text of a migration."""
+    (found,) = [one for one in known_migrations() if f"{one.version:04}" == file]
+    return found.text
+
+
+def function_with(mutant: Mutant) -> str:
+    """Return the function that a mutant breaks, sound; its text must stand there just once."""
+    functions: list[str] = _FUNCTION.findall(text_of(mutant.file))
+    found = [one for one in functions if mutant.old in one]
+    if len(found) != 1 or found[0].count(mutant.old) != 1:
+        message = f"{mutant.name}: its text stands {text_of(mutant.file).count(mutant.old)} times"
+        raise LookupError(message)
+    return found[0]
+
+
+def install(schema: Schema, function: str) -> None:
+    """Put a function in the place of the one of its name."""
+    connection = schema.connection()
+    made = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+    place = quoted(schema.address.schema)
+    connection.driver.execute(f"SET search_path = {place}; {made}; RESET search_path".encode())
+    connection.close()
+    # What was prepared with the function that was there before is not asked again.
+    schema.hang_up()
+
+
+def noticed(schema: Schema, mutant: Mutant, seeds: Iterable[int] = range(SEEDS)) -> str | None:
+    """Install a mutant and return who noticed it, or None; the sound function is put back."""
+    sound = function_with(mutant)
+    install(schema, sound.replace(mutant.old, mutant.new))
+    try:
+        for seed in seeds:
+            for who in mutant.notices:
+                if not holds(schema, who, seed):
+                    return f"{who}, seed {seed}"
+                if who in SCENES and seed:
+                    break
+    finally:
+        install(schema, sound)
+    return None
+
+
+def holds(schema: Schema, who: str, seed: int) -> bool:
+    """Tell a history to both stores and return whether nothing was noticed; leave empty tables."""
+    try:
+        asyncio.run(SCENES[who](schema) if who in SCENES else told_to_both(schema, who, seed))
+        return not schema.wrong()
+    except (AssertionError, MillpondError, DatabaseError, LookupError, ValueError):
+        return False
+    finally:
+        schema.empty()
+
+
+async def told_to_both(schema: Schema, kind: str, seed: int) -> None:
+    """Tell a seeded history to the memory store and to the server, and compare all they say."""
+    memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
+    two = Two(seed, KINDS[kind], (memory, server))
+    try:
+        await two.begin()
+        for _ in range(ACTS):
+            await two.act()
+        await compare(two)
+    finally:
+        await server.close()
+
+
+async def compare(two: Two) -> None:
+    """See that both stores say the same of what happened and of how things stand."""
+    memory, server = two.stores
+    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
+    assert pages[0].records == pages[1].records
+    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
+    assert views[0] == views[1]
+    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
+    assert tasks[0] == tasks[1]
+    for name in two.spec.budgets:
+        assert await memory.view.budget(name) == await server.view.budget(name)
+
+
+class Undaunted(InlinePostgresStore):
+    """A store that asks the server again, however often it has refused."""
+
+    def _heard(self, which: str, row: Any) -> Any:
+        answer = PostgresStore._heard(self, which, row)
+        self._detours.clear()
+        return answer
+
+
+# Scenes: what seeded histories do not do.
+
+
+def tasks(first: int, count: int, **options: Any) -> tuple[Batch, ...]:
+    """A batch of plain tasks."""
+    new = [
+        NewTask(id=first + n, pool="p", call=Call("work", b"x"), **options) for n in range(count)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+async def scene(schema: Schema, act: Callable[[Two], Awaitable[None]], kind: str = "fifo") -> None:
+    """Let something happen on both stores, with 6 tasks of 2 leases of a worker."""
+    memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
+    two = Two(1, KINDS[kind], (memory, server))
+    try:
+        await two.begin()
+        await act(two)
+        await compare(two)
+    finally:
+        await server.close()
+
+
+async def _closed(two: Two) -> None:
+    await two.do("control", orders.Close("p"))
+    await two.do("submit", tasks(1, 2))
+
+
+async def _paused(two: Two) -> None:
+    await two.do("submit", tasks(1, 4))
+    await two.do("control", orders.Pause("p"))
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+
+
+async def _held_back(two: Two) -> None:
+    await two.do("submit", tasks(1, 4))
+    (leased,) = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))).leased
+    held = Settlement(fence=leased.fence, event=Event.RETRY, delay=9.0, hold="pool", hold_for=9.0)
+    await two.do("settle", ((held,), None))
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+
+
+async def _stale(two: Two) -> None:
+    await two.do("submit", tasks(1, 4))
+    leased = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))).leased
+    stale = [
+        Settlement(
+            fence=msgspec.structs.replace(one.fence, token=one.fence.token ^ 1),
+            event=Event.COMPLETE,
+        )
+        for one in leased
+    ]
+    await two.do("settle", (tuple(stale), None))
+
+
+async def _swapped(two: Two) -> None:
+    await two.do("submit", tasks(1, 6))
+    one = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    other = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    swapped = [
+        Settlement(
+            fence=msgspec.structs.replace(mine.fence, token=theirs.fence.token),
+            event=Event.COMPLETE,
+        )
+        for mine, theirs in ((one[0], other[0]), (other[0], one[0]))
+    ]
+    await two.do("settle", (tuple(swapped), None))
+
+
+async def _swapped_successor(two: Two) -> None:
+    await two.do("submit", tasks(1, 9))
+    answer = await two.do("lease", LeaseAsk(pool="p", worker="one", want=2, ahead=2))
+    more = await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=2))
+    token = more.claimed[0].fence.token
+    swapped = Settlement(
+        fence=answer.leased[0].fence,
+        event=Event.COMPLETE,
+        successor=msgspec.structs.replace(answer.claimed[0].fence, token=token),
+    )
+    await two.do("settle", ((swapped,), None))
+
+
+async def _ahead_of_all(two: Two) -> None:
+    await two.do("submit", tasks(1, 30))
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=5, ahead=4))
+    await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=9))
+
+
+async def _one_by_one(two: Two) -> None:
+    """Four tasks of a key, of which the limits let fewer start; each is asked for by itself."""
+    await two.do("submit", tasks(1, 4, key="k", share="k"))
+    for _ in range(4):
+        await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+
+
+async def _unknown_function(two: Two) -> None:
+    other = NewTask(id=1, pool="p", call=Call("other", b"x"))
+    await two.do("submit", (Batch(tasks=(other,)),))
+    await two.do("lease", LeaseAsk(pool="p", worker="two", want=1))
+
+
+async def _lows(schema: Schema) -> None:
+    """A bucket remembers as many low points as the core's does, for what is refunded later."""
+    rates, now = (Rate(100, per=10.0, burst=90, of="weight"),), 1000.0
+    buckets = fresh(rates)
+    connection = schema.connection()
+    name = quoted(schema.address.schema)
+    connection.driver.execute(f"SET search_path = {name}".encode())
+    for number in range(40):
+        now += 0.01 * (number % 7 + 1)
+        given = [msgspec.json.encode(one).decode() for one in (rates, buckets)]
+        said = f"SELECT buckets::text FROM {name}.millpond_charge(%s, %s, 1, 2, %s)"  # noqa: S608
+        row = connection.driver.execute(said.encode(), [*given, ticks(now)]).fetchone()
+        charge(rates, buckets, 2, now)
+        assert row is not None
+        assert buckets == msgspec.json.decode(row[0], type=list[Bucket])
+    connection.driver.execute(b"RESET search_path")
+    connection.close()
+
+
+async def _inbox_first(schema: Schema) -> None:
+    """What was put into the inbox stands before what is submitted after it."""
+    server = Undaunted(schema)
+    try:
+        await server.control(orders.Declare(KINDS["fifo"]))
+        await server.control(orders.Join("one", 60.0))
+        put(schema, tasks(1, 1))
+        await server.submit(tasks(2, 1))
+        (leased,) = (await server.lease(LeaseAsk(pool="p", worker="one", want=1))).leased
+        assert 1 == leased.fence.task
+    finally:
+        await server.close()
+
+
+def put(schema: Schema, batches: tuple[Batch, ...]) -> Any:
+    """Put tasks into the inbox by the server's own function; return why not, or what they are."""
+    connection = schema.connection()
+    said = qualified("SELECT millpond_put(%s::jsonb)", schema.address.schema)
+    told = _told_of(batches[0], "")
+    (answer,) = connection.driver.execute(said.encode(), [told]).fetchone() or (None,)
+    connection.close()
+    if isinstance(answer, str | bytes):
+        answer = msgspec.json.decode(answer)
+    if "refused" in answer:
+        return answer["refused"]
+    return [(task, duplicate) for task, duplicate, _ in answer["tasks"]]
+
+
+def one_batch(pool: str, first: int, *keys: str | None, **options: Any) -> tuple[Batch, ...]:
+    """A batch of one pool with a task for each of these keys."""
+    new = [
+        NewTask(id=first + n, pool=pool, call=Call("work", b"x"), key=key, **options)
+        for n, key in enumerate(keys)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+INBOX_POOLS = (
+    PoolSpec(name="q", order=fifo(), backpressure=bounded(4, "fail_submitter")),
+    PoolSpec(name="k", order=fifo(), backpressure=bounded(9, "fail_submitter", 2)),
+    PoolSpec(name="f", order=fifo(), max_concurrent=3, backpressure=fail_fast()),
+    PoolSpec(name="c", order=fifo()),
+)
+INBOX_BATCHES = (
+    *(one_batch("q", 10 + n, None) for n in range(3)),
+    one_batch("q", 20, None, None, None, None, None),
+    one_batch("q", 30, None, None),
+    one_batch("q", 40, None),
+    one_batch("q", 50, None),
+    one_batch("k", 60, "a", "a", "a"),
+    one_batch("k", 70, "a", "a"),
+    one_batch("k", 80, "a"),
+    one_batch("k", 90, "b"),
+    *(one_batch("f", 100 + n, None) for n in range(4)),
+    one_batch("c", 110, None),
+)
+
+
+async def _put(schema: Schema) -> None:
+    """The inbox refuses what the verbs refuse, and knows the keys that they know."""
+    memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
+    try:
+        for store in (memory, server):
+            for spec in INBOX_POOLS:
+                await store.control(orders.Declare(spec), now=1000.0)
+            await store.control(orders.Close("c"), now=1000.0)
+            known = one_batch("q", 1, None, idempotency_key="i", fingerprint=5)
+            await store.submit(known, now=1000.0)
+        again = one_batch("q", 2, None, idempotency_key="i", fingerprint=5)
+        other = one_batch("q", 3, None, idempotency_key="i", fingerprint=6)
+        for batches in (again, other, *INBOX_BATCHES):
+            assert put(schema, batches) == await submitted(memory, batches)
+        await server.view.pool("q")  # who looks moves what is in the inbox
+    finally:
+        await server.close()
+
+
+async def submitted(store: MemoryStore, batches: tuple[Batch, ...]) -> Any:
+    """Submit to the memory store; return why not, or what they are."""
+    (answer,) = (await store.submit(batches, now=1000.0)).batches
+    if answer.refusal is not None:
+        return answer.refusal.reason.value
+    return [(one.task, one.duplicate) for one in answer.admissions]
+
+
+async def _renewed(schema: Schema) -> None:
+    """A renewal by the server keeps a worker for as long as one by the verbs."""
+    memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
+    two = Two(1, KINDS["fifo"], (memory, server))
+    try:
+        await two.begin()
+        await two.do("control", orders.Join("three", 5.0))
+        two.now += 1
+        await memory.renew("three", 5.0, now=two.now)
+        connection = schema.connection()
+        said = qualified(
+            "SELECT * FROM millpond_renew(%s, NULL, 'three', 5.0)", schema.address.schema
+        )
+        connection.driver.execute(said.encode(), [two.now])
+        connection.close()
+        two.now += 4.5
+        await two.do("recover", 100)
+        assert await memory.view.workers() == await server.view.workers()
+    finally:
+        await server.close()
+
+
+def of_kind(
+    act: Callable[[Two], Awaitable[None]], kind: str
+) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Return a scene in a pool of a kind."""
+    return lambda schema: scene(schema, act, kind)
+
+
+SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
+    "closed": of_kind(_closed, "fifo"),
+    "paused": of_kind(_paused, "fifo"),
+    "held back": of_kind(_held_back, "fifo"),
+    "stale": of_kind(_stale, "fifo"),
+    "swapped": of_kind(_swapped, "fifo"),
+    "swapped successor": of_kind(_swapped_successor, "ahead"),
+    "ahead of all": of_kind(_ahead_of_all, "ahead"),
+    "rate one by one": of_kind(_one_by_one, "slow"),
+    "key one by one": of_kind(_one_by_one, "slow keys"),
+    "limit one by one": of_kind(_one_by_one, "fair and limited"),
+    "unknown function": of_kind(_unknown_function, "fifo"),
+    "low points": _lows,
+    "inbox first": _inbox_first,
+    "put": _put,
+    "renewed": _renewed,
+}
+
+
+def main() -> int:
+    """Hunt every mutant, or those that are named."""
+    parser = argparse.ArgumentParser(prog="make mutants-sql", description=__doc__)
+    parser.add_argument("--only", action="append", choices=sorted(BY_NAME), help="hunt this one")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many histories of each kind")
+    given = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if not given.only or mutant.name in given.only]
+    survivors = []
+    with serve() as server, server.database() as url, Schemas(url) as schemas:
+        schema = schemas.take()
+        for who in dict.fromkeys(who for mutant in chosen for who in mutant.notices):
+            if not holds(schema, who, 0):
+                print(f"the sound functions do not hold: {who}")  # noqa: T201 - a command
+                return 2
+        for mutant in chosen:
+            started = time.monotonic()
+            found = noticed(schema, mutant, range(given.seeds))
+            seconds = time.monotonic() - started
+            print(f"{mutant.name:34}{found or 'SURVIVED':28}{seconds:6.1f} s", flush=True)  # noqa: T201 - a command
+            survivors += [] if found else [mutant.name]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants of SQL were noticed")  # noqa: T201 - a command
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""A full queue of messages: one session listens, stays in its transaction, and never reads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from millpond import Millpond
+from millpond.testing.postgres import QUICK, OwnServer, find_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-17")]
+
+SIZE_CAN_BE_SET = 17
+"""The first version of PostgreSQL with a setting for the queue, which has eight gigabytes else."""
+
+
+def version_of(place: Path) -> int:
+    """Return the major version of programs."""
+    said = subprocess.run(
+        [place / "postgres", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    number = re.search(r"\d+", said)
+    return int(number[0]) if number else 0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """Give a server with the smallest queue there is: half a megabyte."""
+    programs = find_programs()
+    if programs is None or version_of(programs) < SIZE_CAN_BE_SET:
+        pytest.skip("the queue can be made small from PostgreSQL 17 on, and there is none here")
+    with OwnServer(programs, {**QUICK, "max_notify_queue_pages": "64"}) as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: OwnServer) -> Iterator[str]:
+    """Give an empty database on it."""
+    with server.database() as url:
+        yield url
+
+
+def fill(url: str) -> psycopg.Connection[tuple[object, ...]]:
+    """Send messages until one fails; return the session that keeps them from being read."""
+    deaf = psycopg.connect(url, autocommit=True)
+    deaf.execute("LISTEN anything")
+    deaf.execute("BEGIN")
+    deaf.execute("SELECT 1")
+    with psycopg.connect(url, autocommit=True) as loud:
+        for number in range(1000):
+            try:
+                loud.execute("SELECT pg_notify('anything', repeat('x', 7000) || %s)", [number])
+            except psycopg.errors.ProgramLimitExceeded:
+                return deaf
+    raise AssertionError("the queue takes more and more")
+
+
+async def test_a_full_queue_fails_no_commit(url: str) -> None:
+    """Neither a caller's own transaction, by either door, nor what workers and clients write."""
+    mp = Millpond(url, work=True)
+    pool = mp.pool("p")
+
+    @pool.task(name="work")
+    async def work(n: int = 0) -> int:
+        return n
+
+    async with mp:
+        await (await work.submit(1))
+        with fill(url), psycopg.connect(url) as own:
+            own.execute("CREATE TABLE orders (n int)")
+            own.execute("INSERT INTO orders VALUES (1)")
+            by_python = await pool.submit(work.bind(2), connection=own)
+            own.execute("SELECT millpond.submit('p', 'work')")
+            own.commit()
+            assert (1,) == own.execute("SELECT n FROM orders").fetchone()
+            own.commit()
+            # What it submits, runs, stores and cancels is found by looking.
+            assert 2 == await by_python
+            assert 3 == await (await work.submit(3))
+            later = await work.options(delay=3600).submit(4)
+            await later.cancel()
+            await pool.pause()
+            await pool.resume()
+            await mp.emit("nothing.happened", {})
+        assert 5 == await (await work.submit(5))

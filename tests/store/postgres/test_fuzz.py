@@ -1,0 +1,77 @@
+"""Generated histories on the server, compared with the memory store; `make fuzz` plays thousands.
+
+A history that diverged once is kept in `found/`, under a name that says what went wrong.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millpond.testing.fuzz.concurrent import play_concurrently
+from millpond.testing.fuzz.differential import load, play, replay
+from millpond.testing.fuzz.inbox import play_inbox
+from millpond.testing.fuzz.kinds import DANGEROUS, KINDS
+from millpond.testing.servers import Schemas
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
+
+SEEDS = 3
+"""How many histories a test plays."""
+
+BY_THE_VERBS = {"lanes", "ordered"}
+"""Kinds of which the server seldom or never takes a step by itself."""
+
+CHOSEN = [
+    *((kind, first) for kind in DANGEROUS for first in range(0, 3 * SEEDS, SEEDS)),
+    *((kind, 0) for kind in KINDS if kind not in DANGEROUS),
+]
+"""The kinds of which the server does the most by itself are played three times as often."""
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize("saved", FOUND, ids=lambda path: path.stem)
+def test_a_history_that_diverged_once_does_so_no_more(
+    saved: Path, postgres_schemas: Schemas
+) -> None:
+    """Every answer, record, task and count is that of the memory store, and the tables fit."""
+    schema = postgres_schemas.take()
+    asyncio.run(replay(schema, load(saved.read_bytes())))
+    postgres_schemas.give_back(schema)
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize(("kind", "first"), CHOSEN)
+def test_generated_histories_do_on_the_server_what_they_do_in_memory(
+    kind: str, first: int, postgres_schemas: Schemas
+) -> None:
+    """Whatever kind of pool, and whichever of several stores carries out the next verb."""
+    taken = 0
+    for seed in range(first, first + SEEDS):
+        schema = postgres_schemas.take()
+        taken += asyncio.run(play(schema, kind, seed)).steps_taken
+        postgres_schemas.give_back(schema)
+    assert taken > 0 or kind in BY_THE_VERBS
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize("kind", ["fair-rate-per-key", "all-at-once", "prefetch"])
+def test_connections_that_work_at_once_keep_every_count(
+    kind: str, postgres_schemas: Schemas
+) -> None:
+    """Whoever comes first: no limit is exceeded, the tables fit, and nothing is left in the end."""
+    schema = postgres_schemas.take()
+    asyncio.run(play_concurrently(schema, kind, 1, acts=30))
+    postgres_schemas.give_back(schema)
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize("kind", ["fifo", "fair", "fair-rate-per-key", "bounded", "lanes"])
+def test_what_callers_commit_is_taken_as_the_memory_store_takes_it(
+    kind: str, postgres_schemas: Schemas
+) -> None:
+    """Callers submit in open transactions, commit in another order or roll back, between verbs."""
+    for seed in range(SEEDS):
+        schema = postgres_schemas.take()
+        asyncio.run(play_inbox(schema, kind, seed, acts=60))
+        postgres_schemas.give_back(schema)

@@ -1,0 +1,135 @@
+"""What the SQL says in numbers and names is what Python means by them."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from millpond.core.admit import Reason
+from millpond.core.bounds import MAX_PAYLOAD
+from millpond.core.bucket import LOWS_KEPT
+from millpond.core.lifecycle import Event, Status
+from millpond.core.moment import MICROSECONDS
+from millpond.core.ring import PLACES_KEPT
+from millpond.core.spec import ONE_TURN, OnFull, OrderKind
+from millpond.core.task import CALLBACKS, Dedupe
+from millpond.store.postgres.literals import BANDS, LEASES_LOOKED_AT, TURN_BITS, WALKED_PAST
+from millpond.store.postgres.migrate import known_migrations
+from millpond.store.postgres.tables import FIRST_GROUP
+from millpond.store.rows.rows import SEQ_BITS
+from millpond.store.verbs.tables import MEASURED
+
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+def _texts() -> dict[str, str]:
+    """Return all SQL of the PostgreSQL store, without comments, by file."""
+    found = {one.name: one.text for one in known_migrations()}
+    for path in files("millpond.store.postgres").joinpath("sql").iterdir():
+        found[path.name] = path.read_text("utf-8")
+    return {name: _COMMENT.sub("", text) for name, text in found.items()}
+
+
+TEXTS = _texts()
+ALL = "\n".join(TEXTS.values())
+FUNCTIONS = "\n".join(one.text for one in known_migrations()[1:])
+
+NUMBERS = {
+    "place of a task": (r"<< (\d+)\) (?:- 1|\+ last_seq)|\(p\.id << (\d+)\)", SEQ_BITS, 5),
+    "turn of a row": (r"\(\w*\.?(?:version|writes) \+ 1\) >> (\d+)", TURN_BITS, 10),
+    "leases looked at": (r"leases - (\d+)\b", LEASES_LOOKED_AT - 1, 3),
+    "leases of a step": (r"lease_number - (1\d{3})\b", LEASES_LOOKED_AT, 2),
+    "leases numbered anew": (r"lease_number (?:%|-) (5\d\d)\b", LEASES_LOOKED_AT // 2, 2),
+    "ranks with a place": (
+        r"cardinality\([pb]\.(?:bands|ranks)\)(?:, 0\))? (?:>|<=) (\d+)",
+        BANDS,
+        2,
+    ),
+    "walked past": (r"u\.found - (\d+) > u\.known", WALKED_PAST, 1),
+    "low points": (r"cardinality\(moments\) > (\d+)", LOWS_KEPT, 1),
+    "stride of the ring": (r"turn \+ (\d+)\b", ONE_TURN, 2),
+    "places kept": (r"n\.resting > (\d+)", PLACES_KEPT, 1),
+    "microseconds": (r"[*/] (1000000)\b", MICROSECONDS, 6),
+    "measured": (r"p\.measured % (\d+)", MEASURED, 1),
+    "measured before": (r"upto <= p\.measured - (\d+)", 2 * MEASURED, 1),
+    "measured at most": (r"p\.measured - (4\d{3})", 4 * MEASURED, 2),
+    "suffix of callbacks": (r"right\(asked_pool, (\d+)\)", len(CALLBACKS), 1),
+    "first group": (
+        r"coalesce\(\(SELECT max\(id\) \+ 1 FROM millpond_group\), (\d+)\)",
+        FIRST_GROUP,
+        1,
+    ),
+}
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_number_in_the_sql_is_the_constant_of_its_name(what: str) -> None:
+    """A constant that changes in Python alone would part the two ways to do a step."""
+    pattern, constant, least = NUMBERS[what]
+    found = [next(filter(None, one.groups())) for one in re.finditer(pattern, ALL)]
+    assert len(found) >= least, f"{what} is said {len(found)} times"
+    assert {str(constant)} == set(found)
+
+
+KNOWN = {
+    *(
+        SEQ_BITS,
+        LEASES_LOOKED_AT,
+        LEASES_LOOKED_AT - 1,
+        LEASES_LOOKED_AT // 2,
+        ONE_TURN,
+        FIRST_GROUP,
+    ),
+    *(PLACES_KEPT, MICROSECONDS, MEASURED, 2 * MEASURED, 4 * MEASURED, MAX_PAYLOAD),
+    (1 << 63) - 1,  # behind every rank
+    1 << 63,  # as a negative number: before every rank
+}
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize("name", ["steps", "own.sql"])
+def test_no_other_large_number_is_said(name: str) -> None:
+    """A number that nobody has named is not tied to anything."""
+    (text,) = [text for file, text in TEXTS.items() if name in file]
+    said = {int(one) for one in re.findall(r"(?<![\w.])\d{3,}(?![\w.])", text)}
+    assert set() == said - KNOWN
+
+
+def words(pattern: str) -> set[str]:
+    """Return the quoted words in what a pattern finds."""
+    found = re.findall(pattern, FUNCTIONS, re.DOTALL)
+    assert found, pattern
+    return {word for one in found for word in re.findall(r"'(\w+)'", one)}
+
+
+@pytest.mark.rows("TR-01")
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r"'on_full' (?:IN \([^)]*\)|= '\w+')", [*OnFull, "on_full"]),
+        (r"k\.status IN \([^)]*\)", [*Status]),
+        (r"WHEN '(?:success|inflight)'", [*Dedupe]),
+        (r"kind(?: =)? (?:WHEN )?'\w+'|WHEN 'lifo'", [*OrderKind]),
+        (r"moment, NULL, '\w+',", [*Event, "claim"]),
+        (r"e\.pool, '\w+', 1", [*Status]),
+    ],
+)
+def test_names_in_the_sql_are_those_of_python(pattern: str, names: list[str]) -> None:
+    """A status, an event, an order or a policy that is renamed is renamed in both."""
+    assert words(pattern) <= {str(name) for name in names}
+
+
+@pytest.mark.rows("TR-01")
+def test_the_inbox_refuses_with_reasons_that_python_knows() -> None:
+    """Whoever reads a refusal makes a Reason of it, but for three that have errors of their own."""
+    said = set(re.findall(r"'refused', '(\w+)'", FUNCTIONS))
+    assert said >= {"unknown_pool", "queue_full", "no_capacity", "closed"}
+    assert said <= {*map(str, Reason), "foreign", "read_only", "unknown_option", "per_lane"}
+
+
+@pytest.mark.rows("TR-01")
+def test_the_suffix_of_callbacks_is_the_same() -> None:
+    """The server leaves the queues of callbacks to the verbs, by their names."""
+    assert f"'{CALLBACKS}'" in FUNCTIONS
+    assert {CALLBACKS} == set(re.findall(r"'(~\w+)'", FUNCTIONS))
