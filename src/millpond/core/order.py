@@ -309,9 +309,12 @@ class Backlog:
         return state.held_until, gcra.ready_at(limit, state.tat, 1, now)
 
     def held_units(self, now: float) -> tuple[tuple[str, float], ...]:
-        """Return the lanes or keys that are held back on their own, and until when, by name."""
-        held = ((unit, state.held_until) for unit, state in self._units.items() if unit is not None)
-        return tuple(sorted((unit, until) for unit, until in held if until > now))
+        """Return the lanes or keys held back on their own, and until when; the longest first."""
+        units = (
+            (unit, state.held_until) for unit, state in self._units.items() if unit is not None
+        )
+        held = [(unit, until) for unit, until in units if until > now]
+        return tuple(sorted(held, key=lambda one: (-one[1], one[0])))
 
     def would_open(self, unit: Unit, now: float) -> bool:
         """Return the same as if no parked head blocked the unit."""

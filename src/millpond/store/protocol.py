@@ -250,7 +250,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     held_until: float = 0.0
     """Nothing of the pool starts before: a handler was throttled. 0 = it is not held back."""
     held_units: tuple[tuple[str, float], ...] = ()
-    """Lanes or keys that are held back on their own, by name, and until when; the first hundred."""
+    """Lanes or keys held back on their own, and until when; the hundred held longest."""
     oldest_queued_at: float | None
     """When the queued task with the lowest seq was submitted (a redriven one is at the tail)."""
     totals: dict[str, int]

@@ -2,7 +2,7 @@
 
 The store takes in a thousand tasks of each pool; the server then copies their rows, many times, and
 adds up what is counted. Copies stand behind what the store took in, so that what a short scenario
-runs was really submitted: the bodies of the others are those of tasks that came before them.
+runs was really submitted. A copy has the body of its original with its own id in it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,6 +37,11 @@ BUDGET = BudgetSpec(name="wide", max_concurrent=1_000, rates=(Rate(100_000, of="
 _IDS = 10**9
 """Copies of a task have ids that lie so far apart."""
 _GROUPS = 10**6
+_COPIED_BODY = (
+    "substring(t.body FOR 6) || '\\xcf'::bytea || int8send({id}) || substring(t.body FROM "
+    "CASE get_byte(t.body, 6) WHEN 205 THEN 10 WHEN 206 THEN 12 WHEN 207 THEN 16 END)"
+)
+"""A body is a MessagePack map that begins with the id, as a number of 2, 4 or 8 bytes."""
 _KEY_COPIES = 9
 """So many more keys than the store was given share the copies."""
 
@@ -100,11 +105,13 @@ def _multiply(connection: Connection, pool: str, times: int, *, keys: int) -> No
     another = f"k % {keys + 1}" if keys else "0"
     copy = _Copies(connection, times, number)
     apart = f" || CASE {another} WHEN 0 THEN '' ELSE '-' || {another} END"
+    copied_id = f"t.id + k * {_IDS}"
     for table in ("live", "ended", "task"):
         copy(
             table,
             place=f"t.place {behind}",
-            id=f"t.id + k * {_IDS}",
+            id=copied_id,
+            body=_COPIED_BODY.format(id=copied_id),
             key="t.key" + apart,
             grp=f"t.grp + CASE WHEN t.grp > 0 THEN {another} * {_GROUPS} ELSE 0 END",
         )
@@ -120,7 +127,10 @@ def _multiply(connection: Connection, pool: str, times: int, *, keys: int) -> No
     connection.execute(
         "UPDATE millpond_pool SET next_seq = next_seq * %(n)s, joins = joins * %(n)s, "
         "live = live * %(n)s, fresh = fresh * %(n)s, ready = ready * %(n)s, later = later * %(n)s, "
-        "kept = kept * %(n)s, resting = resting * %(keys)s WHERE id = %(id)s",
+        "kept = kept * %(n)s, resting = resting * %(keys)s, "
+        "totals = jsonb_set(totals::jsonb, '{dead}', "
+        "to_jsonb(coalesce((totals::jsonb ->> 'dead')::bigint, 0) * %(n)s))::text "
+        "WHERE id = %(id)s",
         {"n": times + 1, "keys": keys + 1, "id": number},
     )
 

@@ -19,9 +19,12 @@ OWN = {
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise", "lower_ring"),
     *("check_bands", "check_leases", "check_inbox", "check_guards", "mend_9_marks", "mend_9_inbox"),
-    *("all_ways", "miscounted"),
+    *("all_ways", "miscounted", "renewed_since"),
 }
 """What only PostgreSQL is asked."""
+
+OWN_OF_SQLITE = {"check_kinds", "mend_0_kinds"}
+"""A column of PostgreSQL takes values of one type, so only SQLite is asked for others."""
 
 POSTGRES = dialect_of("some")
 
@@ -38,7 +41,7 @@ def connection(postgres_schemas: Schemas) -> Iterator[psycopg.Connection]:
 
 def test_both_databases_say_the_same_things() -> None:
     """What one lacks would be found out when it is first needed."""
-    assert set(SQLITE.sql) == set(POSTGRES.sql) - OWN
+    assert set(SQLITE.sql) - OWN_OF_SQLITE == set(POSTGRES.sql) - OWN
 
 
 def test_every_phrase_is_said_in_the_words_of_postgres() -> None:

@@ -20,7 +20,7 @@ from millpond.store.sqlite.migrate import migrate
 SQL = SQLITE.sql
 LOOK_AT_EVERYTHING = {
     *statements("millpond.store.rows", "check.sql", "mend.sql"),
-    *("check_holding", "mend_1_bodies"),
+    *("check_holding", "check_dead", "mend_1_bodies"),
 }
 """What recounts the tables, or puts them right, looks at every row, and says so."""
 
@@ -35,6 +35,7 @@ MAY_SCAN = {
     "open_runs": "asks for all of them; they have an index of their own",
     "drop_audit": "looks at the first rows, as many as it says",
     "owns_something": "the scan is of one constant",
+    "holds_something": "the scan is of one constant",
     "any_unit": "the scan is of one constant",
     "holding_of_pool": "only where the pool's own count is damaged",
     "check_kinds": "looks at all of them, where one was met that is damaged",

@@ -101,6 +101,7 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
     pool.holding = dict(Counter(task.worker or "" for task in held if not task.claimed))
     pool.starved, pool.hungry = {}, {}
     pool.kept = tables.ask("kept_of_pool", (pool.number,)).fetchone()[0]
+    pool.dead = pool.count_dead()
     pool.parked_count = pool.parked_apart = 0
     pool.fresh = SqlFresh(pool, 0)
     pool.backlog = pool.sql_backlog = pool.sql_backlog.emptied(

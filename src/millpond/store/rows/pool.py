@@ -42,6 +42,9 @@ _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 _decode_starved = msgspec.json.Decoder(dict[str, tuple[float, float]]).decode
 _decode_hungry = msgspec.json.Decoder(dict[str, float]).decode
 
+_DEAD = "dead"
+"""The totals of a pool's row hold one count more: how many failed tasks are kept now."""
+
 log = logging.getLogger("millpond.store")
 
 D = TypeVar("D")
@@ -430,6 +433,7 @@ class SqlPool(PoolTable):
         "_measured",
         "_settings",
         "_stored",
+        "dead",
         "kept",
         "known_keys",
         "lanes",
@@ -443,7 +447,7 @@ class SqlPool(PoolTable):
     def __init__(self, tables: SqlTables, number: int) -> None:
         self.tables = tables
         self.number = number
-        self.kept = self.measured = self.redriven = 0
+        self.kept = self.dead = self.measured = self.redriven = 0
         self._measured: list[tuple[float, float]] = []
         self._stored: Row | None = None
         self._settings: Row | None = None
@@ -507,6 +511,7 @@ class SqlPool(PoolTable):
         self.paused, self.closed = bool(paused), bool(closed)
         whose = f"pool {self.name}"
         self.totals = readable(_decode_counts, totals, {}, whose)
+        self.dead = self._dead_among(self.totals)
         self.buckets = readable(_decode_buckets, tats, fresh_buckets(self.spec.rates), whose)
         held = readable(_decode_counts, holding, None, whose)
         self.holding = self._held() if held is None else held
@@ -532,6 +537,24 @@ class SqlPool(PoolTable):
         self.fresh = SqlFresh(self, fresh)
         self._stored, self._settings = row[7:], row[2:7]
         return self
+
+    def _dead_among(self, totals: dict[str, int]) -> int:
+        """Take the count of dead letters out of the totals; an older version stored none."""
+        dead = totals.pop(_DEAD, None)
+        if dead is None and Status.FAILED in totals:
+            return self.count_dead()
+        return dead or 0
+
+    def _all_totals(self) -> dict[str, int]:
+        """Return the totals with the count of dead letters, once there was one."""
+        if Status.FAILED not in self.totals:
+            return self.totals
+        return {**self.totals, _DEAD: self.dead}
+
+    def count_dead(self) -> int:
+        """Count the failed tasks that are kept."""
+        found: int = self.tables.ask("dead_of_pool", (self.number,)).fetchone()[0]
+        return found
 
     def _held(self) -> dict[str, int]:
         """Count how many tasks of the pool each worker runs."""
@@ -661,7 +684,7 @@ class SqlPool(PoolTable):
             self.kept,
             self.stale_settles,
             self.measured,
-            _text(self.totals),
+            _text(self._all_totals()),
             counts["grouped"],
             counts["joins"],
             counts["passed_turn"],

@@ -1073,13 +1073,15 @@ class SqlTables(Tables):
     def _disown(self, owner: str) -> None:
         pass
 
-    def _keep(self, pool: PoolTable, ended: Task) -> None:  # noqa: ARG002 - its row says it
+    def _keep(self, pool: PoolTable, ended: Task) -> None:
         assert isinstance(pool, SqlPool)  # noqa: S101
         pool.kept += 1
+        pool.dead += ended.status is Status.FAILED
 
     def _keep_all(self, pool: PoolTable, ended: Sequence[Task]) -> None:
         assert isinstance(pool, SqlPool)  # noqa: S101
         pool.kept += len(ended)
+        pool.dead += sum(task.status is Status.FAILED for task in ended)
 
     def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
         pass
@@ -1152,6 +1154,7 @@ class SqlTables(Tables):
         pool = self.pools[ended.new.pool]
         assert isinstance(pool, SqlPool)  # noqa: S101
         pool.kept -= 1
+        pool.dead -= ended.status is Status.FAILED
         super().redrive(ended, now)
 
     def asked_to_stop(self, worker: Worker) -> Asked:
@@ -1210,7 +1213,7 @@ class SqlTables(Tables):
         if old:
             self.ask("cut_removed", (REMOVED_KEPT,))
         aged = []
-        for _, finished_at, identifier, body in old:
+        for _, finished_at, identifier, body, _ in old:
             self.tasks.forget(identifier)
             new = new_of(body, identifier, pool.name)
             if new.idempotency_key is not None:
@@ -1218,6 +1221,7 @@ class SqlTables(Tables):
                 aged.append((finished_at, pool.number, key, run or 0, identifier))
         self.send("age_key", aged)
         pool.kept -= len(old)
+        pool.dead -= sum(status == Status.FAILED for *_, status in old)
         return len(old)
 
     def prune_keys(self, pool: PoolTable, before: float) -> None:

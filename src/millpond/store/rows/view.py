@@ -153,7 +153,7 @@ class RowsView:
                 running=pool.running,
                 parked=pool.parked_count,
                 kept=pool.kept,
-                dead=_dead(tables, pool) if measured else 0,
+                dead=pool.dead if measured else 0,
                 held_until=pool.not_before if pool.not_before > moment else 0.0,
                 held_units=_held_units(tables, pool, moment) if measured else (),
                 oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
@@ -362,12 +362,6 @@ def _pages(tables: SqlTables, pool: SqlPool, after: int, *, ended: bool) -> Iter
 
 def _by_seq(task: Task) -> int:
     return task.seq
-
-
-def _dead(tables: SqlTables, pool: SqlPool) -> int:
-    """Return how many failed tasks of a pool are kept."""
-    found: int = tables.ask("dead_of_pool", (pool.number,)).fetchone()[0]
-    return found
 
 
 def _held_units(tables: SqlTables, pool: SqlPool, now: float) -> tuple[tuple[str, float], ...]:

@@ -296,6 +296,7 @@ CREATE TABLE millpond_unit (                -- lanes and keys, while there is so
 CREATE INDEX millpond_unit_timer ON millpond_unit (pool, timer_at, timer_rank, timer_seq)
     WHERE timer_at IS NOT NULL;
 CREATE INDEX millpond_unit_fading ON millpond_unit (pool, fades_at) WHERE fades_at IS NOT NULL;
+CREATE INDEX millpond_unit_held ON millpond_unit (pool, held_until) WHERE held_until > 0;
 CREATE INDEX millpond_unit_paused ON millpond_unit (pool) WHERE paused = 1;
 
 CREATE TABLE millpond_group (               -- queued tasks of one unit, one share and one owner

@@ -317,3 +317,13 @@ UPDATE millpond_pool
    SET not_before = CASE WHEN not_before > $2 THEN round((not_before - $1) * 1000000) / 1000000
                          ELSE not_before END,
        undue_since = 0, bands = NULL, lows = '{}';
+
+-- How many failed tasks a pool keeps stands with its totals; an older version stored no such count.
+-- name: check_dead
+SELECT format('pool %s says it keeps %s failed tasks, and there are %s', p.name, (p.totals::json ->> 'dead')::bigint, c.dead)
+  FROM millpond_pool AS p
+  JOIN (SELECT o.id AS pool, count(e.place) AS dead
+          FROM millpond_pool AS o
+          LEFT JOIN millpond_ended AS e ON e.pool = o.id AND e.completed = 0 AND e.status = 'failed'
+         GROUP BY o.id) AS c ON c.pool = p.id
+ WHERE (p.totals::json ->> 'dead')::bigint <> c.dead;

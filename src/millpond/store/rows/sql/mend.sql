@@ -71,6 +71,9 @@ SELECT place, id, body FROM millpond_task
  WHERE place NOT IN (SELECT place FROM millpond_live)
    AND place NOT IN (SELECT place FROM millpond_ended);
 
+-- name: dead_of_pool
+SELECT count(*) FROM millpond_ended WHERE pool = ? AND completed = 0 AND status = 'failed';
+
 -- name: kept_of_pool
 SELECT count(*) FROM millpond_ended WHERE pool = ?;
 

@@ -193,7 +193,7 @@ UPDATE millpond_live SET listed = ? WHERE place > ? AND place <= ? AND fresh = 1
 -- Retention.
 
 -- name: old_ended
-SELECT e.place, e.finished_at, t.id, t.body
+SELECT e.place, e.finished_at, t.id, t.body, e.status
   FROM millpond_ended AS e JOIN millpond_task AS t ON t.place = e.place
  WHERE e.pool = ? AND e.completed = ? AND e.finished_at < ?
  ORDER BY e.finished_at, e.place LIMIT ?;

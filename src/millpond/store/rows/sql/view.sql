@@ -31,9 +31,6 @@ SELECT id FROM millpond_worker;
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place
  WHERE l.worker IS NOT NULL AND l.running = 1 AND l.pool = ? ORDER BY +l.place;
 
--- name: dead_of_pool
-SELECT count(*) FROM millpond_ended WHERE pool = ? AND completed = 0 AND status = 'failed';
-
 -- name: held_units
-SELECT unit, held_until FROM millpond_unit WHERE pool = ? AND held_until > ?
- ORDER BY unit LIMIT ?;
+SELECT unit, held_until FROM millpond_unit WHERE pool = ? AND held_until > 0 AND held_until > ?
+ ORDER BY held_until DESC, unit LIMIT ?;

@@ -6,3 +6,6 @@
 ALTER TABLE millpond_meta ADD COLUMN behind REAL NOT NULL DEFAULT 0.0;
 ALTER TABLE millpond_meta ADD COLUMN since REAL NOT NULL DEFAULT 0.0;
 ALTER TABLE millpond_meta ADD COLUMN clock TEXT NOT NULL DEFAULT '';
+
+-- Lanes and keys that are held back on their own are shown with their pool.
+CREATE INDEX millpond_unit_held ON millpond_unit (pool, held_until) WHERE held_until > 0;

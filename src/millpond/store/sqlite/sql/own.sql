@@ -70,3 +70,13 @@ INSERT OR REPLACE INTO millpond_unit
 
 -- name: save_seat
 INSERT OR REPLACE INTO millpond_seat VALUES (?, ?, ?, ?, ?, ?);
+
+-- How many failed tasks a pool keeps stands with its totals; an older version stored no such count.
+-- name: check_dead
+SELECT printf('pool %s says it keeps %s failed tasks, and there are %s', p.name, json_extract(p.totals, '$.dead'), c.dead)
+  FROM millpond_pool AS p
+  JOIN (SELECT o.id AS pool, count(e.place) AS dead
+          FROM millpond_pool AS o
+          LEFT JOIN millpond_ended AS e ON e.pool = o.id AND e.completed = 0 AND e.status = 'failed'
+         GROUP BY o.id) AS c ON c.pool = p.id
+ WHERE json_extract(p.totals, '$.dead') <> c.dead;
