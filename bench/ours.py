@@ -21,8 +21,8 @@ from millpond import (
     fifo,
     priority,
 )
-from millpond.cli.collector import let_it_rest
-from millpond.cli.threads import take_turns_quickly
+from millpond.cli.gc_tuning import let_it_rest
+from millpond.cli.thread_switching import take_turns_quickly
 from millpond.core.spec import Order
 
 ORDERS: dict[str, Callable[[], Order]] = {

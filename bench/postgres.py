@@ -37,8 +37,7 @@ from figures import Found
 from postgres_contenders import CONTENDERS, missing
 from postgres_stage import Stage
 from table import show
-
-from millpond.testing.postgres import serve
+from verify.servers.postgres import serve
 
 SECTIONS: dict[str, tuple[Callable[[Stage], Found], frozenset[str]]] = {
     "drain": (postgres_speed.measure_drain, frozenset({"T5", "T6", "T7"})),

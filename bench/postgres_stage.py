@@ -13,8 +13,7 @@ import psycopg
 from actors import Answer, Director
 from contender import Contender
 from postgres_contenders import OURS, command, missing
-
-from millpond.testing.postgres import OwnServer, Server
+from verify.servers.postgres import OwnServer, Server
 
 SETTINGS = (
     "server_version",

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import psycopg
-
-from millpond.testing.postgres import Server, serve
+from verify.servers.postgres import Server, serve
 
 MEGABYTE = 1e6
 

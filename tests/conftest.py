@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests import stores
+from verify.servers.pgbouncer import Pooler, find_pgbouncer
+from verify.servers.postgres import NoServer, OwnServer, Server, serve
+from verify.servers.schemas import Schemas
 
 from millpond.store.postgres.url import Address
 from millpond.testing.clock import run_virtual
-from millpond.testing.pgbouncer import Pooler, find_pgbouncer
-from millpond.testing.postgres import NoServer, OwnServer, Server, serve
-from millpond.testing.servers import Schemas
 
 settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.sqlite_files import InlineStore
+
 from millpond.runtime.runtime import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.testing.files import InlineStore
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 
 KIND = os.environ.get("MILLPOND_STORE", "memory")
 ON_FILES, ON_SERVER = KIND == "sqlite", KIND == "postgres"

@@ -5,15 +5,15 @@ import inspect
 from collections.abc import Iterator
 
 from millpond.core.quantiles import Quantiles
-from millpond.pool.event import Emission, EventInfo, Receipt
+from millpond.pool.events.receipt import Emission, EventInfo, Receipt
 from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection
 from millpond.pool.run import RunReport
-from millpond.pool.schedule import ScheduleInfo
+from millpond.pool.schedules.schedule import ScheduleInfo
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-from millpond.runtime.error import ErrorInfo
-from millpond.runtime.hooks import Counts, DeadLetter, Empty, Observed
+from millpond.runtime.error_info import ErrorInfo
+from millpond.runtime.observe.hooks import Counts, DeadLetter, Empty, Observed
 from millpond.runtime.retention import Keep
 
 HEAD = """\

@@ -20,7 +20,22 @@ if TYPE_CHECKING:
     from millpond.core.adaptive import adaptive
     from millpond.core.admit import Reason
     from millpond.core.backoff import Retry
-    from millpond.core.errors import (
+    from millpond.core.event import Event
+    from millpond.core.gate import RejectReason
+    from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+    from millpond.core.lifecycle import Status
+    from millpond.core.rate import Rate
+    from millpond.core.rejection import Rejection
+    from millpond.core.spec import (
+        bounded,
+        fail_fast,
+        fair_round_robin,
+        fifo,
+        lifo,
+        priority,
+        ring_buffer,
+    )
+    from millpond.errors import (
         AlreadyOpen,
         BadPayload,
         BatchTooLarge,
@@ -43,23 +58,9 @@ if TYPE_CHECKING:
         TaskRejected,
         WouldDeadlock,
     )
-    from millpond.core.event import Event
-    from millpond.core.gate import RejectReason
-    from millpond.core.lifecycle import Status
-    from millpond.core.rate import Rate
-    from millpond.core.rejection import Rejection
-    from millpond.core.spec import (
-        bounded,
-        fail_fast,
-        fair_round_robin,
-        fifo,
-        lifo,
-        priority,
-        ring_buffer,
-    )
-    from millpond.core.wish import GiveUp, RetryLater, Throttled
     from millpond.pool.context import Context, SyncContext
-    from millpond.pool.event import Emission, EventInfo, Receipt
+    from millpond.pool.events.receipt import Emission, EventInfo, Receipt
+    from millpond.pool.events.trigger import Trigger
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
@@ -68,15 +69,14 @@ if TYPE_CHECKING:
     from millpond.pool.rejection import SubmitRejection
     from millpond.pool.run import Run, RunReport
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-    from millpond.pool.sync import SyncMillpond, SyncPool
-    from millpond.pool.sync_handle import SyncHandle
+    from millpond.pool.sync.api import SyncMillpond, SyncPool
+    from millpond.pool.sync.handles import SyncHandle
     from millpond.pool.task import BoundCall, TaskFunction
-    from millpond.pool.trigger import Trigger
-    from millpond.runtime.batch import Failed
-    from millpond.runtime.error import ErrorInfo
-    from millpond.runtime.hooks import DeadLetter, Empty, Observed
-    from millpond.runtime.job import CancelReason
+    from millpond.runtime.error_info import ErrorInfo
+    from millpond.runtime.observe.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.retention import Keep
+    from millpond.runtime.worker.batch import Failed
+    from millpond.runtime.worker.job import CancelReason
 
 __all__ = [
     "AlreadyOpen",
@@ -173,7 +173,7 @@ _HOME = {
         "millpond.core.adaptive": ("adaptive",),
         "millpond.core.admit": ("Reason",),
         "millpond.core.backoff": ("Retry",),
-        "millpond.core.errors": (
+        "millpond.errors": (
             "AlreadyOpen",
             "BadPayload",
             "BatchTooLarge",
@@ -210,9 +210,9 @@ _HOME = {
             "priority",
             "ring_buffer",
         ),
-        "millpond.core.wish": ("GiveUp", "RetryLater", "Throttled"),
+        "millpond.core.handler_signals": ("GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
-        "millpond.pool.event": ("Emission", "EventInfo", "Receipt"),
+        "millpond.pool.events.receipt": ("Emission", "EventInfo", "Receipt"),
         "millpond.pool.handle": ("Handle",),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
@@ -221,14 +221,14 @@ _HOME = {
         "millpond.pool.rejection": ("SubmitRejection",),
         "millpond.pool.run": ("Run", "RunReport"),
         "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
-        "millpond.pool.sync": ("SyncMillpond", "SyncPool"),
-        "millpond.pool.sync_handle": ("SyncHandle",),
+        "millpond.pool.sync.api": ("SyncMillpond", "SyncPool"),
+        "millpond.pool.sync.handles": ("SyncHandle",),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
-        "millpond.pool.trigger": ("Trigger",),
-        "millpond.runtime.batch": ("Failed",),
-        "millpond.runtime.error": ("ErrorInfo",),
-        "millpond.runtime.hooks": ("DeadLetter", "Empty", "Observed"),
-        "millpond.runtime.job": ("CancelReason",),
+        "millpond.pool.events.trigger": ("Trigger",),
+        "millpond.runtime.worker.batch": ("Failed",),
+        "millpond.runtime.error_info": ("ErrorInfo",),
+        "millpond.runtime.observe.hooks": ("DeadLetter", "Empty", "Observed"),
+        "millpond.runtime.worker.job": ("CancelReason",),
         "millpond.runtime.retention": ("Keep",),
     }.items()
     for name in names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millpond.cli.collector import let_it_rest
+from millpond.cli.gc_tuning import let_it_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

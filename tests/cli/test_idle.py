@@ -8,7 +8,7 @@ from tests.pool.fleet import Fleet, until
 
 from millpond import Context, Millpond, Outcome, Pool, Rate
 from millpond.cli.idle import nothing_left, until_idle
-from millpond.runtime.worker import Worker
+from millpond.runtime.worker.worker import Worker
 
 
 class Shop:

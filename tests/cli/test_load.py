@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.load import load
+from millpond.cli.load_app import load
 
 Write = Callable[..., None]
 
@@ -132,7 +132,7 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
     assert Exit.APP == refused.code
     assert refused.message.startswith(f"importing shop failed: {complaint}")
     assert "shop.py" in refused.trace
-    assert "cli/load.py" not in refused.trace
+    assert "cli/load_app.py" not in refused.trace
     assert "importlib" not in refused.trace
 
 

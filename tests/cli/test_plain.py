@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond.cli.plain import plain
+from millpond.cli.terminal_text import plain
 
 
 @pytest.mark.parametrize(

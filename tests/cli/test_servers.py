@@ -8,10 +8,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 import pytest
 from tests.cli.operating import Call, app, filled
+from verify.servers.postgres import Server
 
 from millpond.cli.exits import Exit
 from millpond.store.postgres import health
-from millpond.testing.postgres import Server
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from tests.cli.operating import EVIL, Call
 from tests.cli.terminal import terminal, until
 
 from millpond.cli.exits import Exit
-from millpond.cli.keys import pressed
+from millpond.cli.keyboard import pressed
 
 
 def paused(millpond: Call) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millpond.cli.threads import take_turns_quickly
+from millpond.cli.thread_switching import take_turns_quickly
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.core.backoff import Curve, Retry, delay
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 
 POLICIES = st.builds(
     Retry,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.core.bucket import LOWS_KEPT, Bucket, charge, correct, fresh, ready_at, taken_over
-from millpond.core.ledger import Ledger
 from millpond.core.rate import Rate
+from millpond.testing.simulation.rate_ledger import Ledger
 
 TOKENS = Rate(60, per=60.0, of="weight")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core import check
-from millpond.core.errors import ConfigError
+from millpond.core import validation as check
+from millpond.errors import ConfigError
 
 GOOD_NAMES = ["a", "pr-review", "A.b_c:d@e/f+g", "0", "x" * check.LONGEST_NAME]
 BAD_NAMES = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import millpond.errors
-from millpond.core import errors
-from millpond.core.errors import ConfigError, MillpondError
+from millpond import errors
+from millpond.errors import ConfigError, MillpondError
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def tree(root: type[MillpondError]) -> list[type[MillpondError]]:
     return [root, *(one for child in root.__subclasses__() for one in tree(child))]
 
 
-ERRORS = [one for one in tree(MillpondError) if one.__module__ == "millpond.core.errors"]
+ERRORS = [one for one in tree(MillpondError) if one.__module__ == "millpond.errors"]
 
 
 def made(kind: type[MillpondError]) -> MillpondError:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millpond.core.heap import _SLACK, LazyHeap
+from millpond.core.order.heap import _SLACK, LazyHeap
 
 ITEMS = st.integers(0, 12)
 KEYS = st.tuples(st.integers(0, 4), st.integers(0, 3))

@@ -14,7 +14,6 @@ from tests.core.making import new_task
 from millpond.core import control as orders
 from millpond.core.admit import Reason, Refusal
 from millpond.core.audit import Record
-from millpond.core.invariants import Judge, Violated, nothing_lost
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
@@ -22,10 +21,11 @@ from millpond.core.run import NewRun
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
 from millpond.core.task import Call, Dedupe, NewTask
-from millpond.core.witness import Step
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Admission, Batch
-from millpond.testing.history import Stage, Verb
+from millpond.testing.simulation.history import Stage, Verb
+from millpond.testing.simulation.invariants import Judge, Violated, nothing_lost
+from millpond.testing.simulation.trace_model import Step
 
 WORKERS = frozenset({"w"})
 changed = msgspec.structs.replace

@@ -11,7 +11,7 @@ from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
-from millpond.core.witness import Step
+from millpond.testing.simulation.trace_model import Step
 
 
 async def hold(scene: Scene, want: int = 1, ahead: int = 1) -> tuple[list[Leased], list[Leased]]:

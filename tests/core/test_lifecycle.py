@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.errors import IllegalTransition
 from millpond.core.lifecycle import LIFECYCLE, Event, Status, advance, diagram
+from millpond.errors import IllegalTransition
 
 ROOT = Path(__file__).parents[2]
 

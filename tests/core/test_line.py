@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.core.making import queued
 
-from millpond.core.line import _SLACK, Line
+from millpond.core.order.line import _SLACK, Line
 from millpond.core.spec import PoolSpec, fifo, lifo, priority
 from millpond.core.task import Task
 

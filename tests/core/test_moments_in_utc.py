@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core.moment import in_utc
+from millpond.core.ticks import in_utc
 
 
 @given(st.floats(min_value=0, max_value=2.5e11))

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.making import queued
 
 from millpond.core import rate as gcra
-from millpond.core.order import Backlog, Unit, lane_of, rank
+from millpond.core.order.backlog import Backlog, Unit, lane_of, rank
+from millpond.core.order.ring import Share
 from millpond.core.rate import Rate
-from millpond.core.ring import Share
 from millpond.core.spec import (
     OrderKind,
     PoolSpec,

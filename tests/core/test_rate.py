@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core.errors import ConfigError
-from millpond.core.moment import MICROSECONDS
 from millpond.core.rate import Rate, give_back, ready_at, take
+from millpond.core.ticks import MICROSECONDS
+from millpond.errors import ConfigError
 
 RATES = st.builds(
     Rate,

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millpond.core.ring import PLACES_KEPT, Owner, Ring, Share
+from millpond.core.order.ring import PLACES_KEPT, Owner, Ring, Share
 from millpond.core.spec import ONE_TURN, Order, fair_round_robin
 
 SHARES: list[Share] = [None, "a", "b", "c", "d"]

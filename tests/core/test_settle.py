@@ -7,7 +7,6 @@ import pytest
 from tests.core.making import leased, new_task, queued
 
 from millpond.core.backoff import Retry
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import (
     CALLBACK_ATTEMPTS,
@@ -27,6 +26,7 @@ from millpond.core.settle import (
 )
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Fence, Task
+from millpond.errors import ConfigError
 
 STEADY = Retry(attempts=3, jitter=0.0)
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core.errors import ConfigError
 from millpond.core.rate import Rate
 from millpond.core.spec import (
     HEAVIEST,
@@ -27,6 +26,7 @@ from millpond.core.spec import (
     priority,
     ring_buffer,
 )
+from millpond.errors import ConfigError
 
 
 def spec(**options: Any) -> PoolSpec:

@@ -9,11 +9,11 @@ from tests.core.making import new_task, queued
 
 from millpond.core import control as orders
 from millpond.core.bounds import MAX_COUNT, MAX_KEY, MAX_MOMENT, MAX_SECONDS
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Dedupe, Fence, key_of
+from millpond.errors import ConfigError
 
 
 def test_the_unit_is_the_lane_where_there_is_one() -> None:

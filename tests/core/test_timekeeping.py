@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core.timekeeping import (
+from millpond.core.store_time import (
     NOISE,
     SHORTEST_DOUBT,
     SLEWED,

@@ -9,7 +9,7 @@ import pytest
 from millpond.demo import fleet_act
 from millpond.demo.fleet_act import Figures
 from millpond.demo.report import Show, give
-from millpond.demo.story import Camera, Ending, Scene
+from millpond.demo.scenes import Camera, Ending, Scene
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,12 @@ import pytest
 
 from millpond import Bulkhead, Millpond, fifo
 from millpond.core.spec import Order
-from millpond.demo import bulkhead_act, crew, depot, fleet_act, flood_act
+from millpond.demo import bulkhead_act, fleet_act, flood_act
+from millpond.demo import fleet_app as depot
+from millpond.demo import worker_processes as crew
 from millpond.demo.report import Show
-from millpond.demo.story import Act, CannotGoOn, Columns, Row, Scene, Stack, Strip
-from millpond.store.sqlite.lent import LentConnection
+from millpond.demo.scenes import Act, CannotGoOn, Columns, Row, Scene, Stack, Strip
+from millpond.store.sqlite.handler_connection import LentConnection
 
 
 def broken(act: Act[Any]) -> set[str]:

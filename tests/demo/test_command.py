@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from millpond.demo import __main__ as command
-from millpond.demo import depot, report, screen
+from millpond.demo import fleet_app as depot
+from millpond.demo import report, screen
 from millpond.demo.report import Report, Show, give
-from millpond.demo.story import CannotGoOn, Scene
+from millpond.demo.scenes import CannotGoOn, Scene
 
 PATIENCE = 50.0
 """Seconds for a show: a machine that does much else is slow."""

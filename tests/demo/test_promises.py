@@ -8,7 +8,7 @@ import pytest
 
 from millpond import Millpond, fair_round_robin
 from millpond.demo import bulkhead_act, fleet_act, flood_act
-from millpond.demo.books import Books
+from millpond.demo.audit_reader import Books
 from millpond.demo.report import Show
 
 

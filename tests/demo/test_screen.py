@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millpond.demo import pace, screen
+from millpond.demo import playback_clock as pace
+from millpond.demo import screen
 from millpond.demo.__main__ import ended_by_signals
-from millpond.demo.pen import ASCII, UNICODE, Glyphs, Pen, drawn, glyphs_for, trimmed
+from millpond.demo.drawing import ASCII, UNICODE, Glyphs, Pen, drawn, glyphs_for, trimmed
 from millpond.demo.report import Show
-from millpond.demo.screen import LiveScreen, PlainScreen, screen_for, written
-from millpond.demo.story import (
+from millpond.demo.scenes import (
     BLANK,
     Bar,
     Columns,
@@ -27,6 +27,7 @@ from millpond.demo.story import (
     Strip,
     Tone,
 )
+from millpond.demo.screen import LiveScreen, PlainScreen, screen_for, written
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[3[0-7]m")

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from millpond.testing.servers import Schema
+from verify.servers.schemas import Schema
 
 KINDS = ["sqlite", "postgres"]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from millpond.store.postgres.connect import connect as connect_server
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.url import address_of, is_postgres
-from millpond.store.rows.recount import check_rows
+from millpond.store.sql.consistency import check_rows
 from millpond.store.sqlite.connect import connect as connect_file
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 
 Look = Callable[[str], list[Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from verify.servers.schemas import Schema
 
 from millpond import Handle, Millpond, Pool, Retry, TaskFailed, Throttled
-from millpond.testing.servers import Schema
 
 pytestmark = pytest.mark.rows("TR-22")
 

@@ -8,7 +8,7 @@ from tests.durable.looking import looked_at
 from tests.pool.fleet import until
 
 from millpond import Context, Millpond, TaskFailed
-from millpond.core.errors import (
+from millpond.errors import (
     BadPayload,
     BadStoreURL,
     ConfigError,

@@ -23,7 +23,7 @@ from millpond.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millpond.testing.postgres import Server
+    from verify.servers.postgres import Server
 
 pytestmark = pytest.mark.real_loop
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.pool.fleet import Fleet, until
 from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
+from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
-from millpond.store.rows.mend import damage
+from millpond.store.sql.repair import damage
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.testing.files import InlineStore
 
 OF_NO_WORK = {"keys", "keys too early", "settings", "records", "a gap", "time", "no runs"}
 """What nobody's work depends on, and is left to whoever looks for it."""
@@ -208,7 +208,7 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
         over.wait()
         return []
 
-    monkeypatch.setattr("millpond.store.rows.store.damage", slow)
+    monkeypatch.setattr("millpond.store.sql.store.damage", slow)
 
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schemas
+from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond.core.admit import Reason
 from millpond.core.control import Declare, Join
@@ -15,10 +17,8 @@ from millpond.core.run import NewRun
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
 from millpond.core.task import Call, NewTask
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.quoting import qualified
 from millpond.store.protocol import Batch, Store
-from millpond.testing.files import InlineStore, fresh_file
-from millpond.testing.servers import InlinePostgresStore, Schemas
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
 

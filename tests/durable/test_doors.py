@@ -18,8 +18,8 @@ from tests.webhooks.test_app import app_of, call
 from millpond import Context, Millpond, Retry, TaskFailed
 from millpond.errors import BadStoreURL, TransactionControl
 from millpond.store.postgres.url import address_of
-from millpond.store.rows.lent import ends_or_begins
-from millpond.store.shown import shown
+from millpond.store.sql.handler_connection import ends_or_begins
+from millpond.store.url_redaction import shown
 
 pytestmark = pytest.mark.real_loop
 

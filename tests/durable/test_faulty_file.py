@@ -4,14 +4,14 @@ import asyncio
 from collections import Counter
 
 import pytest
+from verify.servers.sqlite_faults import Plan
+from verify.servers.sqlite_files import fresh_file
 
 from millpond import Millpond
-from millpond.core.errors import OutcomeUnknown, StoreError
+from millpond.errors import OutcomeUnknown, StoreError
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
-from millpond.testing.files import fresh_file
-from millpond.testing.sqlite_faults import Plan
+from millpond.store.sqlite.consistency import check_tables
 
 TASKS = 120
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 from tests.durable.flow_app import MODEL, application
+from verify.torture.evidence import from_zero
+from verify.torture.replay import Replay
 
 from millpond import Handle, Millpond
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event
-from millpond.testing.torture.evidence import from_zero
-from millpond.testing.torture.replay import Replay
 
 TASKS = int(os.environ.get("FLOW_TASKS", "60"))
 """Of each pool; `make flow` takes more."""

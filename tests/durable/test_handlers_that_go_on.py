@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
-from millpond.testing.servers import Schema
 
 pytestmark = pytest.mark.rows("TR-23")
 

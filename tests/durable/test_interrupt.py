@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.durable import endless
 
-from millpond.store.postgres import wake as postgres
+from millpond.store.postgres import notify as postgres
 from millpond.store.protocol import Hint
 from millpond.store.sqlite import wake as sqlite
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.pool.fleet import Fleet
 from tests.pool.moments import result_of
+from verify.servers.schemas import Schema
 
 from millpond import Keep, Millpond, Retry, TaskFailed
 from millpond.errors import ConfigConflict
-from millpond.testing.servers import Schema
 
 Place = Path | Schema
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
-from millpond.testing.servers import Schema
 
 pytestmark = pytest.mark.rows("TR-20")
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.sqlite_files import InlineStore
 
 from millpond.core.control import Declare, DeclareBudget, Join, Leave, Progress, Prune
-from millpond.core.errors import NewerPool
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, OnFull, Order, OrderKind, PoolSpec, fifo
 from millpond.core.task import Call, Fence, NewTask
+from millpond.errors import NewerPool
 from millpond.store.protocol import Batch, LeaseAnswer
-from millpond.store.rows.recount import check_rows
-from millpond.store.rows.store import RowsStore
+from millpond.store.sql.consistency import check_rows
+from millpond.store.sql.store import RowsStore
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.testing.files import InlineStore
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-26")]
 

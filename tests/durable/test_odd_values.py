@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond import Context, Millpond, RetryLater, TaskFailed, Throttled, fair_round_robin
-from millpond.core.errors import MillpondError
+from millpond.errors import MillpondError
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
 

@@ -10,8 +10,8 @@ import pytest
 
 from millpond import Context, Millpond, Retry, RetryLater, TaskFailed, Throttled, fair_round_robin
 from millpond.core import bounds
-from millpond.core.errors import ConfigError, StoreError, Unstorable, UnstorableText
 from millpond.core.lease import LeaseAsk
+from millpond.errors import ConfigError, StoreError, Unstorable, UnstorableText
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
 

@@ -13,7 +13,7 @@ from tests.durable.looking import looked_at
 from tests.pool.fleet import Fleet
 
 from millpond import Millpond
-from millpond.store.rows.rows import SEQ_BITS
+from millpond.store.sql.codec import SEQ_BITS
 from millpond.store.sqlite.connect import connect
 
 

@@ -15,7 +15,7 @@ from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call, Fence, NewTask
 from millpond.pool.submit import new_task
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch
 

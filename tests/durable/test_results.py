@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.pool.fleet import Fleet
 from tests.pool.moments import result_of
+from verify.servers.schemas import Schema
 
 from millpond import Context, Keep, Millpond, Outcome, Retry, TaskFailed
 from millpond.errors import ResultNotStored, ResultUnreadable, UnknownTask
-from millpond.testing.servers import Schema
 
 Place = Path | Schema
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.pool.fleet import Fleet
 from tests.pool.moments import result_of
+from verify.servers.schemas import Schema
 
 from millpond import Context, Handle, Millpond, Outcome, Retry, Stuck, TaskFailed, fifo
-from millpond.testing.servers import Schema
 
 Place = Path | Schema
 

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema
+from verify.servers.sqlite_files import InlineStore
 
 from millpond.core.control import Declare
-from millpond.core.errors import Miscounted
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
+from millpond.errors import Miscounted
 from millpond.store.protocol import Batch
-from millpond.store.rows.store import RowsStore
-from millpond.store.rows.tables import SqlTables
-from millpond.testing.files import InlineStore
-from millpond.testing.servers import InlinePostgresStore, Schema
+from millpond.store.sql.store import RowsStore
+from millpond.store.sql.unit_of_work import SqlTables
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-01")]
 

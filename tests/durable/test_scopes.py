@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet
+from verify.servers.schemas import Schema
 
 from millpond import ConfigError, Context, Millpond, Pool, PoolClosed, Retry, TaskCancelled
-from millpond.testing.servers import Schema
 
 
 def process(fleet: Fleet, tenant: str, ran: list[str] | None = None) -> Pool:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from verify.servers.schemas import Schema
 
 from millpond import ConfigConflict, Millpond, Pool, StaleRevision, fifo, priority
-from millpond.testing.servers import Schema
 
 
 def process(

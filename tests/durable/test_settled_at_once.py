@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet
-
-from millpond.testing.servers import Schema
+from verify.servers.schemas import Schema
 
 pytestmark = pytest.mark.rows("TR-12")
 

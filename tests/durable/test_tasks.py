@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.pool.fleet import Fleet, until
+from verify.servers.schemas import Schema
 
 from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
-from millpond.core.errors import IdempotencyConflict
-from millpond.testing.servers import Schema
+from millpond.errors import IdempotencyConflict
 
 
 class Invoice(msgspec.Struct):

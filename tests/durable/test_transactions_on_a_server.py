@@ -31,7 +31,7 @@ from millpond.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millpond.testing.postgres import Server
+    from verify.servers.postgres import Server
 
 pytestmark = pytest.mark.real_loop
 
@@ -89,7 +89,7 @@ def shop(url: str) -> Shop:
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody polls: what is not told is not heard of in time."""
-    monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 60.0)
+    monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 60.0)
 
 
 @pytest.mark.parametrize("driver", BUYERS)
@@ -228,7 +228,7 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
 
 async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through a pooler nobody hears anything."""
-    monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 0.05)
+    monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 0.05)
     deaf = Shop(f"{url}{'&' if '?' in url else '?'}listen=off")
     async with deaf.mp, asyncio.timeout(20):
         await deaf.pool.ready()

@@ -15,7 +15,7 @@ from millpond.errors import UnknownTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millpond.testing.postgres import Server
+    from verify.servers.postgres import Server
 
 pytestmark = pytest.mark.real_loop
 

@@ -5,9 +5,8 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-
-from millpond.testing.fault_proxy import FaultProxy
-from millpond.testing.postgres import OwnServer, Server, find_programs
+from verify.servers.fault_proxy import FaultProxy
+from verify.servers.postgres import OwnServer, Server, find_programs
 
 
 @pytest.fixture(scope="session")

@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from verify.chaos.course import scenario
+from verify.chaos.faults import FAULTS, chosen
+from verify.chaos.judge import Phases, Verdict, judged
+from verify.chaos.load import POOL, Load
+from verify.chaos.report import HEAD, complaints, report, row, table
+from verify.servers.postgres import OwnServer
+from verify.torture.ledger import AnyLine, Began, Taken
 
 from millpond import Millpond
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event, Status
 from millpond.core.task import Task
-from millpond.testing.chaos.course import scenario
-from millpond.testing.chaos.faults import FAULTS, chosen
-from millpond.testing.chaos.judge import Phases, Verdict, judged
-from millpond.testing.chaos.load import POOL, Load
-from millpond.testing.chaos.report import HEAD, complaints, report, row, table
-from millpond.testing.postgres import OwnServer
-from millpond.testing.torture.ledger import AnyLine, Began, Taken
 
 LOAD = Load(url="", home="", slots=4, seconds=0.1)
 

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from tests.faults.conftest import Told, until
 from tests.faults.shop import Shop
+from verify.servers.postgres import QUICK, USER, OwnServer
 
-from millpond.core.errors import StoreNotWritable
-from millpond.runtime.outage import insisted
+from millpond.errors import StoreNotWritable
+from millpond.runtime.observe.outage import insisted
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import QUICK, USER, OwnServer
 
 pytestmark = pytest.mark.real_loop
 

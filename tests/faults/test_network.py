@@ -7,16 +7,16 @@ import psycopg
 import pytest
 from tests.faults.conftest import Told, until
 from tests.faults.shop import IMPATIENT, Shop
+from verify.servers.fault_proxy import FaultProxy
 
 from millpond import Context, TaskFailed
-from millpond.core.errors import OutcomeUnknown, StoreUnreachable
 from millpond.core.plan import Wake
+from millpond.errors import OutcomeUnknown, StoreUnreachable
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.notify import ECHO_WITHIN, Wakes
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.wake import ECHO_WITHIN, Wakes
 from millpond.store.protocol import Hint
-from millpond.testing.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.real_loop
 
@@ -231,7 +231,7 @@ async def test_an_ear_that_hears_nothing_any_more_is_replaced(
     proxy: FaultProxy, direct: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It did hear itself, and does not: that is no pooler, half of its connection is gone."""
-    monkeypatch.setattr("millpond.store.postgres.wake.ECHO_WITHIN", 0.2)
+    monkeypatch.setattr("millpond.store.postgres.notify.ECHO_WITHIN", 0.2)
     assert ECHO_WITHIN > 1
     heard: list[Hint] = []
     with connect(address_of(direct)) as speaker:

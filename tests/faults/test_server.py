@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.faults.shop import Shop
+from verify.servers.postgres import OwnServer
+from verify.torture.evidence import from_zero
+from verify.torture.replay import Replay
 
 from millpond import Context, Millpond
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.lock import to_write
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import OwnServer
-from millpond.testing.torture.evidence import from_zero
-from millpond.testing.torture.replay import Replay
 
 pytestmark = pytest.mark.real_loop
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.stores import fresh_store
+from verify.servers.schemas import InlinePostgresStore, Schema
+from verify.servers.sqlite_files import InlineStore
 
 from millpond import Keep, Millpond
 from millpond.core.control import Bury
 from millpond.runtime.runtime import wall_clock
 from millpond.store.protocol import Store
-from millpond.testing.files import InlineStore
-from millpond.testing.servers import InlinePostgresStore, Schema
 
 
 class Cable:

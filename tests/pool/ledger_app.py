@@ -108,9 +108,10 @@ async def main(file: str) -> None:
 
 if __name__ == "__main__":
     if "unfenced" in sys.argv:
-        from millpond.pool import transaction
-        from millpond.runtime import commit
-        from millpond.store.rows import held, store
+        from millpond.pool import handler_transaction as transaction
+        from millpond.runtime.worker import commit
+        from millpond.store.sql import handler_transaction as held
+        from millpond.store.sql import store
 
         places: dict[str, tuple[Any, ...]] = {
             "holds": (held, store),

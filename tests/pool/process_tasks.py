@@ -114,7 +114,7 @@ def too_far(ctx: SyncContext) -> str:
 
 @pool.task(executor="process")
 def not_here(ctx: SyncContext) -> list[str]:
-    from millpond.core.errors import NotSupported
+    from millpond.errors import NotSupported
 
     refused = []
     for ask in (lambda: ctx.submit(wrong.bind()), lambda: ctx.once("a", lambda: 1)):

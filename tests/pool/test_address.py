@@ -3,8 +3,8 @@
 import pytest
 
 from millpond import AlreadyOpen, Millpond
-from millpond.core.errors import BadStoreURL
-from millpond.pool.address import shown
+from millpond.errors import BadStoreURL
+from millpond.pool.store_url import shown
 
 
 @pytest.mark.parametrize(

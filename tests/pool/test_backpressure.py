@@ -32,8 +32,8 @@ from millpond import (
 )
 from millpond.core.admit import reason_of
 from millpond.core.audit import Kind, Record
-from millpond.core.errors import BatchTooLarge, PoolClosed
 from millpond.core.spec import Backpressure
+from millpond.errors import BatchTooLarge, PoolClosed
 
 T = TypeVar("T")
 

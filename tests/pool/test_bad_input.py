@@ -13,7 +13,7 @@ import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Millpond, MillpondError, Retry, TaskFailed, fifo
-from millpond.core.errors import (
+from millpond.errors import (
     BadPayload,
     DuplicateName,
     NotSupported,

@@ -9,7 +9,7 @@ from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
-from millpond.core.errors import UnknownTask
+from millpond.errors import UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 

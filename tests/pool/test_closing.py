@@ -9,7 +9,7 @@ import pytest
 from tests.pool.stores import Watched, memory, rounds
 
 from millpond import Millpond, Retry, bounded
-from millpond.core.errors import ConfigError, NotOpen, TaskFailed
+from millpond.errors import ConfigError, NotOpen, TaskFailed
 from millpond.runtime.runtime import ON_ITS_WAY, Runtime
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 from tests.pool.fleet import Fleet
 
 from millpond import Millpond, Retry, TaskFailed
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 

@@ -18,7 +18,7 @@ from millpond import (
     bounded,
     fifo,
 )
-from millpond.core.errors import NotSupported, UnknownTask
+from millpond.errors import NotSupported, UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 

@@ -19,7 +19,7 @@ from millpond import (
     TaskCancelled,
     fifo,
 )
-from millpond.core.errors import PoolClosed
+from millpond.errors import PoolClosed
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -540,7 +540,7 @@ async def test_a_pool_made_after_opening_takes_orders_first(order: Orders) -> No
 
 async def test_every_order_says_so_while_closed() -> None:
     """Orders need an open Millpond."""
-    from millpond.core.errors import NotOpen
+    from millpond.errors import NotOpen
 
     pool = Millpond().pool("work")
     with pytest.raises(NotOpen):

@@ -13,12 +13,12 @@ import pytest
 from tests.stores import fresh_store
 
 from millpond import Context, Millpond
-from millpond.core.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
 from millpond.core.event import Event
 from millpond.core.task import Call, NewTask
-from millpond.pool import cron
-from millpond.pool.cron import CRON, SPEC, shown
-from millpond.pool.schedule import schedules
+from millpond.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
+from millpond.pool.schedules import firing as cron
+from millpond.pool.schedules.firing import CRON, SPEC, shown
+from millpond.pool.schedules.schedule import schedules
 from millpond.store.protocol import Batch
 
 DAY = 86_400.0

@@ -6,7 +6,7 @@ import pytest
 from tests.pool.moments import result_of
 
 from millpond import Context, Handle, Millpond, Retry, TaskFailed, WouldDeadlock
-from millpond.core.errors import MillpondError
+from millpond.errors import MillpondError
 
 
 def failed_with(error: TaskFailed, kind: type[MillpondError]) -> bool:

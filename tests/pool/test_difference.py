@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millpond.pool.difference import difference
+from millpond.pool.payload.difference import difference
 
 CASES: list[tuple[Any, Any, str | None]] = [
     (1, 1, None),

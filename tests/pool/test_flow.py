@@ -15,7 +15,7 @@ from millpond import (
     Throttled,
     adaptive,
 )
-from millpond.core.errors import DuplicateName
+from millpond.errors import DuplicateName
 
 
 def clock() -> float:

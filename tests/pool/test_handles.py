@@ -23,8 +23,8 @@ from millpond import (
     lifo,
     priority,
 )
-from millpond.core.errors import NotOpen, UnknownTask
 from millpond.core.spec import Order
+from millpond.errors import NotOpen, UnknownTask
 
 
 async def test_a_handle_tells_what_was_submitted() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millpond import Context, Handle, Keep, Millpond, Retry, bounded, fail_fast
-from millpond.core.errors import ConfigError, IdempotencyConflict, PoolClosed, UnknownTask
+from millpond.errors import ConfigError, IdempotencyConflict, PoolClosed, UnknownTask
 
 
 class Shop:

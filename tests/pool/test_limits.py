@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from millpond import ConfigError, Context, Millpond, Rate, RetryLater, StaleRevision, fifo
-from millpond.core.errors import PoolClosed
+from millpond.errors import PoolClosed
 
 
 class Gauge:

@@ -34,8 +34,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millpond.core.errors import BadPayload, ConfigError, PayloadTooLarge
-from millpond.pool.payload import (
+from millpond.errors import BadPayload, ConfigError, PayloadTooLarge
+from millpond.pool.payload.signature import (
     LARGEST,
     MISSING,
     BadResult,
@@ -299,7 +299,7 @@ def test_equal_sets_give_equal_bytes(words: set[str], chance: Any) -> None:
 def test_equal_sets_give_equal_bytes_in_every_process() -> None:
     """Not even members that hash by chance and have no order show one."""
     code = (
-        "from enum import Enum; from millpond.pool.payload import Signature\n"
+        "from enum import Enum; from millpond.pool.payload.signature import Signature\n"
         "class Hue(Enum): A = 'a'; B = 'b'; C = 'c'; D = 'd'; E = 'e'; F = 'f'\n"
         "def task(a: set[Hue], b: frozenset[tuple[str, str]]) -> None: ...\n"
         "pairs = frozenset((str(n), str(n)) for n in range(20))\n"
@@ -1005,7 +1005,7 @@ def test_different_calls_have_different_fingerprints(a: str, b: bytes, c: str, d
 def test_pydantic_is_never_imported() -> None:
     """Whoever does not use it does not pay for it."""
     code = (
-        "import sys; from millpond.pool.payload import Signature\n"
+        "import sys; from millpond.pool.payload.signature import Signature\n"
         "job = Signature(lambda x: x, name='job'); job.decode(job.encode((1,), {}))\n"
         "sys.exit('pydantic' in sys.modules)"
     )

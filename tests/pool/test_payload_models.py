@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from millpond.core.errors import BadPayload, ConfigError
-from millpond.pool.payload import BadResult, Signature, Unreadable
+from millpond.errors import BadPayload, ConfigError
+from millpond.pool.payload.signature import BadResult, Signature, Unreadable
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ from tests.pool.stores import Watched, memory
 from tests.stores import DURABLE
 
 from millpond import Millpond, Pool, Retry, bounded, fail_fast, fifo, priority, ring_buffer
-from millpond.core.errors import MillpondError
+from millpond.errors import MillpondError
 from millpond.pool.handle import Handle
 from millpond.pool.snapshot import Snapshot
 from millpond.pool.task import BoundCall
-from millpond.runtime.hooks import Observed
+from millpond.runtime.observe.hooks import Observed
 from millpond.runtime.runtime import Runtime
 from millpond.testing.clock import VirtualLoop
 

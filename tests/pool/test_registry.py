@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from millpond import ConfigError, Millpond, Pool, fail_fast, fifo
-from millpond.core.errors import (
+from millpond.errors import (
     AlreadyOpen,
     BadStoreURL,
     DuplicateName,

@@ -9,7 +9,7 @@ import pytest
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Keep, Millpond, Outcome, Retry, TaskCancelled, TaskFailed
-from millpond.core.errors import IdempotencyConflict, UnknownTask
+from millpond.errors import IdempotencyConflict, UnknownTask
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 

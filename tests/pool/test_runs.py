@@ -494,7 +494,9 @@ async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function(
             await second.get_pool("items").drain([], run="nightly")
         assert "queued" == (await handle.refresh()).status
         assert 0 == handle.attempt
-        monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 600.0)  # a day has many seconds
+        monkeypatch.setattr(
+            "millpond.runtime.fleet.poll.POLL_FLOOR", 600.0
+        )  # a day has many seconds
         await asyncio.sleep(86_400 + 60)
         assert ["failed"] == await first.status([handle.id])
         assert "unknown_function" == (await handle.refresh()).reason

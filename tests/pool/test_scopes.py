@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millpond import Context, Keep, Millpond, Outcome, Pool
-from millpond.core.errors import (
+from millpond.errors import (
     ConfigError,
     DuplicateName,
     NotSupported,

@@ -19,9 +19,9 @@ from millpond import (
     fail_fast,
     fair_round_robin,
 )
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
+from millpond.errors import ConfigError
 
 
 async def test_size_is_what_runs_and_what_waits() -> None:

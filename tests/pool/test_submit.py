@@ -20,7 +20,7 @@ from millpond import (
     bounded,
     priority,
 )
-from millpond.core.errors import BadPayload, DuplicateName, NotOpen, NotSupported
+from millpond.errors import BadPayload, DuplicateName, NotOpen, NotSupported
 
 # Registering
 

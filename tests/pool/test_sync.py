@@ -31,7 +31,7 @@ from millpond import (
     bounded,
 )
 from millpond.errors import AlreadyOpen, NotOpen, NotSupported, PoolClosed
-from millpond.pool import bridge
+from millpond.pool.sync import bridge
 
 SOON = 5.0
 """Seconds within which anything here has long happened."""

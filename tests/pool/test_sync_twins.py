@@ -9,18 +9,18 @@ import pytest
 from millpond import Millpond, TaskFunction
 from millpond.core.event import Event
 from millpond.pool.budget import Budget, SyncBudget
-from millpond.pool.event import Emission
+from millpond.pool.events.receipt import Emission
+from millpond.pool.events.trigger import Trigger
 from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
 from millpond.pool.pool import Pool
 from millpond.pool.run import Run, Stream
-from millpond.pool.schedule import Schedule
-from millpond.pool.sync import SyncMillpond, SyncPool, SyncTaskFunction
-from millpond.pool.sync_events import SyncEmission, SyncTrigger
-from millpond.pool.sync_handle import SyncHandle, SyncMapped, SyncRun, SyncStream
-from millpond.pool.sync_schedules import SyncSchedule
+from millpond.pool.schedules.schedule import Schedule
+from millpond.pool.sync.api import SyncMillpond, SyncPool, SyncTaskFunction
+from millpond.pool.sync.events import SyncEmission, SyncTrigger
+from millpond.pool.sync.handles import SyncHandle, SyncMapped, SyncRun, SyncStream
+from millpond.pool.sync.schedules import SyncSchedule
 from millpond.pool.task import Optioned
-from millpond.pool.trigger import Trigger
 
 mp = Millpond()
 pool = mp.pool("twins")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millpond.core.errors import ConfigError
-from millpond.pool.payload import Signature
+from millpond.errors import ConfigError
+from millpond.pool.payload.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable

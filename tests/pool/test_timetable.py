@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verify.cron_year.oracle import Clock, Line
 
-from millpond.core.errors import BadSchedule
-from millpond.pool.timetable import Plan, Timetable, plan
-from millpond.testing.cron.oracle import Clock, Line
+from millpond.errors import BadSchedule
+from millpond.pool.schedules.timetable import Plan, Timetable, plan
 
 DAY = 86_400.0
 

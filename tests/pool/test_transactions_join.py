@@ -57,7 +57,7 @@ def shop(tmp_path: Path) -> Shop:
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody polls: what is not told is not heard of in time."""
-    monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 60.0)
+    monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 60.0)
 
 
 async def idle(shop: Shop) -> None:
@@ -349,7 +349,7 @@ async def test_a_failure_half_way_leaves_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written of the submit is taken back; the caller's own rows stay."""
-    from millpond.store.rows.tables import SqlTables
+    from millpond.store.sql.unit_of_work import SqlTables
 
     write = SqlTables.write
 

@@ -170,7 +170,7 @@ async def test_a_missing_pool_is_a_dead_letter_until_it_is_there() -> None:
 
 async def test_all_dead_letters_are_redriven_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one page of them."""
-    monkeypatch.setattr("millpond.pool.trigger.PAGE", 3)
+    monkeypatch.setattr("millpond.pool.events.trigger.PAGE", 3)
     house = House(max_concurrent=50)
     trigger = house.trigger(into="nowhere")
     async with house.mp:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from millpond.runtime import frames
-from millpond.runtime.child import Channel
+from millpond.runtime.executors.processes import frames
+from millpond.runtime.executors.processes.child import Channel
 
 
 class Telling:

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 
-from millpond.runtime.process import Errand, ProcessPool
+from millpond.runtime.executors.processes.process_pool import Errand, ProcessPool
 
 say = functools.partial(print, flush=True)
 

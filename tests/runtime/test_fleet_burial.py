@@ -9,7 +9,7 @@ from tests.runtime.durable import Harbour, Locks, kill, revive, until
 
 from millpond import Millpond, TaskFailed
 from millpond.core.control import Bury, Join
-from millpond.runtime.bury import AGAIN_AFTER
+from millpond.runtime.fleet.dead_workers import AGAIN_AFTER
 
 pytestmark = pytest.mark.real_loop
 

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool, bounded
-from millpond.runtime.renew import RENEWALS_PER_LEASE
+from millpond.runtime.fleet.renew import RENEWALS_PER_LEASE
 from millpond.store.protocol import Hint
 
 AT_ONCE = 0.05

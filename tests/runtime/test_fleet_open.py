@@ -10,7 +10,7 @@ from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Join, Leave
-from millpond.core.errors import AlreadyOpen, ConfigError, StoreUnreachable
+from millpond.errors import AlreadyOpen, ConfigError, StoreUnreachable
 
 
 def declared(mp: Millpond) -> Pool:

@@ -8,7 +8,7 @@ from tests.runtime.durable import Harbour
 from tests.runtime.test_fleet_hints import AT_ONCE, FLOOR, declared, now, ship_of
 
 from millpond import Millpond
-from millpond.runtime.poll import IDLE_FLOOR
+from millpond.runtime.fleet.poll import IDLE_FLOOR
 from millpond.store.protocol import Hint
 
 RESTED = 96.0

@@ -30,9 +30,9 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.control import Prune
-from millpond.runtime.poll import POLL_FLOOR
-from millpond.runtime.watchdog import PATIENCE
-from millpond.runtime.worker import MOST_AT_ONCE
+from millpond.runtime.fleet.poll import POLL_FLOOR
+from millpond.runtime.observe.watchdog import PATIENCE
+from millpond.runtime.worker.worker import MOST_AT_ONCE
 from millpond.store.protocol import RecoverAnswer, Store
 
 HOUR = 3600.0

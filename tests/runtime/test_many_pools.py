@@ -7,8 +7,8 @@ import pytest
 from tests.runtime.durable import Harbour, until
 
 from millpond import Millpond
-from millpond.core.errors import StoreError
-from millpond.store.rows.transact import Transactor
+from millpond.errors import StoreError
+from millpond.store.sql.transactions import Transactor
 
 MANY = 3000
 

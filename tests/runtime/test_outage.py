@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from millpond import Millpond
-from millpond.core.errors import OutcomeUnknown, StoreUnreachable
-from millpond.runtime.outage import Outages, insisted
+from millpond.errors import OutcomeUnknown, StoreUnreachable
+from millpond.runtime.observe.outage import Outages, insisted
 
 
 def away() -> StoreUnreachable:

@@ -6,7 +6,7 @@ import pytest
 from tests.pool.stores import Watched, memory
 
 from millpond import Millpond
-from millpond.runtime.portion import MOST_BYTES, portion, weight_of, weight_of_tasks
+from millpond.runtime.batching import MOST_BYTES, portion, weight_of, weight_of_tasks
 
 MEGABYTE = 1 << 20
 

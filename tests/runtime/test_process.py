@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond.runtime import child as child_side
-from millpond.runtime import frames, supervise
-from millpond.runtime.process import (
+from millpond.runtime.executors.processes import child as child_side
+from millpond.runtime.executors.processes import frames, supervise
+from millpond.runtime.executors.processes.process_pool import (
     Broke,
     Died,
     Done,
@@ -791,7 +791,7 @@ def test_a_handler_in_the_main_module_is_found(command: list[str]) -> None:
 
 UNGUARDED = """
 import asyncio
-from millpond.runtime.process import Errand, ProcessPool
+from millpond.runtime.executors.processes.process_pool import Errand, ProcessPool
 
 def handle(payload):
     return payload

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from millpond import Millpond, Outcome, Retry, bounded
-from millpond.core.errors import PoolClosed
-from millpond.runtime.job import current_job
+from millpond.errors import PoolClosed
+from millpond.runtime.worker.job import current_job
 
 T = TypeVar("T")
 

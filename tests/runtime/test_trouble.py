@@ -11,7 +11,7 @@ from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a 
 
 from millpond import Context, Keep, Millpond, Retry, TaskFailed, bounded, ring_buffer
 from millpond.core.control import Bury, Join, Leave
-from millpond.core.errors import UnknownTask
+from millpond.errors import UnknownTask
 from millpond.runtime.submit import OFFER_AGAIN, Submitter
 
 # Losses and moments
@@ -270,8 +270,8 @@ async def test_what_is_remembered_of_ends_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Past the bound the store is asked: every handle still tells how its task ended."""
-    monkeypatch.setattr("millpond.runtime.waiting.RECENT_KEPT", 5)
-    monkeypatch.setattr("millpond.runtime.waiting.CAUSES_KEPT", 3)
+    monkeypatch.setattr("millpond.runtime.waiting.results.RECENT_KEPT", 5)
+    monkeypatch.setattr("millpond.runtime.waiting.results.CAUSES_KEPT", 3)
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=20, retry=Retry.never())
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet
+from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Keep, Millpond, Outcome, Retry, RetryLater
-from millpond.store.sqlite.recount import check_tables
-from millpond.testing.files import InlineStore
+from millpond.store.sqlite.consistency import check_tables
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -117,8 +117,8 @@ class Day:
 async def test_a_day_with_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every task accepted came to its end, limits held, and the file is as small as Keep says."""
     # They hear nothing of each other, and a look each second would make a long day of it.
-    monkeypatch.setattr("millpond.runtime.poll.POLL_FLOOR", 120.0)
-    monkeypatch.setattr("millpond.runtime.maintain.PRUNE_EVERY", 600.0)
+    monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 120.0)
+    monkeypatch.setattr("millpond.runtime.fleet.maintain.PRUNE_EVERY", 600.0)
     day = Day(tmp_path / "work.db", seed=1)
     await day.live()
     mp = day.processes[0]

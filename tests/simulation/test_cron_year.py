@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from verify.cron_year.year import Lived, Year, live_through
+from verify.servers.sqlite_files import InlineStore
 
-from millpond.pool import cron
-from millpond.pool.timetable import Plan
+from millpond.pool.schedules import firing as cron
+from millpond.pool.schedules.timetable import Plan
 from millpond.store.memory import MemoryStore
-from millpond.testing.cron.year import Lived, Year, live_through
-from millpond.testing.files import InlineStore
 
 SPRING = Year(
     seed=1,

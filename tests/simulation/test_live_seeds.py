@@ -8,14 +8,14 @@ import sys
 from collections import Counter
 
 import pytest
+from verify.live import FAULTS, simulate_live
+from verify.live.mutants import LIVE_MUTANTS
+from verify.mutants import HUNTS, MUTANTS, hunt
 
-from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE
-from millpond.testing.history import load, save
-from millpond.testing.live import FAULTS, simulate_live
-from millpond.testing.live.mutants import LIVE_MUTANTS
-from millpond.testing.mutants import HUNTS, MUTANTS, hunt
-from millpond.testing.simulation import (
+from millpond.testing.simulation.history import load, save
+from millpond.testing.simulation.invariants import Violated
+from millpond.testing.simulation.seeded import (
     Broken,
     Lived,
     breaks,
@@ -60,8 +60,8 @@ def test_nearly_every_arrow_is_taken() -> None:
 
 SCRIPT = """
 import hashlib
-from millpond.testing.history import save
-from millpond.testing.live import simulate_live
+from millpond.testing.simulation.history import save
+from verify.live import simulate_live
 print(hashlib.sha256(save(simulate_live(5).history)).hexdigest())
 """
 

@@ -1,9 +1,9 @@
 """The simulation is good enough: it finds known mistakes that nobody wrote a scenario for."""
 
 import pytest
+from verify.mutants import MUTANTS, hunt
 
-from millpond.testing.mutants import MUTANTS, hunt
-from millpond.testing.simulation import simulate
+from millpond.testing.simulation.seeded import simulate
 
 
 @pytest.mark.parametrize("name", [mutant.__name__ for mutant in MUTANTS])

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from verify.live import simulate_live
+from verify.servers.schemas import Schemas
+from verify.simulate import lived_on_a_file, retold, retold_on_a_server
 
-from millpond.testing.history import load
-from millpond.testing.live import simulate_live
-from millpond.testing.servers import Schemas
-from millpond.testing.simulate import lived_on_a_file, retold, retold_on_a_server
-from millpond.testing.simulation import flow_specs, memory_store, simulate_on
+from millpond.testing.simulation.history import load
+from millpond.testing.simulation.seeded import flow_specs, memory_store, simulate_on
 
 FOUND = {
     path.stem: load(path.read_bytes())

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.invariants import Violated
 from millpond.core.lifecycle import LIFECYCLE
-from millpond.testing.history import load, replay, save, trace
-from millpond.testing.simulation import (
+from millpond.testing.simulation.history import load, replay, save, trace
+from millpond.testing.simulation.invariants import Violated
+from millpond.testing.simulation.seeded import (
     FLOW_SEEDS,
     FLOW_STEPS,
     Broken,
@@ -21,7 +21,7 @@ from millpond.testing.simulation import (
     simulate,
     simulate_on,
 )
-from millpond.testing.world import FAULTS
+from millpond.testing.simulation.world import FAULTS
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
 

@@ -5,13 +5,13 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from verify.torture.place import Place, on, place_of
+from verify.torture.plan import Orders
+from verify.triggers.course import SHORT, Course
+from verify.triggers.judge import Evidence, judged
 
 from millpond.core.event import EVENTS
 from millpond.core.lifecycle import Status
-from millpond.testing.sources.course import SHORT, Course
-from millpond.testing.sources.judge import Evidence, judged
-from millpond.testing.torture.place import Place, on, place_of
-from millpond.testing.torture.plan import Orders
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond.core.control import Declare, DeclareBudget, Join, Pause
 from millpond.core.lease import LeaseAsk
 from millpond.core.rate import Rate
 from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import CALLBACKS
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.quoting import qualified
 from millpond.store.protocol import Store
 from millpond.store.sqlite.connect import connect
-from millpond.testing.files import InlineStore, fresh_file
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 
 POOLS = (
     PoolSpec(name="plain"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millpond.core.timekeeping import Timeline
+from millpond.core.store_time import Timeline
 from millpond.store.clock import ForwardClock, ServerClock, kernel_times
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.core.order import Backlog
-from millpond.store.verbs import plain
-from millpond.testing.history import replay, trace
-from millpond.testing.simulation import memory_store, simulate_on
+from millpond.core.order.backlog import Backlog
+from millpond.store.verbs import bulk as plain
+from millpond.testing.simulation.history import replay, trace
+from millpond.testing.simulation.seeded import memory_store, simulate_on
 
 SEEDS = range(300, 312)
 

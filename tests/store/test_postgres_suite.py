@@ -1,10 +1,10 @@
 """The PostgreSQL store passes the suite that every store must pass, as it is."""
 
 import pytest
+from verify.servers.schemas import Schemas
 
 from millpond.store.protocol import Store
 from millpond.testing.conformance import StoreConformance
-from millpond.testing.servers import Schemas
 
 # In a seeded world a server is asked ten thousand times, and a busy machine takes its time.
 pytestmark = pytest.mark.timeout(300)

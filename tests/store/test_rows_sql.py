@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from millpond.store.rows import sql
-from millpond.store.rows.sql import spoken, statements
+from millpond.store.sql import queries as sql
+from millpond.store.sql.load_queries import spoken, statements
 from millpond.store.sqlite.dialect import SQLITE
 
-SHARED = statements("millpond.store.rows")
+SHARED = statements("millpond.store.sql")
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a package's statements."""
     monkeypatch.setattr(sql, "files", lambda package: tmp_path / package)
-    for name in ("millpond.store.rows", "own"):
-        (tmp_path / name / "sql").mkdir(parents=True)
+    for name in ("millpond.store.sql", "own"):
+        (tmp_path / name / "queries").mkdir(parents=True)
     return tmp_path
 
 
 def written(package: Path, name: str, text: str) -> None:
     """Put a file of statements into a package."""
-    (package / name / "sql" / "some.sql").write_text(text)
+    (package / name / "queries" / "some.sql").write_text(text)
 
 
 def test_a_statement_has_neither_comments_nor_line_ends(package: Path) -> None:
@@ -42,7 +42,7 @@ def test_no_two_statements_of_a_set_have_one_name(package: Path) -> None:
 
 def test_a_dialect_says_all_in_its_words_and_some_itself(package: Path) -> None:
     """Its own statements are left as they are."""
-    written(package, "millpond.store.rows", "-- name: one\nSELECT ?;\n-- name: two\nSELECT ?, ?;\n")
+    written(package, "millpond.store.sql", "-- name: one\nSELECT ?;\n-- name: two\nSELECT ?, ?;\n")
     written(package, "own", "-- name: two\nSELECT 2 ?;\n")
     said = spoken(lambda text: text.replace("?", "%s"), "own")
     assert {"one": "SELECT %s", "two": "SELECT 2 ?"} == said

@@ -6,7 +6,7 @@ from tempfile import mkdtemp
 from millpond.store.protocol import Store
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance import StoreConformance
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verify import mutants
 
-from millpond.core.errors import IllegalTransition
+from millpond.errors import IllegalTransition
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.testing import mutants
 from millpond.testing.conformance import StoreConformance
 
 THIRD_PARTY = """
@@ -108,8 +108,8 @@ def test_the_suite_runs_without_our_plugins_and_settings(tmp_path: Path) -> None
 def test_the_test_kit_is_there_without_pytest() -> None:
     """Only the suite imports pytest; the rest of the kit does not."""
     program = (
-        "import sys; import millpond.testing.clock, millpond.testing.history, "
-        "millpond.testing.simulation; sys.exit('pytest' in sys.modules)"
+        "import sys; import millpond.testing.clock, millpond.testing.simulation.history, "
+        "millpond.testing.simulation.seeded; sys.exit('pytest' in sys.modules)"
     )
     assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
 

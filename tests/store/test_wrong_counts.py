@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schemas
+from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond import Millpond
 from millpond.core.control import Declare, Join
@@ -13,15 +15,13 @@ from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
 from millpond.core.task import Call, NewTask
-from millpond.runtime import maintain
+from millpond.runtime.fleet import maintain
 from millpond.store.postgres.connect import connect as to_server
 from millpond.store.postgres.migrate import migrate
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch, Store
 from millpond.store.sqlite.connect import connect
-from millpond.testing.files import InlineStore, fresh_file
-from millpond.testing.servers import InlinePostgresStore, Schemas
 
 SPEC = PoolSpec(name="p", order=fair_round_robin(), max_concurrent=5, max_per_key=1)
 MISCOUNT = "UPDATE millpond_unit SET running = 0 WHERE unit = 'k'"

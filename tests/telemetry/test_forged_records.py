@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millpond import Millpond, Retry
-from millpond.runtime.log import OURS
+from millpond.runtime.observe.log_filters import OURS
 
 pytestmark = pytest.mark.rows("TR-17")
 

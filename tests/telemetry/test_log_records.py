@@ -10,7 +10,7 @@ import pytest
 
 import millpond
 from millpond import Millpond, Observed, Retry
-from millpond.runtime.log import OURS
+from millpond.runtime.observe.log_filters import OURS
 from millpond.telemetry.logs import TaskFilter
 
 

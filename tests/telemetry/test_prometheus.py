@@ -26,7 +26,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.control import Bury
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 from millpond.telemetry.names import OTHER
 from millpond.telemetry.prometheus import Collector
 

@@ -27,8 +27,8 @@ from millpond import (
     bounded,
 )
 from millpond.core.control import Bury
-from millpond.core.errors import ConfigError
-from millpond.runtime.outcome import Carried
+from millpond.errors import ConfigError
+from millpond.runtime.worker.outcome import Carried
 from millpond.store.memory import MemoryStore
 
 
@@ -297,7 +297,7 @@ async def test_a_refusal_is_an_error_of_its_submit() -> None:
         await_it.set()
         await jobs.drain()
     refused = [one for one in app.spans("submit jobs") if one.status.status_code.name == "ERROR"]
-    assert ["queue_full", "queue_full", "millpond.core.errors.ConfigError"] == [
+    assert ["queue_full", "queue_full", "millpond.errors.ConfigError"] == [
         app.told(one)["error.type"] for one in refused
     ]
     assert [({"queue_full"}, 2)] == [

@@ -27,7 +27,7 @@ from millpond import (
 )
 from millpond.errors import AlreadyOpen, ConfigError, StoreError, UnknownTask
 from millpond.testing import Lab, lab
-from millpond.testing.faults import Verb, When
+from millpond.testing.fault_injection import Verb, When
 from millpond.testing.lab import Hung, NotEnded
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 from tests.torture.dry import dry_run
-
-from millpond.testing.torture.evidence import Evidence
+from verify.torture.evidence import Evidence
 
 
 @pytest.fixture(scope="session")

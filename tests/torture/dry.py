@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from verify.torture.course import is_idle
+from verify.torture.evidence import Evidence, gather
+from verify.torture.member import LEDGER, Member
+from verify.torture.plan import Orders
+
 from millpond import Millpond
 from millpond.core.control import Bury
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.testing.torture.course import is_idle
-from millpond.testing.torture.evidence import Evidence, gather
-from millpond.testing.torture.member import LEDGER, Member
-from millpond.testing.torture.plan import Orders
 
 VERBS = ("submit", "lease", "renew", "settle", "recover", "control")
 

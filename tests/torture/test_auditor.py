@@ -5,14 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from millpond import Rate, Status, bounded, fair_round_robin
-from millpond.core.audit import Record
-from millpond.core.lifecycle import Event
-from millpond.core.task import CALLBACKS
-from millpond.testing.torture.auditor import Verdict, audit
-from millpond.testing.torture.evidence import Evidence
-from millpond.testing.torture.ledger import (
+from verify.torture.auditor import Verdict, audit
+from verify.torture.evidence import Evidence
+from verify.torture.ledger import (
     AnyLine,
     Awaited,
     Began,
@@ -25,6 +20,11 @@ from millpond.testing.torture.ledger import (
     Taken,
     Told,
 )
+
+from millpond import Rate, Status, bounded, fair_round_robin
+from millpond.core.audit import Record
+from millpond.core.lifecycle import Event
+from millpond.core.task import CALLBACKS
 
 replace = msgspec.structs.replace
 

@@ -4,13 +4,12 @@ from math import inf
 from typing import Any
 
 import pytest
-
-from millpond.testing.torture.auditor import cancelled_in_time
-from millpond.testing.torture.cancels import Cancel, cancels
-from millpond.testing.torture.evidence import Evidence
-from millpond.testing.torture.ledger import AnyLine, Began, CalledOff, Ended, Noticed, Struck
-from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.replay import Replay
+from verify.torture.auditor import cancelled_in_time
+from verify.torture.cancels import Cancel, cancels
+from verify.torture.evidence import Evidence
+from verify.torture.ledger import AnyLine, Began, CalledOff, Ended, Noticed, Struck
+from verify.torture.plan import Orders
+from verify.torture.replay import Replay
 
 PID = 40
 RUN: dict[str, Any] = {"task": 1, "attempt": 1, "token": 5}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verify.torture.ledger import Began, Born, Ended, Gone, Ledger, Tail, read
 
 from millpond.core.task import Fence
-from millpond.testing.torture.ledger import Began, Born, Ended, Gone, Ledger, Tail, read
 
 FENCE = Fence(1, 2, 3)
 

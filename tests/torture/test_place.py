@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import psycopg
+from verify.servers.postgres import OwnServer, Server
+from verify.torture.place import Place, ServerPlace, on, place_of
+from verify.torture.plan import Orders
 
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import OwnServer, Server
-from millpond.testing.torture.place import Place, ServerPlace, on, place_of
-from millpond.testing.torture.plan import Orders
 
 
 def test_a_new_file_sees_who_died(tmp_path: Path) -> None:

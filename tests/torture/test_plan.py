@@ -3,8 +3,8 @@
 import random
 from collections import Counter
 
-from millpond.testing.torture.plan import Mood, Orders, Plan, Web, spread
-from millpond.testing.torture.violence import How, Violence, Weather
+from verify.torture.plan import Mood, Orders, Plan, Web, spread
+from verify.torture.violence import How, Violence, Weather
 
 ORDERS = Orders(url="", home="", seed=7)
 

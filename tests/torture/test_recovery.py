@@ -3,16 +3,16 @@
 from typing import Any
 
 import pytest
+from verify.torture.auditor import recovered_in_time
+from verify.torture.evidence import Evidence, from_zero
+from verify.torture.ledger import AnyLine, Began, Born, Fell, Gone, Leads, Started, Struck
+from verify.torture.plan import Orders
+from verify.torture.recovery import Recovery, percentile, recoveries, standstills
+from verify.torture.replay import Replay
 
 from millpond.core.audit import Kind, Record
 from millpond.core.lifecycle import Event, Status
 from millpond.core.spec import PoolSpec
-from millpond.testing.torture.auditor import recovered_in_time
-from millpond.testing.torture.evidence import Evidence, from_zero
-from millpond.testing.torture.ledger import AnyLine, Began, Born, Fell, Gone, Leads, Started, Struck
-from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.recovery import Recovery, percentile, recoveries, standstills
-from millpond.testing.torture.replay import Replay
 
 START = 1_700_000_000.0
 PID, OTHER = 40, 41

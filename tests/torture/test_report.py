@@ -1,12 +1,11 @@
 """The report: what was broken, what was not tried, and how to see it again."""
 
 import msgspec
-
-from millpond.testing.torture.auditor import Check, Verdict
-from millpond.testing.torture.cancels import Cancel
-from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.recovery import Recovery
-from millpond.testing.torture.report import WANTED, WANTED_OF_A_SERVER, Report, lines_of, report
+from verify.torture.auditor import Check, Verdict
+from verify.torture.cancels import Cancel
+from verify.torture.plan import Orders
+from verify.torture.recovery import Recovery
+from verify.torture.report import WANTED, WANTED_OF_A_SERVER, Report, lines_of, report
 
 ORDERS = Orders(url="sqlite:///work.db", home="", seed=41)
 

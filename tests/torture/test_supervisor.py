@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from millpond.testing.torture import supervisor as module
-from millpond.testing.torture.ledger import (
+from verify.torture import supervisor as module
+from verify.torture.ledger import (
     AnyLine,
     Fell,
     Gone,
@@ -22,10 +21,10 @@ from millpond.testing.torture.ledger import (
     Struck,
     read,
 )
-from millpond.testing.torture.place import Counted, Place
-from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.supervisor import Child, Supervisor, Unfinished
-from millpond.testing.torture.violence import Blow, How
+from verify.torture.place import Counted, Place
+from verify.torture.plan import Orders
+from verify.torture.supervisor import Child, Supervisor, Unfinished
+from verify.torture.violence import Blow, How
 
 DUMMY = Path(__file__).parent / "dummy.py"
 
@@ -246,7 +245,7 @@ def test_processes_end_with_their_supervisor() -> None:
     """Even one that was killed and could see to nothing: its children find themselves alone."""
     child = """
 import os, sys, time
-from millpond.testing.torture.member import end_with_parent
+from verify.torture.member import end_with_parent
 end_with_parent(int(sys.argv[1]))
 time.sleep(600)
 """

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from millpond.testing.torture.course import SHORT, torture
-from millpond.testing.torture.place import Place, on, place_of
-from millpond.testing.torture.plan import Orders
-from millpond.testing.torture.report import lines_of
+from verify.torture.course import SHORT, torture
+from verify.torture.place import Place, on, place_of
+from verify.torture.plan import Orders
+from verify.torture.report import lines_of
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

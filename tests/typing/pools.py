@@ -38,12 +38,12 @@ from millpond.core.audit import Record
 from millpond.core.quantiles import Quantiles
 from millpond.pool.map import Mapped
 from millpond.pool.run import Run, Stream
-from millpond.pool.schedule import Schedule
+from millpond.pool.schedules.schedule import Schedule
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-from millpond.pool.sync_schedules import SyncSchedule
-from millpond.runtime.error import ErrorInfo
-from millpond.runtime.hooks import DeadLetter, Empty, Observed
-from millpond.runtime.worker import Worker
+from millpond.pool.sync.schedules import SyncSchedule
+from millpond.runtime.error_info import ErrorInfo
+from millpond.runtime.observe.hooks import DeadLetter, Empty, Observed
+from millpond.runtime.worker.worker import Worker
 
 mp = Millpond(keep=Keep(completed=timedelta(hours=2)), lease=timedelta(seconds=30))
 

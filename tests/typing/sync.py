@@ -14,8 +14,8 @@ from millpond import (
     SyncPool,
 )
 from millpond.pool.outcome import Outcome
-from millpond.pool.sync_handle import SyncMapped, SyncRun, SyncStream
-from millpond.runtime.worker import Worker
+from millpond.pool.sync.handles import SyncMapped, SyncRun, SyncStream
+from millpond.runtime.worker.worker import Worker
 
 mp = Millpond()
 pool = mp.pool("work", max_concurrent=4)

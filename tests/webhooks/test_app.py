@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 
 from millpond import Millpond
-from millpond.core.errors import ConfigError, DuplicateName, StoreUnreachable
 from millpond.core.event import Event
+from millpond.errors import ConfigError, DuplicateName, StoreUnreachable
 from millpond.webhooks import Webhooks, github, standard, timestamped
 
 SECRET = b"s" * 32

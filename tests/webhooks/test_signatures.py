@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 from millpond.webhooks import github, standard, timestamped
 from millpond.webhooks.refusal import Refused
 

@@ -21,8 +21,7 @@ from docs.examples.llm_gateway.naive import Naive
 from docs.examples.llm_gateway.traffic import flood
 from docs.examples.llm_gateway.wire import HttpModel, serving
 from docs.examples.llm_gateway.worker import workers
-
-from millpond.testing.postgres import serve
+from verify.servers.postgres import serve
 
 WORDS = {
     "overload": ("offered, times what the rate allows", "{:.1f}"),

@@ -10,11 +10,11 @@ from docs.examples.llm_gateway.gateway import Gateway
 from docs.examples.llm_gateway.limits import Limits, most_in_any
 from docs.examples.llm_gateway.model import Entry
 from docs.examples.llm_gateway.traffic import MEAN, Book
+from verify.torture.evidence import from_zero
+from verify.torture.replay import Replay
 
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event
-from millpond.testing.torture.evidence import from_zero
-from millpond.testing.torture.replay import Replay
 
 FAIR = 0.9
 OVERLOAD = 9.0

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, TypeVarTuple
 
-from millpond.bulkhead.door import Door
 from millpond.bulkhead.permit import Permit, is_failure, issue
+from millpond.bulkhead.permit_context import Stay
 from millpond.bulkhead.reports import PermitRejection, as_error
-from millpond.bulkhead.stay import Stay
+from millpond.bulkhead.shared_state import Door
 from millpond.bulkhead.waiters import (
     LoopWaiter,
     ThreadWaiter,
@@ -20,18 +20,18 @@ from millpond.bulkhead.waiters import (
     wait_in_thread,
     wait_on_loop,
 )
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive, Limiter
-from millpond.core.errors import ConfigError, StaleRevision
 from millpond.core.gate import Gate, RejectReason, Turn
+from millpond.errors import ConfigError, StaleRevision
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from datetime import timedelta
     from types import TracebackType
 
-    from millpond.bulkhead.door import Kind
     from millpond.bulkhead.reports import Hook, Leftover, Stats
+    from millpond.bulkhead.shared_state import Kind
     from millpond.bulkhead.waiters import Waiter
 
 # As globals of this module, because the lookup through the enum is a third of a wait's cost.

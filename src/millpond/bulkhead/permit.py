@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
-from millpond.core import check
+from millpond.core import validation as check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from millpond.bulkhead.door import Door
+    from millpond.bulkhead.shared_state import Door
     from millpond.bulkhead.waiters import Waiter
     from millpond.core.gate import Ticket
 

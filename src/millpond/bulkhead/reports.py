@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from millpond.core.errors import BulkheadRejected
 from millpond.core.gate import RejectReason
 from millpond.core.rejection import Rejection
+from millpond.errors import BulkheadRejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextvars import Context
     from typing import Any, Literal
 
-    from millpond.bulkhead.door import Door
     from millpond.bulkhead.reports import Capacity
+    from millpond.bulkhead.shared_state import Door
 
     Batches = dict[asyncio.AbstractEventLoop, list["LoopWaiter"]]
 

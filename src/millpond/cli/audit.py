@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.line import DURATION, POOL, TASK_ID, carry_out, command
+from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command
 
 if TYPE_CHECKING:
-    from millpond.cli.reach import Reached
+    from millpond.cli.open_store import Reached
     from millpond.core.audit import Record
 
 KINDS = (
@@ -62,7 +62,7 @@ def main(**asked: Any) -> int:  # noqa: ANN401 - the options above
     Each line is one arrow that a task took, or one order that somebody gave; `position` counts them
     all, ever. How long they are kept is up to the application.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     async def tell() -> int:
         async with reached(asked["store"], asked["app"]) as here:
@@ -127,7 +127,7 @@ class Reading:
         )
 
     def _print(self, record: Record, position: int) -> None:
-        from millpond.cli.facts import of_record
+        from millpond.cli.json_shapes import of_record
         from millpond.cli.render import emit
 
         emit(of_record(record, position), one_line=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import command, told
+from millpond.cli.store_options import command, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ def main(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401 - the options a
     """
     import asyncio
 
-    from millpond.core.errors import MillpondError
+    from millpond.errors import MillpondError
 
     try:
         with _place(asked) as (url, where):
@@ -70,9 +70,9 @@ def _place(asked: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
     """Give the URL of an empty store in the same place as the one that is meant."""
     import os
 
-    from millpond.cli.which import APP, STORE, url_of
-    from millpond.pool.address import place_of
-    from millpond.store.shown import shown
+    from millpond.cli.choose_store import APP, STORE, url_of
+    from millpond.pool.store_url import place_of
+    from millpond.store.url_redaction import shown
 
     if asked["memory"]:
         yield None, "memory"
@@ -102,7 +102,7 @@ def _schema(url: str, address: Address) -> Iterator[str]:
     import re
 
     from millpond.store.postgres.connect import connect
-    from millpond.store.postgres.names import quoted
+    from millpond.store.postgres.quoting import quoted
 
     name = f"millpond_bench_{os.getpid()}"
     plain = re.sub(r"([?&])(schema|search_path)=[^&]*&?", r"\1", url).rstrip("?&")

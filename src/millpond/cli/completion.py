@@ -11,8 +11,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import SETTINGS, Line
 from millpond.cli.main import ASKED_TO_COMPLETE, COMMANDS, found
+from millpond.cli.store_options import SETTINGS, Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import DURATION, POOL, TASK_ID, carry_out, command, confirm, yes
-from millpond.cli.walk import Chosen, choosing, walk
+from millpond.cli.iterate_tasks import Chosen, choosing, walk
+from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command, confirm, yes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from millpond.cli.reach import Reached
+    from millpond.cli.open_store import Reached
     from millpond.core.control import Order
     from millpond.store.protocol import PoolView
 
@@ -56,7 +56,7 @@ def resume(**asked: Any) -> int:  # noqa: ANN401 - the options above
 
 
 def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Order], done: str) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     pool, lane, key = asked["pool"], asked["lane"], asked["key"]
 
@@ -86,7 +86,7 @@ async def _meant(
     here: Reached, pool: str, lane: str | None, key: str | None
 ) -> tuple[PoolView, str | None]:
     """Return a pool, and the lane or key of it, that an order is about."""
-    from millpond.pool.unit import unit_of
+    from millpond.pool.lane_or_key import unit_of
 
     view = await here.pool(pool)
     return view, unit_of(view.spec, view.spec.name, lane, key)
@@ -100,8 +100,8 @@ def _name(view: PoolView, unit: str | None) -> str:
 
 
 def _told(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import emit, say
+    from millpond.cli.terminal_text import plain
 
     if as_json:
         emit(document)
@@ -131,7 +131,7 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
     A lower limit is reached as work ends: nothing is stopped. It stays, whatever the application
     declares, until --reset.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.core.control import Resize
 
     limit, reset = asked["limit"], asked["reset"]
@@ -172,7 +172,7 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
 @yes
 def purge(**asked: Any) -> int:  # noqa: ANN401 - the options above
     """Cancel everything that waits in a pool, or in one lane or of one key; what runs goes on."""
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import counted
     from millpond.core.control import Purge
 
@@ -217,7 +217,7 @@ def cancel(**asked: Any) -> int:  # noqa: ANN401 - the options above
 
 
 async def _cancel_some(asked: dict[str, Any]) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import counted
 
     tasks: Sequence[int] = list(dict.fromkeys(asked["tasks"]))
@@ -273,7 +273,7 @@ def _became(before: str, after: str, order: str) -> str:
 
 
 async def _cancel_all(asked: dict[str, Any]) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import counted
     from millpond.core.control import CancelAll
 
@@ -321,7 +321,7 @@ def redrive(**asked: Any) -> int:  # noqa: ANN401 - the options above
 
 
 async def _redrive_some(asked: dict[str, Any]) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     tasks: Sequence[int] = list(dict.fromkeys(asked["tasks"]))
     async with reached(asked["store"], asked["app"]) as here:
@@ -337,7 +337,7 @@ async def _redrive_some(asked: dict[str, Any]) -> int:
 
 
 async def _redrive_all(asked: dict[str, Any]) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import counted
 
     state = "cancelled" if asked["cancelled"] else "parked" if asked["parked"] else "failed"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import carry_out, command, confirm, yes
+from millpond.cli.store_options import carry_out, command, confirm, yes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from millpond.cli.facts import Facts
-    from millpond.cli.reach import Reached
-    from millpond.pool.schedule import ScheduleInfo
+    from millpond.cli.json_shapes import Facts
+    from millpond.cli.open_store import Reached
+    from millpond.pool.schedules.schedule import ScheduleInfo
 
 
 @command("cron", json="Print the schedules as one JSON list.")
@@ -29,7 +29,7 @@ def main(names: tuple[str, ...], order: str | None, **asked: Any) -> int:  # noq
     What an application still declares it brings back after --remove, when it opens the store again;
     --pause lasts.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     if order is not None and not names:
         raise Refusal(Exit.USAGE, f"--{order} needs the name of a schedule")
@@ -50,7 +50,7 @@ def main(names: tuple[str, ...], order: str | None, **asked: Any) -> int:  # noq
 
 async def _meant(here: Reached, names: Sequence[str]) -> list[ScheduleInfo]:
     """Return the schedules that were named, or all."""
-    from millpond.pool.schedule import schedules
+    from millpond.pool.schedules.schedule import schedules
 
     found = await schedules(here.runtime, list(names) or None)
     missing = set(names) - {one.id for one in found}
@@ -61,8 +61,8 @@ async def _meant(here: Reached, names: Sequence[str]) -> list[ScheduleInfo]:
 
 async def _carry_out(here: Reached, order: str, names: Sequence[str]) -> None:
     from millpond.core.control import Pause, Resume
-    from millpond.pool.cron import CRON
-    from millpond.pool.schedule import remove
+    from millpond.pool.schedules.firing import CRON
+    from millpond.pool.schedules.schedule import remove
 
     orders: dict[str, Callable[[str], Awaitable[object]]] = {
         "pause": lambda name: here.runtime.order(Pause(CRON, name)),
@@ -126,8 +126,8 @@ def _at(moment: float, zone: str) -> str:
     """Return a moment as the clocks of a zone show it."""
     from datetime import datetime
 
-    from millpond.core.errors import BadSchedule
-    from millpond.pool.timetable import zone_of
+    from millpond.errors import BadSchedule
+    from millpond.pool.schedules.timetable import zone_of
 
     try:
         place = zone_of(zone)

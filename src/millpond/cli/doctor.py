@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.cli.choose_store import APP, STORE, url_of
 from millpond.cli.exits import OF_AN_OPERATOR, Exit, Refusal
-from millpond.cli.plain import plain
-from millpond.cli.which import APP, STORE, url_of
-from millpond.core.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
-from millpond.pool.address import place_of
-from millpond.store.rows.timeline import clock_risks
-from millpond.store.shown import shown
+from millpond.cli.terminal_text import plain
+from millpond.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
+from millpond.pool.store_url import place_of
+from millpond.store.sql.store_time import clock_risks
 from millpond.store.sqlite.connect import connect_to_look
+from millpond.store.sqlite.consistency import check_tables
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.errors import DATABASE_ERRORS, translated
 from millpond.store.sqlite.migrate import migrate
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.url_redaction import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import DURATION, carry_out, command
+from millpond.cli.store_options import DURATION, carry_out, command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.cli.facts import Facts
-    from millpond.cli.reach import Reached
-    from millpond.pool.event import Emission, EventInfo, Receipt
+    from millpond.cli.json_shapes import Facts
+    from millpond.cli.open_store import Reached
+    from millpond.pool.events.receipt import Emission, EventInfo, Receipt
     from millpond.store.protocol import PoolView
 
 wait = click.option(
@@ -81,7 +81,7 @@ def _whoever() -> str:
 
 
 def _sent(told: Any, asked: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import emit as write
 
     async def send() -> int:
@@ -130,8 +130,8 @@ def _receipt_facts(receipt: Receipt) -> Facts:
 
 
 def _tell(emission: Emission, receipts: list[Receipt] | None) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import Column, note, say, table
+    from millpond.cli.terminal_text import plain
 
     say(plain(emission.event_id))
     if emission.duplicate:
@@ -156,7 +156,7 @@ def _tell(emission: Emission, receipts: list[Receipt] | None) -> None:
 @click.option("--payload", "payloads", is_flag=True, help="Show what was told of them, too.")
 def main(name: str | None, **asked: Any) -> int:  # noqa: ANN401 - the options above
     """Show the events that are kept, of all names or of one, oldest first."""
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import emit as write
 
     async def show() -> int:
@@ -225,7 +225,7 @@ def triggers(ids: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 - the o
     is named trigger/ID: `millpond pause trigger/ID`, `millpond dead --pool trigger/ID` and
     `millpond redrive --pool trigger/ID` work as for any pool.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     if asked["remove"] and not ids:
         raise Refusal(Exit.USAGE, "say which triggers to remove, by their ids")
@@ -245,8 +245,8 @@ def triggers(ids: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 - the o
 
 async def _triggers(here: Reached, ids: Sequence[str]) -> list[PoolView]:
     """Return the pools of triggers: those that are named, or all that were not removed."""
-    from millpond.core.errors import UnknownTrigger
     from millpond.core.event import TRIGGERS
+    from millpond.errors import UnknownTrigger
 
     known = await here.view.names(TRIGGERS)
     for name in ids:

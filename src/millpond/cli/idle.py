@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
-    from millpond.runtime.worker import Worker
+    from millpond.runtime.worker.worker import Worker
     from millpond.store.protocol import PoolView
 
 log = logging.getLogger("millpond.cli")

@@ -11,7 +11,7 @@ import os
 import sys
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.plain import plain
+from millpond.cli.terminal_text import plain
 
 TYPE_CHECKING = False
 """As `typing` has it, which takes longer to import than the rest of this."""

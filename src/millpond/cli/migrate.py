@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.line import command, told
+from millpond.cli.store_options import command, told
 
 if TYPE_CHECKING:
-    from millpond.pool.address import Place
+    from millpond.pool.store_url import Place
 
 
 @command("migrate", json="Print one JSON document: the versions before and now.")
@@ -39,10 +39,10 @@ def main(
     A Millpond does so by itself when it is opened, unless it was made with migrate=False: then this
     is the command to run before its processes are started.
     """
-    from millpond.cli.which import url_of
-    from millpond.core.errors import MillpondError
-    from millpond.pool.address import place_of
-    from millpond.store.shown import shown
+    from millpond.cli.choose_store import url_of
+    from millpond.errors import MillpondError
+    from millpond.pool.store_url import place_of
+    from millpond.store.url_redaction import shown
 
     url = url_of(store, app)
     try:
@@ -117,7 +117,7 @@ def _apply(statements: list[str], place: Place) -> None:
 
 def versions(place: Place) -> tuple[int, int]:
     """Return the schema a store has, 0 for none, and the one that this release needs."""
-    from millpond.core.errors import MigrationNeeded, StoreMissing
+    from millpond.errors import MigrationNeeded, StoreMissing
 
     try:
         version = _tables(place, allowed=False)
@@ -160,8 +160,8 @@ def _tables(place: Place, *, allowed: bool) -> int:
 
 
 def _tell(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import emit, say
+    from millpond.cli.terminal_text import plain
 
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.line import POOL, carry_out, command
+from millpond.cli.store_options import POOL, carry_out, command
 
 if TYPE_CHECKING:
-    from millpond.cli.facts import Facts
-    from millpond.cli.reach import Reached
+    from millpond.cli.json_shapes import Facts
+    from millpond.cli.open_store import Reached
 
 
 _RIGHT = ("RUNNING", "QUEUED", "LATER", "PARKED", "OLDEST", "WAIT", "RUN", "COMPLETED", "DEAD")
@@ -29,7 +29,7 @@ def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) ->
     (`millpond dead` lists them). A pool or key that a Throttled holds back says so, and for how
     long; `millpond resume` ends the hold.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     async def show() -> int:
         async with reached(**where) as here:
@@ -42,7 +42,7 @@ def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) ->
 
 async def read(here: Reached, names: tuple[str, ...], *, lanes: bool) -> list[Facts]:
     """Return what is told of pools."""
-    from millpond.cli.facts import of_pool
+    from millpond.cli.json_shapes import of_pool
     from millpond.core.task import CALLBACKS
 
     told = []
@@ -104,8 +104,8 @@ def row(pool: Facts) -> list[str]:
 
 def holds(pool: Facts) -> list[str]:
     """Return a sentence for each hold of a pool, and how to end it."""
-    from millpond.cli.plain import plain
     from millpond.cli.render import short
+    from millpond.cli.terminal_text import plain
 
     name, said = plain(pool["name"]), []
     if pool["held_for"]:
@@ -131,8 +131,8 @@ def times(quantiles: Facts) -> str:
 
 
 def _show_lanes(pool: Facts) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import Column, say, table
+    from millpond.cli.terminal_text import plain
 
     say("", f"lanes of {plain(pool['name'])}:")
     columns = [

@@ -12,8 +12,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from millpond.cli.exit_process import leave_at_once, leave_within
 from millpond.cli.exits import Exit
-from millpond.cli.leave import leave_at_once, leave_within
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.line import TASK_ID, carry_out, command
+from millpond.cli.store_options import TASK_ID, carry_out, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from millpond.cli.facts import Facts
-    from millpond.cli.reach import Reached
+    from millpond.cli.json_shapes import Facts
+    from millpond.cli.open_store import Reached
     from millpond.core.audit import Record
     from millpond.core.task import Task
 
@@ -28,7 +28,7 @@ def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) ->
     Attempts and history are read from the audit, which is kept for a week unless the application
     says otherwise; of errors, the store keeps the latest.
     """
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
 
     async def show() -> int:
         async with reached(**where) as here:
@@ -42,8 +42,8 @@ def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) ->
 
 
 async def _say_why(here: Reached, task: int, *, as_json: bool) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import emit, say
+    from millpond.cli.terminal_text import plain
 
     reason = await here.why(task)
     if as_json:
@@ -53,7 +53,7 @@ async def _say_why(here: Reached, task: int, *, as_json: bool) -> None:
 
 
 async def _show(here: Reached, task: int, *, payload: bool, as_json: bool) -> None:
-    from millpond.cli.facts import attempts, of_record, of_task
+    from millpond.cli.json_shapes import attempts, of_record, of_task
     from millpond.cli.render import emit
 
     found = await here.view.task(task)
@@ -105,9 +105,9 @@ def _decoded(stored: bytes) -> Any:  # noqa: ANN401 - whatever it is
 def _print(
     facts: Facts, why: str, runs: Sequence[Facts], records: Sequence[Record], task: Task
 ) -> None:
-    from millpond.cli.plain import plain
     from millpond.cli.render import aligned_pairs, say
-    from millpond.runtime.error import read
+    from millpond.cli.terminal_text import plain
+    from millpond.runtime.error_info import read
 
     aligned_pairs(list(_lines(facts, why)))
     if runs:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.line import carry_out, command
-from millpond.cli.walk import Chosen, choosing, walk
+from millpond.cli.iterate_tasks import Chosen, choosing, walk
+from millpond.cli.store_options import carry_out, command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from millpond.cli.reach import Reached
+    from millpond.cli.open_store import Reached
     from millpond.core.task import Task
 
 AT_ONCE = 50
@@ -67,7 +67,7 @@ _WHOLE = ("ID", "STATUS", *_RIGHT)
 
 
 def _row(task: Task, now: float) -> list[str]:
-    from millpond.cli.facts import ran, view_of, waited
+    from millpond.cli.json_shapes import ran, view_of, waited
     from millpond.cli.render import short
 
     return [
@@ -85,7 +85,7 @@ def _row(task: Task, now: float) -> list[str]:
 
 def _dead_row(task: Task, now: float) -> list[str]:
     from millpond.cli.render import short
-    from millpond.runtime.error import read
+    from millpond.runtime.error_info import read
 
     return [
         str(task.new.id),
@@ -101,7 +101,7 @@ def _dead_row(task: Task, now: float) -> list[str]:
 def _listed(
     asked: dict[str, Any], row: Callable[[Task, float], list[str]], titles: tuple[str, ...]
 ) -> int:
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
     from millpond.cli.render import on_terminal
 
     where = {name: asked.pop(name) for name in ("store", "app")}
@@ -167,7 +167,7 @@ class Listing:
 
     async def one_page(self, size: int, *, as_json: bool, only_ids: bool) -> None:
         """Print some, and how to see more."""
-        from millpond.cli.facts import of_task
+        from millpond.cli.json_shapes import of_task
         from millpond.cli.render import emit, note, say
 
         page = await self._page(size)
@@ -209,7 +209,7 @@ def _screen_full() -> int:
 
 def more() -> bool:
     """Ask whether to show another page."""
-    from millpond.cli.keys import one_key
+    from millpond.cli.keyboard import one_key
 
     sys.stderr.write("-- more: Enter, enough: q -- ")
     sys.stderr.flush()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.line import DURATION, POOL, carry_out, command
+from millpond.cli.store_options import DURATION, POOL, carry_out, command
 
 
 @command("top", json="Print each look as a line of JSON instead; no keys then.")
@@ -43,8 +43,8 @@ async def _print(
 ) -> int:
     import asyncio
 
-    from millpond.cli.look import Looks
-    from millpond.cli.reach import reached
+    from millpond.cli.open_store import reached
+    from millpond.cli.poll_view import Looks
     from millpond.cli.render import emit
 
     async with reached(**where) as here:
@@ -62,8 +62,8 @@ async def _print(
 async def _watch(
     names: tuple[str, ...], every: float, left: int | None, where: dict[str, Any]
 ) -> int:
-    from millpond.cli.reach import reached
-    from millpond.cli.watch import Watch
+    from millpond.cli.open_store import reached
+    from millpond.cli.top_screen import Watch
 
     async with reached(**where) as here:
         await Watch(here, names, every, left).run()

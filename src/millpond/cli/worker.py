@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from millpond.cli import logs
+from millpond.cli.choose_store import STORE
 from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
-from millpond.cli.which import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,9 +123,10 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     import asyncio
 
-    from millpond.cli import collector, threads
-    from millpond.cli.load import load
-    from millpond.cli.serve import Wanted, serve
+    from millpond.cli import gc_tuning as collector
+    from millpond.cli import thread_switching as threads
+    from millpond.cli.load_app import load
+    from millpond.cli.worker_process import Wanted, serve
 
     mp = load(asked.app)
     logs.set_up(asked.log_level)
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _use_store(mp: Millpond, url: str) -> None:
     """Let the pools be kept elsewhere than the application says."""
-    from millpond.core.errors import MillpondError
+    from millpond.errors import MillpondError
 
     try:
         mp.url = url
@@ -159,7 +160,7 @@ def _use_store(mp: Millpond, url: str) -> None:
 
 def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
     """Object to an application that a worker cannot serve."""
-    from millpond.core.errors import UnknownPool
+    from millpond.errors import UnknownPool
 
     if mp.url is None and mp.make_store is None:
         raise Refusal(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 
 # A window has this many samples for every slot, and never fewer than the second number.
 _SAMPLES_PER_SLOT = 2

@@ -9,10 +9,10 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.bounds import MAX_SECONDS
-from millpond.core.check import Seconds
-from millpond.core.errors import ConfigError
+from millpond.core.validation import Seconds
+from millpond.errors import ConfigError
 
 Kinds: TypeAlias = type[BaseException] | str | Sequence[type[BaseException] | str]
 """One exception type or several, or their names."""

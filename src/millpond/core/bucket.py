@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import rate as gcra
-from millpond.core.moment import ticks
+from millpond.core.ticks import ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

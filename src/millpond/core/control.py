@@ -6,10 +6,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.core import bounds, check
-from millpond.core.errors import ConfigError
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Fence
+from millpond.errors import ConfigError
 
 
 def _check_unit(unit: str | None) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.bounds import MAX_COUNT, MAX_EVENT_ID, MIN_PRIORITY
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 
 SYSTEM = "~"
 """What the names of pools begin with that the system has for itself; no other name may."""

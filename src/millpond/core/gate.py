@@ -10,7 +10,7 @@ import sys
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from millpond.core.errors import StaleRevision
+from millpond.errors import StaleRevision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

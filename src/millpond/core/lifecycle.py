@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from millpond.core.errors import IllegalTransition
+from millpond.errors import IllegalTransition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

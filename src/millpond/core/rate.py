@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.bounds import DAY, MAX_SECONDS
-from millpond.core.errors import ConfigError
-from millpond.core.moment import MICROSECONDS, seconds, ticks
+from millpond.core.ticks import MICROSECONDS, seconds, ticks
+from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
-    from millpond.core.check import Seconds
+    from millpond.core.validation import Seconds
 
 FASTEST = 1_000_000
 

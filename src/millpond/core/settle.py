@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.backoff import Retry, delay
-from millpond.core.errors import ConfigError
+from millpond.core.handler_signals import Scope
 from millpond.core.lifecycle import Event
 from millpond.core.task import CALLBACKS, Call, Fence, NewTask
-from millpond.core.wish import Scope
+from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased

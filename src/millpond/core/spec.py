@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive
-from millpond.core.errors import ConfigError
 from millpond.core.event import SYSTEM, TriggerSpec
 from millpond.core.rate import Rate
 from millpond.core.retention import Retention
 from millpond.core.task import CALLBACKS
+from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from millpond.core.check import Seconds
+    from millpond.core.validation import Seconds
 
 ONE_TURN = 1 << 20
 """The stride of a key of weight 1 in the fair ring; integers keep every store exact."""

@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.core import bounds, check
-from millpond.core.errors import ConfigError
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.lifecycle import Status
+from millpond.errors import ConfigError
 
 TaskId: TypeAlias = int
 """63 bits, made by the submitter: a submit whose answer was lost can be repeated safely."""

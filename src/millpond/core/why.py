@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.lifecycle import Status
-from millpond.core.moment import in_utc
+from millpond.core.ticks import in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.demo.pace import call_off
+from millpond.demo.playback_clock import call_off
 from millpond.demo.report import Show, give
+from millpond.demo.scenes import CannotGoOn, Scene
 from millpond.demo.screen import screen_for
-from millpond.demo.story import CannotGoOn, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond import Bulkhead, RejectReason
-from millpond.demo.story import (
+from millpond.demo.scenes import (
     Bar,
     Bill,
     Camera,

@@ -12,11 +12,10 @@ from urllib.parse import quote
 import msgspec
 
 from millpond import Millpond, Pool, Status
-from millpond.demo import depot
-from millpond.demo.books import Books
-from millpond.demo.crew import Crew, Hand
-from millpond.demo.depot import LEASE, LIMIT, LIMIT_EACH
-from millpond.demo.story import (
+from millpond.demo import fleet_app as depot
+from millpond.demo.audit_reader import Books
+from millpond.demo.fleet_app import LEASE, LIMIT, LIMIT_EACH
+from millpond.demo.scenes import (
     BLANK,
     QUICK,
     Bar,
@@ -33,6 +32,7 @@ from millpond.demo.story import (
     Tone,
     dice_of,
 )
+from millpond.demo.worker_processes import Crew, Hand
 
 TENANTS = {"acme": Tone.ONE, "bolt": Tone.TWO, "cara": Tone.THREE}
 SUBMITTED = {"acme": 120, "bolt": 60, "cara": 60}

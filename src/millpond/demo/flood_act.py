@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond import Millpond, Pool, Status, fair_round_robin, fifo
-from millpond.demo.books import Books
-from millpond.demo.story import (
+from millpond.demo.audit_reader import Books
+from millpond.demo.scenes import (
     BLANK,
     Bar,
     Bill,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from millpond.demo import bulkhead_act, fleet_act, flood_act
-from millpond.demo.story import Act, Promise
+from millpond.demo.scenes import Act, Promise
 
 if TYPE_CHECKING:
-    from millpond.demo.story import Piece, Scene
+    from millpond.demo.scenes import Piece, Scene
 
 F = TypeVar("F")
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 import msgspec
 
-from millpond.demo.pace import Audience
-from millpond.demo.pen import Pen, glyphs_for, trimmed
+from millpond.demo.drawing import Pen, glyphs_for, trimmed
+from millpond.demo.playback_clock import Audience
 from millpond.demo.report import PIECES, Show, give
-from millpond.demo.story import Act, Camera, Piece, Tone
+from millpond.demo.scenes import Act, Camera, Piece, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from millpond.demo.pen import Line
-    from millpond.demo.story import Scene
+    from millpond.demo.drawing import Line
+    from millpond.demo.scenes import Scene
 
 F = TypeVar("F")
 

@@ -11,8 +11,8 @@ from millpond.core.rate import Rate
 
 if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec
-    from millpond.pool.bridge import Bridge
     from millpond.pool.millpond import Millpond
+    from millpond.pool.sync.bridge import Bridge
 
 
 class BudgetSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,29 +7,30 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.control import Remember
-from millpond.core.errors import ConfigError, NotSupported
 from millpond.core.task import CALLBACKS
-from millpond.pool.codec import PLAIN, Refused
-from millpond.pool.transaction import HOLD, SyncTransaction, Transaction
-from millpond.runtime.commit import commit_with
-from millpond.runtime.forked import must_not_be_child
-from millpond.runtime.job import CancelReason
+from millpond.errors import ConfigError, NotSupported
+from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction
+from millpond.pool.payload.codec import PLAIN, Refused
+from millpond.runtime.fork_safety import must_not_be_child
+from millpond.runtime.worker.commit import commit_with
+from millpond.runtime.worker.job import CancelReason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from typing import Unpack
 
-    from millpond.core.check import Seconds
+    from millpond.core.validation import Seconds
     from millpond.pool.handle import Handle
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
-    from millpond.runtime.child import Channel
-    from millpond.runtime.job import Job
-    from millpond.runtime.processes import Brief
-    from millpond.store.rows.lent import LentConnection
+    from millpond.runtime.executors.processes.child import Channel
+    from millpond.runtime.executors.processes.parent import Brief
+    from millpond.runtime.worker.job import Job
+    from millpond.store.sql.handler_connection import LentConnection
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ class Context(_About):
         self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow import follow_ups, undeclared  # noqa: PLC0415 - they know us
+        from millpond.pool.follow_ups import follow_ups, undeclared  # noqa: PLC0415 - they know us
 
         calls = list(works)
         for target in undeclared(self._job, calls, pool):
@@ -269,7 +270,7 @@ class SyncContext(_About):
         self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow import follow_ups, undeclared  # noqa: PLC0415 - they know us
+        from millpond.pool.follow_ups import follow_ups, undeclared  # noqa: PLC0415 - they know us
 
         if self._child is not None:
             raise NotSupported(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from millpond.core import check
-from millpond.core.errors import ConfigError, DuplicateName
+from millpond.core import validation as check
+from millpond.errors import ConfigError, DuplicateName
 from millpond.pool.task import KeyOf, TaskFunction
 
 if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
-    from millpond.runtime.job import Handler
+    from millpond.runtime.worker.job import Handler
 
 
 class Functions:

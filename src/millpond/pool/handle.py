@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.admit import Reason, reason_of
-from millpond.core.check import Seconds
-from millpond.core.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.core.lifecycle import Status
+from millpond.core.validation import Seconds
+from millpond.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.pool.outcome import closure_result, read_result, unknown_here
-from millpond.runtime.end import End
-from millpond.runtime.error import ErrorInfo, read
-from millpond.runtime.job import current_job
-from millpond.runtime.wait import end_of
+from millpond.runtime.error_info import ErrorInfo, read
+from millpond.runtime.waiting.deadlock import end_of
+from millpond.runtime.waiting.task_result import End
+from millpond.runtime.worker.job import current_job
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task

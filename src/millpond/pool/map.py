@@ -18,15 +18,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.spec import OnFull
-from millpond.pool.serve import serving
-from millpond.pool.strand import Strands, fits
+from millpond.pool.map_chunk import Strands, fits
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
-from millpond.runtime.wait import waiting_for
+from millpond.pool.temporary_worker import serving
+from millpond.runtime.waiting.deadlock import waiting_for
 
 if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.pool import Pool
-    from millpond.runtime.end import End
+    from millpond.runtime.waiting.task_result import End
 
 R_co = TypeVar("R_co", covariant=True)
 

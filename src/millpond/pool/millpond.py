@@ -21,10 +21,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 import msgspec
 
-from millpond.core import bounds, check
-from millpond.core.check import Seconds
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.control import CancelAll, Close
-from millpond.core.errors import (
+from millpond.core.lifecycle import Status
+from millpond.core.task import CALLBACKS
+from millpond.core.validation import Seconds
+from millpond.core.why import explain
+from millpond.errors import (
     AlreadyOpen,
     ConfigError,
     NotOpen,
@@ -32,24 +36,21 @@ from millpond.core.errors import (
     UnknownPool,
     UnknownTask,
 )
-from millpond.core.lifecycle import Status
-from millpond.core.task import CALLBACKS
-from millpond.core.why import explain
-from millpond.pool.address import place_of, shown
-from millpond.pool.channels import Channels
 from millpond.pool.context import Context, SyncContext
-from millpond.pool.cron import CRON
-from millpond.pool.cron import handlers as cron_handlers
+from millpond.pool.delegation import of_part
+from millpond.pool.events.emit import Channels
 from millpond.pool.functions import Functions
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.outcome import Outcome
-from millpond.pool.parts import of_part
-from millpond.pool.payload import LARGEST
+from millpond.pool.payload.signature import LARGEST
 from millpond.pool.pool import Pool
 from millpond.pool.pools import Pools
-from millpond.pool.schedules import Schedules
+from millpond.pool.schedules.declared import Schedules
+from millpond.pool.schedules.firing import CRON
+from millpond.pool.schedules.firing import handlers as cron_handlers
 from millpond.pool.scope import NAMED, check_scope_id, prefix_of
 from millpond.pool.snapshot import TaskInfo
+from millpond.pool.store_url import place_of, shown
 from millpond.pool.task import (
     Executor,
     KeyOf,
@@ -58,10 +59,10 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
-from millpond.runtime.child import refuse_while_main_loads
-from millpond.runtime.error import read
-from millpond.runtime.hooks import Counts, Hooks
-from millpond.runtime.identity import Identity
+from millpond.runtime.error_info import read
+from millpond.runtime.executors.processes.child import refuse_while_main_loads
+from millpond.runtime.fleet.identity import Identity
+from millpond.runtime.observe.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
 from millpond.runtime.runtime import Runtime, evidence_of, lasting_clock, wall_clock
 from millpond.store.clock import ForwardClock, ServerClock
@@ -72,10 +73,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.core.audit import Record
-    from millpond.pool.sync import SyncMillpond
-    from millpond.runtime.hooks import Observed
-    from millpond.runtime.outcome import Policy
-    from millpond.runtime.worker import Worker
+    from millpond.pool.sync.api import SyncMillpond
+    from millpond.runtime.observe.hooks import Observed
+    from millpond.runtime.worker.outcome import Policy
+    from millpond.runtime.worker.worker import Worker
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
 
@@ -628,7 +629,7 @@ class Millpond:
     def sync(self) -> SyncMillpond:
         """The same API for threads."""
         if self._sync is None:
-            from millpond.pool.sync import SyncMillpond  # noqa: PLC0415
+            from millpond.pool.sync.api import SyncMillpond  # noqa: PLC0415
 
             self._sync = SyncMillpond(self)
         return self._sync

@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.backoff import Retry
-from millpond.core.errors import ConfigError
 from millpond.core.task import check_labels
-from millpond.runtime.outcome import Policy
+from millpond.errors import ConfigError
+from millpond.runtime.worker.outcome import Policy
 
 if TYPE_CHECKING:
     from millpond.pool.task import BoundCall

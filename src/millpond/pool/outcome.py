@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.errors import ResultNotStored, ResultUnreadable
-from millpond.runtime.error import ErrorInfo, read
-from millpond.runtime.outcome import Unreadable
+from millpond.errors import ResultNotStored, ResultUnreadable
+from millpond.runtime.error_info import ErrorInfo, read
+from millpond.runtime.worker.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,21 +7,22 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from millpond.core import check, control
-from millpond.core.check import Seconds
+from millpond.core import control
+from millpond.core import validation as check
 from millpond.core.control import Order
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
+from millpond.core.validation import Seconds
+from millpond.errors import ConfigError
+from millpond.pool.caller_transaction import submit_joined, submit_within
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.handle import CancelMode, Handle
-from millpond.pool.join import submit_joined, submit_within
+from millpond.pool.lane_or_key import unit_of
 from millpond.pool.map import Mapped
 from millpond.pool.options import Options, checked, moment
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection, rejection
 from millpond.pool.run import Run, RunReport, Stream, drain_idle, drain_run
 from millpond.pool.scope import check_scope, default_scope
-from millpond.pool.serve import serving
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo, snapshot, tasks
 from millpond.pool.submit import (
     UNLIMITED,
@@ -42,9 +43,9 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
-from millpond.pool.unit import unit_of
-from millpond.runtime.outcome import DEFAULT_RETRY
-from millpond.runtime.probe import submission
+from millpond.pool.temporary_worker import serving
+from millpond.runtime.observe.probe import submission
+from millpond.runtime.worker.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
-    from millpond.pool.sync import SyncPool
-    from millpond.runtime.job import Closure
-    from millpond.runtime.outcome import Policy
+    from millpond.pool.sync.api import SyncPool
     from millpond.runtime.runtime import Runtime
+    from millpond.runtime.worker.job import Closure
+    from millpond.runtime.worker.outcome import Policy
     from millpond.store.protocol import ControlAnswer
 
 _NOTHING: dict[str, Any] = {}

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive
-from millpond.core.errors import ConfigError, DuplicateName, UnknownPool
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
+from millpond.errors import ConfigError, DuplicateName, UnknownPool
 from millpond.pool.budget import Budget
+from millpond.pool.delegation import on_loop
 from millpond.pool.options import policy
-from millpond.pool.parts import on_loop
 from millpond.pool.pool import Pool
 from millpond.pool.scope import check_scope, stored_name
 from millpond.runtime.retention import Keep
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from millpond.core.retention import Retention
     from millpond.pool.budget import SyncBudget
     from millpond.pool.millpond import Millpond
-    from millpond.runtime.hooks import DeadLetter, Empty, Hooks
-    from millpond.runtime.outcome import Policy
+    from millpond.runtime.observe.hooks import DeadLetter, Empty, Hooks
+    from millpond.runtime.worker.outcome import Policy
 
 
 class Pools:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.control import Seal
-from millpond.core.errors import (
+from millpond.core.lifecycle import Status
+from millpond.core.run import NewRun, OnError, RunView
+from millpond.core.task import CALLBACKS
+from millpond.errors import (
     ConfigError,
     RunFailed,
     RunOverBudget,
@@ -22,28 +26,25 @@ from millpond.core.errors import (
     Stuck,
     WouldDeadlock,
 )
-from millpond.core.lifecycle import Status
-from millpond.core.run import NewRun, OnError, RunView
-from millpond.core.task import CALLBACKS
-from millpond.pool.ends import RunEnds
 from millpond.pool.outcome import Outcome, decoded
-from millpond.pool.serve import serving
-from millpond.runtime.error import read
-from millpond.runtime.probe import submission
-from millpond.runtime.wait import job_that_waits, waiting_for
+from millpond.pool.run_results import RunEnds
+from millpond.pool.temporary_worker import serving
+from millpond.runtime.error_info import read
+from millpond.runtime.observe.probe import submission
+from millpond.runtime.waiting.deadlock import job_that_waits, waiting_for
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from millpond.core.check import Seconds
     from millpond.core.task import Task
+    from millpond.core.validation import Seconds
     from millpond.pool.handle import Handle
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall, TaskFunction
-    from millpond.runtime.end import End
     from millpond.runtime.runtime import Runtime
+    from millpond.runtime.waiting.task_result import End
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ Millpond, in memory, does that better. So a durable store has none.
 
 from __future__ import annotations
 
-from millpond.core import check
-from millpond.core.check import LONGEST_NAME
-from millpond.core.errors import ConfigError, NotSupported
+from millpond.core import validation as check
+from millpond.core.validation import LONGEST_NAME
+from millpond.errors import ConfigError, NotSupported
 
 NAMED = ("pipeline", "tenant", "org")
 """Scopes of which there are many: each has an id."""

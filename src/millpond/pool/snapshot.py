@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import Quantiles
 from millpond.core.spec import PoolSpec
-from millpond.runtime.error import ErrorInfo, read
+from millpond.errors import ConfigError
+from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.admit import Reason, Refusal
-from millpond.core.errors import (
+from millpond.core.spec import OrderKind
+from millpond.core.task import Call, Dedupe, NewTask
+from millpond.errors import (
     BatchTooLarge,
     ConfigError,
     IdempotencyConflict,
@@ -24,20 +27,18 @@ from millpond.core.errors import (
     RunStopped,
     UnknownPool,
 )
-from millpond.core.spec import OrderKind
-from millpond.core.task import Call, Dedupe, NewTask
-from millpond.pool.codec import plain_result
-from millpond.pool.payload import fingerprint
+from millpond.pool.payload.codec import plain_result
+from millpond.pool.payload.signature import fingerprint
 from millpond.pool.task import BoundCall, Optioned, TaskFunction, is_async
-from millpond.runtime.job import Closure, Where, current_job
-from millpond.runtime.outcome import DEFAULT_RETRY, Carried, Policy
+from millpond.runtime.worker.job import Closure, Where, current_job
+from millpond.runtime.worker.outcome import DEFAULT_RETRY, Carried, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from millpond.core.backoff import Retry
     from millpond.pool.pool import Pool
-    from millpond.runtime.probe import Probes
+    from millpond.runtime.observe.probe import Probes
 
 MOST_NAMES = 1_000
 

@@ -24,20 +24,20 @@ from typing import (
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.backoff import qualified_name
-from millpond.core.errors import ConfigError, ResultUnreadable
+from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
-from millpond.core.wish import GiveUp, RetryLater, Throttled
+from millpond.errors import ConfigError, ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
-from millpond.pool.payload import MISSING, Signature
-from millpond.runtime.batch import Failed
-from millpond.runtime.job import BatchShape, Handler, Job, Where
-from millpond.runtime.outcome import BadResult, Misfit, Policy, Unreadable
-from millpond.runtime.processes import Brief, Verdict
+from millpond.pool.payload.signature import MISSING, Signature
+from millpond.runtime.executors.processes.parent import Brief, Verdict
+from millpond.runtime.worker.batch import Failed
+from millpond.runtime.worker.job import BatchShape, Handler, Job, Where
+from millpond.runtime.worker.outcome import BadResult, Misfit, Policy, Unreadable
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
-    from millpond.pool.sync import SyncTaskFunction
-    from millpond.runtime.child import Channel
+    from millpond.pool.sync.api import SyncTaskFunction
+    from millpond.runtime.executors.processes.child import Channel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,7 +171,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
     @property
     def sync(self) -> SyncTaskFunction[P, R_co]:
         """The function as threads submit it."""
-        from millpond.pool.sync import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
+        from millpond.pool.sync.api import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
 
         return SyncTaskFunction(self)
 
@@ -312,7 +312,7 @@ class Optioned(Generic[P, R_co]):
     @property
     def sync(self) -> SyncTaskFunction[P, R_co]:
         """The function with these options, as threads submit it."""
-        from millpond.pool.sync import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
+        from millpond.pool.sync.api import SyncTaskFunction  # noqa: PLC0415 - it knows tasks
 
         return SyncTaskFunction(self)
 

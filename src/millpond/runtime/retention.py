@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from millpond.core import check
-from millpond.core.check import Seconds
-from millpond.core.errors import ConfigError
+from millpond.core import validation as check
 from millpond.core.retention import DAY, DEFAULT, HOUR, TIMES, Retention, in_force
+from millpond.core.validation import Seconds
+from millpond.errors import ConfigError
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):

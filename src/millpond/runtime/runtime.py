@@ -13,39 +13,40 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core import bounds, check
+from millpond.core import bounds
+from millpond.core import validation as check
 from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Progress
-from millpond.core.errors import ConfigError, NotOpen, UnknownTask
 from millpond.core.lifecycle import Event, Status
 from millpond.core.retention import in_force
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
 from millpond.core.why import span
-from millpond.runtime.abilities import Abilities
-from millpond.runtime.bury import Burials
-from millpond.runtime.end import End
-from millpond.runtime.failures import Failures
-from millpond.runtime.forked import used_by_millpond
-from millpond.runtime.hear import Hearing
-from millpond.runtime.hooks import Counts, Hooks
-from millpond.runtime.identity import Identity
-from millpond.runtime.job import CancelReason
-from millpond.runtime.joins import Joins
-from millpond.runtime.log import mark_ours
-from millpond.runtime.maintain import NEVER, Maintenance
-from millpond.runtime.outage import Outages, insisted
-from millpond.runtime.own import OwnWorker
-from millpond.runtime.poll import Polling
-from millpond.runtime.present import Presenting
-from millpond.runtime.progress import ProgressBoard
-from millpond.runtime.renew import Renewals
-from millpond.runtime.report import Report
+from millpond.errors import ConfigError, NotOpen, UnknownTask
+from millpond.runtime.caller_transactions import Joins
+from millpond.runtime.fleet.closure_worker import OwnWorker
+from millpond.runtime.fleet.dead_workers import Burials
+from millpond.runtime.fleet.hint_listener import Hearing
+from millpond.runtime.fleet.identity import Identity
+from millpond.runtime.fleet.maintain import NEVER, Maintenance
+from millpond.runtime.fleet.poll import Polling
+from millpond.runtime.fleet.registration import Presenting
+from millpond.runtime.fleet.renew import Renewals
+from millpond.runtime.fleet.shared_store import Abilities
+from millpond.runtime.fork_safety import used_by_millpond
+from millpond.runtime.observe.failure_log import Failures
+from millpond.runtime.observe.hooks import Counts, Hooks
+from millpond.runtime.observe.log_filters import mark_ours
+from millpond.runtime.observe.outage import Outages, insisted
+from millpond.runtime.observe.report import Report
+from millpond.runtime.run_to_completion import carried_through
 from millpond.runtime.submit import Submitter
-from millpond.runtime.through import carried_through
-from millpond.runtime.unserved import UnservedPools
-from millpond.runtime.wait import Waits
-from millpond.runtime.waiting import Waiting
-from millpond.runtime.worker import Worker
+from millpond.runtime.waiting.deadlock import Waits
+from millpond.runtime.waiting.progress import ProgressBoard
+from millpond.runtime.waiting.results import Waiting
+from millpond.runtime.waiting.task_result import End
+from millpond.runtime.waiting.unserved_pools import UnservedPools
+from millpond.runtime.worker.job import CancelReason
+from millpond.runtime.worker.worker import Worker
 from millpond.store.clock import kernel_times, steady
 from millpond.store.protocol import SubmitAnswer
 
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import BudgetSpec, PoolSpec
-    from millpond.runtime.job import Closure, Handler, Job
-    from millpond.runtime.outcome import Policy
+    from millpond.runtime.worker.job import Closure, Handler, Job
+    from millpond.runtime.worker.outcome import Policy
     from millpond.store.protocol import Admission, Batch, ControlAnswer, Store, View
 
 log = logging.getLogger("millpond.runtime")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.admit import Reason, Refusal, too_large
-from millpond.core.errors import OutcomeUnknown, StoreError
-from millpond.core.order import lane_of
+from millpond.core.order.backlog import lane_of
 from millpond.core.task import key_of
-from millpond.runtime.blame import is_the_stores
-from millpond.runtime.portion import portion, weight_of_tasks
+from millpond.errors import OutcomeUnknown, StoreError
+from millpond.runtime.bad_values import is_the_stores
+from millpond.runtime.batching import portion, weight_of_tasks
 from millpond.store.protocol import BatchAnswer
 
 if TYPE_CHECKING:

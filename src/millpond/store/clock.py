@@ -1,6 +1,6 @@
 """The clocks that durable stores go by: the store's time as last heard, and a steady clock since.
 
-What time it is in a store is decided with every transaction (core/timekeeping.py), from what a
+What time it is in a store is decided with every transaction (core/store_time.py), from what a
 wall clock says and what this process can vouch for. In between, a clock goes on that nobody sets.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from millpond.core.timekeeping import Timeline
+    from millpond.core.store_time import Timeline
 
 WRONG = 60.0
 """Seconds by which a process's clock may differ from the kernel's."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.errors import MigrationNeeded, SchemaChanged, SchemaTooNew
+from millpond.errors import MigrationNeeded, SchemaChanged, SchemaTooNew
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from millpond.core.errors import UnsafePlace
+from millpond.errors import UnsafePlace
 
 log = logging.getLogger("millpond.store")
 

@@ -26,7 +26,6 @@ import msgspec
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
 from millpond.core.control import Page
-from millpond.core.errors import ConfigError
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
@@ -35,6 +34,7 @@ from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Dedupe, NewTask, Task
+from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,4 +5,4 @@ handler.addFilter(TaskFilter())
 handler.setFormatter(logging.Formatter("%(levelname)s %(pool)s %(task)s %(message)s"))
 """
 
-from millpond.runtime.log import TaskFilter as TaskFilter
+from millpond.runtime.observe.log_filters import TaskFilter as TaskFilter

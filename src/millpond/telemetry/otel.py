@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.check import Seconds, seconds
-from millpond.core.errors import ConfigError, DriverMissing
+from millpond.core.validation import Seconds, seconds
+from millpond.errors import ConfigError, DriverMissing
 from millpond.telemetry import names
-from millpond.telemetry.reading import Reader
+from millpond.telemetry.store_reader import Reader
 
 try:
     from opentelemetry import metrics, trace
@@ -24,7 +24,7 @@ except ImportError as missing:
         "OpenTelemetry is not installed: pip install 'millpond[otel]'", extra="otel"
     ) from missing
 
-from millpond.telemetry.meters import MOST_POOLS, Metering
+from millpond.telemetry.metrics import MOST_POOLS, Metering
 from millpond.telemetry.spans import Tracing
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.check import Seconds, seconds, whole
-from millpond.core.errors import DriverMissing
 from millpond.core.lifecycle import Status
-from millpond.runtime.probe import Probe, pool_of
+from millpond.core.validation import Seconds, seconds, whole
+from millpond.errors import DriverMissing
+from millpond.runtime.observe.probe import Probe, pool_of
 from millpond.telemetry import names
-from millpond.telemetry.reading import Reader, Reading, read
+from millpond.telemetry.store_reader import Reader, Reading, read
 
 try:
     from prometheus_client import generate_latest
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from millpond.core.quantiles import Quantiles
     from millpond.core.settle import Outcome
     from millpond.pool.millpond import Millpond
-    from millpond.runtime.hooks import Counts
-    from millpond.runtime.job import Job
-    from millpond.telemetry.reading import PoolReading
+    from millpond.runtime.observe.hooks import Counts
+    from millpond.runtime.worker.job import Job
+    from millpond.telemetry.store_reader import PoolReading
 
 ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
 

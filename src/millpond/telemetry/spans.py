@@ -12,8 +12,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from millpond.core.settle import Interrupted, Raised, Stopped, Succeeded
-from millpond.runtime.batch import BatchCall
-from millpond.runtime.probe import Probe, carried_by, pool_of
+from millpond.runtime.observe.probe import Probe, carried_by, pool_of
+from millpond.runtime.worker.batch import BatchCall
 from millpond.telemetry import names
 from millpond.telemetry.names import kind_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.core.settle import Outcome
     from millpond.core.task import NewTask
-    from millpond.runtime.job import Job
+    from millpond.runtime.worker.job import Job
     from millpond.store.protocol import BatchAnswer
 
 LARGEST = 4096

@@ -24,14 +24,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.control import Bury
-from millpond.core.errors import ConfigError
+from millpond.errors import ConfigError
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
-from millpond.runtime.poll import POLL_FLOOR
+from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.store.memory import MemoryStore
 from millpond.testing.clock import VirtualClock, VirtualLoop
-from millpond.testing.faults import Fault, FaultyStore, Raised, Verb, When
+from millpond.testing.fault_injection import Fault, FaultyStore, Raised, Verb, When
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from millpond.core.audit import Record
-    from millpond.core.check import Seconds
+    from millpond.core.validation import Seconds
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.snapshot import Snapshot
-    from millpond.runtime.end import End
+    from millpond.runtime.waiting.task_result import End
     from millpond.store.protocol import Store
 
 T = TypeVar("T")

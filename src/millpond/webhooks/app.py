@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.bounds import MAX_EVENT_ID
-from millpond.core.errors import (
+from millpond.core.escape import one_line
+from millpond.core.event import EVENTS, Event, text_at
+from millpond.errors import (
     BadPayload,
     ConfigError,
     DuplicateName,
@@ -32,17 +34,15 @@ from millpond.core.errors import (
     PoolFull,
     StoreError,
 )
-from millpond.core.event import EVENTS, Event, text_at
-from millpond.core.one_line import one_line
 from millpond.webhooks.refusal import Refused
-from millpond.webhooks.scheme import digest
+from millpond.webhooks.signatures import digest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
-    from millpond.core.check import Seconds
+    from millpond.core.validation import Seconds
     from millpond.pool.millpond import Millpond
-    from millpond.webhooks.scheme import Scheme
+    from millpond.webhooks.signatures import Scheme
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]

@@ -2,6 +2,6 @@
 
 from tests.cli.apps.shop import mp as mp
 
-from millpond.cli import serve
+from millpond.cli import worker_process as serve
 
 serve.LEAVE_WITHIN = 0.3

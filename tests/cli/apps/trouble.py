@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from millpond import Millpond
 from millpond.cli import signals
-from millpond.core.errors import StoreError
-from millpond.runtime import worker
+from millpond.errors import StoreError
+from millpond.runtime.worker import worker
 from millpond.store.memory import MemoryStore
 
 signals.NOW_WITHIN = 0.3

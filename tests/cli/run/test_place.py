@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.run import place as places
-from millpond.cli.run.place import About, Place
+from millpond.cli.run import run_store as places
+from millpond.cli.run.run_store import About, Place
 from millpond.cli.run.template import Template
 
 DAY = 86_400.0

@@ -15,9 +15,9 @@ from tests.cli.run.running import is_at_work, lines
 
 from millpond.cli import main as command
 from millpond.cli.exits import Exit
-from millpond.cli.run.course import Course
+from millpond.cli.run.execution import Course
 from millpond.cli.run.exits import RunExit
-from millpond.runtime.worker import Worker
+from millpond.runtime.worker.worker import Worker
 
 Run = Callable[..., int]
 
@@ -26,7 +26,7 @@ Run = Callable[..., int]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give the command, with a state folder and a working folder of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("millpond.cli.collector.let_it_rest", lambda: None)
+    monkeypatch.setattr("millpond.cli.gc_tuning.let_it_rest", lambda: None)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import psycopg
-
-from millpond.testing.postgres import OwnServer
+from verify.servers.postgres import OwnServer
 
 _ENTRY = re.compile(r"^\S+ \S+ \S+ \[(\d+)\] ([A-Z]+):  ", re.MULTILINE)
 _SCAN = re.compile(r"\{([A-Z]*SCAN) .*?:(?:scan\.)?scanrelid (\d+)")

@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import Error as DatabaseError
 from tests.store.postgres.test_steps import POOLS, Two
+from verify.servers.postgres import serve
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.bucket import Bucket, charge, fresh
-from millpond.core.errors import MillpondError
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
-from millpond.core.moment import ticks
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
 from millpond.core.task import Call, NewTask
+from millpond.core.ticks import ticks
+from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
-from millpond.store.postgres.join import _told_of
+from millpond.store.postgres.caller_transaction import _told_of
 from millpond.store.postgres.migrate import known_migrations
-from millpond.store.postgres.names import qualified, quoted
+from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.protocol import Batch
-from millpond.testing.postgres import serve
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
 
 KINDS = {
     **POOLS,

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened, schema
+from verify.servers.schemas import Schema
 
 import millpond.store.postgres
 from millpond.core import bounds
 from millpond.core.spec import bounded, fair_round_robin
-from millpond.store.rows.rows import body_of
-from millpond.testing.servers import Schema
+from millpond.store.sql.codec import body_of
 
 __all__ = ["schema"]
 

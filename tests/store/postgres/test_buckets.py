@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from verify.servers.schemas import Schemas
 
 from millpond.core.bucket import Bucket, charge, correct, fresh, ready_at
-from millpond.core.moment import rounded, seconds, ticks
 from millpond.core.rate import Rate
-from millpond.testing.servers import Schemas
+from millpond.core.ticks import rounded, seconds, ticks
 
 pytestmark = pytest.mark.real_loop
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from verify.servers.schemas import Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
@@ -15,16 +16,15 @@ from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled
 from millpond.core.spec import PoolSpec
+from millpond.core.store_time import NOISE, TOLERANCE, Timeline, read
 from millpond.core.task import Call, NewTask
-from millpond.core.timekeeping import NOISE, TOLERANCE, Timeline, read
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.protocol import Batch
-from millpond.store.rows.tables import SqlTables
+from millpond.store.sql.unit_of_work import SqlTables
 from millpond.testing.conformance.lab import completed
-from millpond.testing.servers import Schema, Schemas
 
 pytestmark = pytest.mark.real_loop
 

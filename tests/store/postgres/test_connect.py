@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer, Server
 
-from millpond.core.errors import (
+from millpond.errors import (
     BadStoreURL,
     ConfigError,
     MillpondError,
@@ -45,7 +46,6 @@ from millpond.store.postgres.connect import (
 )
 from millpond.store.postgres.errors import is_gone, is_retryable, translated
 from millpond.store.postgres.url import Address, address_of
-from millpond.testing.postgres import OwnServer, Server
 
 
 @pytest.fixture

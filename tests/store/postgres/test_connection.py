@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer
 
 from millpond.store.postgres.connect import Patience, connect, settings
-from millpond.store.postgres.connection import PostgresConnection
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.url import Address, address_of
-from millpond.testing.postgres import OwnServer
 
 LOCK = "SELECT pg_advisory_xact_lock(7)"
 LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, true, false, 'more'"

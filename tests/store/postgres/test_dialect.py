@@ -7,12 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from verify.servers.schemas import Schemas
 
 from millpond.store.postgres.dialect import dialect_of
-from millpond.store.postgres.values import BINARY, array, listed, sent
-from millpond.store.rows import backlog, pool, ring, tables
+from millpond.store.postgres.encoding import BINARY, array, listed, sent
+from millpond.store.sql import backlog, pool, ring
+from millpond.store.sql import unit_of_work as tables
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.testing.servers import Schemas
 
 OWN = {
     *("anything_queued", "begun", "led", "renew", "step", "take", "unfold", "version"),

@@ -14,19 +14,19 @@ import pytest
 from psycopg import Connection
 from tests.store.postgres.backlog import BUDGET, POOLS, SEED, multiply, new_task, seed
 from tests.store.postgres.plans import Seen, watched
+from verify.servers.postgres import OwnServer
 
 from millpond.core.control import Cancel, Declare, DeclareBudget, Join, Leave
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch
-from millpond.store.rows.recount import check_rows
-from millpond.testing.postgres import OwnServer
+from millpond.store.sql.consistency import check_rows
 
 pytestmark = pytest.mark.real_loop
 

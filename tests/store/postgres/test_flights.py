@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from verify.servers.schemas import Schema, Schemas
 
 from millpond.core.control import Declare, Join
-from millpond.core.errors import OutcomeUnknown, StoreClosed
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
+from millpond.errors import OutcomeUnknown, StoreClosed
 from millpond.store.postgres import writer as module
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.lock import to_write
@@ -24,7 +25,6 @@ from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import Address
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import Batch, SubmitAnswer
-from millpond.testing.servers import Schema, Schemas
 
 pytestmark = pytest.mark.real_loop
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from verify.servers.postgres import QUICK, OwnServer, find_programs
 
 from millpond import Millpond
-from millpond.testing.postgres import QUICK, OwnServer, find_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-
-from millpond.testing.fuzz.concurrent import play_concurrently
-from millpond.testing.fuzz.differential import load, play, replay
-from millpond.testing.fuzz.inbox import play_inbox
-from millpond.testing.fuzz.kinds import DANGEROUS, KINDS
-from millpond.testing.servers import Schemas
+from verify.fuzz.concurrent import play_concurrently
+from verify.fuzz.differential import load, play, replay
+from verify.fuzz.inbox import play_inbox
+from verify.fuzz.kinds import DANGEROUS, KINDS
+from verify.servers.schemas import Schemas
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
 

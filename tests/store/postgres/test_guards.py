@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from verify.servers.schemas import Schemas
 
 from millpond.store.postgres.connect import Connection, connect
+from millpond.store.postgres.constraints import GUARDS
 from millpond.store.postgres.dialect import dialect_of
-from millpond.store.postgres.guards import GUARDS
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.url import Address, address_of
-from millpond.testing.servers import Schemas
 
 LIVE = (
     "INSERT INTO {schema}.millpond_live (place, id, pool, rank, sequence, submitted_at, due, "

@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 import pytest
 from tests.store.postgres.plans import SOMEBODY, watched
+from verify.servers.postgres import OwnServer
 
 from millpond.core.control import Declare, Join
 from millpond.core.lease import LeaseAsk, Leased
@@ -20,13 +21,12 @@ from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch
-from millpond.store.rows.recount import check_rows
-from millpond.testing.postgres import OwnServer
+from millpond.store.sql.consistency import check_rows
 
 pytestmark = pytest.mark.real_loop
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core.admit import Reason
 from millpond.core.control import Close, Declare, Join
@@ -17,12 +18,11 @@ from millpond.core.rate import Rate
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo, ring_buffer
 from millpond.core.task import Call, NewTask, Task
 from millpond.store.postgres import inbox
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.notify import channel_of
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
-from millpond.store.postgres.wake import channel_of
 from millpond.store.protocol import Batch, BatchAnswer
-from millpond.store.verbs import steps
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+from millpond.store.verbs import api as steps
 
 pytestmark = pytest.mark.real_loop
 

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer, Server
 
-from millpond.core.errors import (
+from millpond.errors import (
     MigrationNeeded,
     MissingRights,
     SchemaChanged,
@@ -24,10 +25,9 @@ from millpond.core.errors import (
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import Connection, Patience, connect
 from millpond.store.postgres.migrate import known_migrations, migrate
-from millpond.store.postgres.names import LONGEST
+from millpond.store.postgres.quoting import LONGEST
 from millpond.store.postgres.url import Address, address_of
 from millpond.store.sqlite.migrate import known_migrations as of_sqlite
-from millpond.testing.postgres import OwnServer, Server
 
 ROOT = Path(__file__).parents[3]
 NEWEST = known_migrations()[-1].version

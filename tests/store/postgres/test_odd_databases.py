@@ -6,13 +6,13 @@ from itertools import count
 
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
-from millpond.core.errors import StoreNotWritable
+from millpond.errors import StoreNotWritable
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import OwnServer
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.session]
 

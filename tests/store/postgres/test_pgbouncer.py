@@ -10,10 +10,14 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from verify.servers.pgbouncer import Pooler, find_pgbouncer
+from verify.servers.postgres import OwnServer
+from verify.torture.place import on
+from verify.torture.plan import Orders
 
 from millpond import Millpond
 from millpond.cli.doctor import of_server
-from millpond.core.errors import (
+from millpond.errors import (
     MillpondError,
     PoolerBetween,
     StoreDenied,
@@ -23,10 +27,6 @@ from millpond.core.errors import (
 )
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
-from millpond.testing.pgbouncer import Pooler, find_pgbouncer
-from millpond.testing.postgres import OwnServer
-from millpond.testing.torture.place import on
-from millpond.testing.torture.plan import Orders
 
 pytestmark = pytest.mark.real_loop
 

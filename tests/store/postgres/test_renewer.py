@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from millpond.core.control import Join
-from millpond.core.errors import OutcomeUnknown
-from millpond.store.postgres import stepping
+from millpond.errors import OutcomeUnknown
+from millpond.store.postgres import fast_path_store as stepping
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.store import PostgresStore

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
 from millpond.cli.doctor import of_server
 from millpond.cli.migrate import main as migrate_command
 from millpond.core import bounds
-from millpond.core.errors import MigrationNeeded, MissingRights
+from millpond.errors import MigrationNeeded, MissingRights
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import known_migrations, migrate
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 from millpond.store.postgres.roles import FOR_SUBMITTERS, Role, grants, role_of
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
-from millpond.testing.postgres import OwnServer
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.session]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
-from millpond.testing import postgres_keeper
-from millpond.testing.postgres import (
+from verify.servers import postgres_keeper
+from verify.servers.postgres import (
     PROGRAMS_VARIABLE,
     URL_VARIABLE,
     NoServer,
@@ -21,11 +20,11 @@ from millpond.testing.postgres import (
     find_programs,
     serve,
 )
-from millpond.testing.postgres_keeper import Failed, Keeper, ways
+from verify.servers.postgres_keeper import Failed, Keeper, ways
 
 OWNER = """\
 import sys
-from millpond.testing.postgres import OwnServer, find_programs
+from verify.servers.postgres import OwnServer, find_programs
 
 server = OwnServer(find_programs())
 print(server.folder, server._keeper.pid, flush=True)

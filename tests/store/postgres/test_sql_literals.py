@@ -9,14 +9,14 @@ from millpond.core.admit import Reason
 from millpond.core.bounds import MAX_PAYLOAD
 from millpond.core.bucket import LOWS_KEPT
 from millpond.core.lifecycle import Event, Status
-from millpond.core.moment import MICROSECONDS
-from millpond.core.ring import PLACES_KEPT
+from millpond.core.order.ring import PLACES_KEPT
 from millpond.core.spec import ONE_TURN, OnFull, OrderKind
 from millpond.core.task import CALLBACKS, Dedupe
+from millpond.core.ticks import MICROSECONDS
 from millpond.store.postgres.literals import BANDS, LEASES_LOOKED_AT, TURN_BITS, WALKED_PAST
 from millpond.store.postgres.migrate import known_migrations
-from millpond.store.postgres.tables import FIRST_GROUP
-from millpond.store.rows.rows import SEQ_BITS
+from millpond.store.postgres.unit_of_work import FIRST_GROUP
+from millpond.store.sql.codec import SEQ_BITS
 from millpond.store.verbs.tables import MEASURED
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 def _texts() -> dict[str, str]:
     """Return all SQL of the PostgreSQL store, without comments, by file."""
     found = {one.name: one.text for one in known_migrations()}
-    for path in files("millpond.store.postgres").joinpath("sql").iterdir():
+    for path in files("millpond.store.postgres").joinpath("queries").iterdir():
         found[path.name] = path.read_text("utf-8")
     return {name: _COMMENT.sub("", text) for name, text in found.items()}
 

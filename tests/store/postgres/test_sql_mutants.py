@@ -13,8 +13,7 @@ from tests.store.postgres.sql_mutants import (
     holds,
     noticed,
 )
-
-from millpond.testing.servers import Schema, Schemas
+from verify.servers.schemas import Schema, Schemas
 
 CHEAP = (
     "bound_ignores_the_batch",

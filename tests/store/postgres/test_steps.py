@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseAsk, Leased
@@ -17,8 +18,7 @@ from millpond.core.task import Call, NewTask
 from millpond.store.memory import MemoryStore
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.protocol import Batch, Store
-from millpond.testing.history import Verb, carry_out
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
+from millpond.testing.simulation.history import Verb, carry_out
 
 pytestmark = pytest.mark.real_loop
 

@@ -11,9 +11,18 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from verify.live import simulate_live
+from verify.servers.postgres import OwnServer
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.sqlite_files import TakingTurns
 
 from millpond.core.control import Cancel, Declare, Join, Lead, Leave, Pause
-from millpond.core.errors import (
+from millpond.core.lease import LeaseAsk
+from millpond.core.lifecycle import Event, Status
+from millpond.core.settle import Settled, Settlement
+from millpond.core.spec import PoolSpec
+from millpond.core.task import Call, NewTask
+from millpond.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreLocked,
@@ -23,30 +32,21 @@ from millpond.core.errors import (
     UnknownPool,
     UnstorableText,
 )
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
-from millpond.core.settle import Settled, Settlement
-from millpond.core.spec import PoolSpec
-from millpond.core.task import Call, NewTask
 from millpond.store.clock import ServerClock
 from millpond.store.postgres import store as module
 from millpond.store.postgres.connect import Patience, connect
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.lock import to_write
-from millpond.store.postgres.names import qualified
+from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
-from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.url import Address, address_of
 from millpond.store.protocol import Batch, Hint
-from millpond.store.rows.recount import check_rows
-from millpond.store.rows.tables import SqlTables
-from millpond.testing.files import TakingTurns
-from millpond.testing.history import Verb
-from millpond.testing.live import simulate_live
-from millpond.testing.postgres import OwnServer
-from millpond.testing.servers import InlinePostgresStore, Schema, Schemas
-from millpond.testing.simulation import (
+from millpond.store.sql.consistency import check_rows
+from millpond.store.sql.unit_of_work import SqlTables
+from millpond.testing.simulation.history import Verb
+from millpond.testing.simulation.seeded import (
     FLOW_SEEDS,
     FLOW_STEPS,
     flow_specs,

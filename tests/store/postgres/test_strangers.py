@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
 from millpond.cli.doctor import of_server
@@ -18,11 +19,10 @@ from millpond.core.task import Call, NewTask
 from millpond.store.postgres.connect import Patience, connect
 from millpond.store.postgres.lock import to_migrate, to_write
 from millpond.store.postgres.migrate import known_migrations, migrate
+from millpond.store.postgres.notify import channel_of
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.wake import channel_of
 from millpond.store.protocol import Batch
-from millpond.testing.postgres import OwnServer
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.session]
 

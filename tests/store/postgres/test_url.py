@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from millpond import Millpond
-from millpond.core.errors import BadStoreURL, DriverMissing
-from millpond.store.postgres.names import LONGEST, qualified, quoted
+from millpond.errors import BadStoreURL, DriverMissing
+from millpond.store.postgres.quoting import LONGEST, qualified, quoted
 from millpond.store.postgres.url import address_of, is_postgres
 
 

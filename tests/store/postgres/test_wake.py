@@ -15,15 +15,15 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from verify.servers.postgres import OwnServer
 
 from millpond.core.plan import Wake
 from millpond.store.postgres import listen as listen_module
-from millpond.store.postgres import wake as wake_module
+from millpond.store.postgres import notify as wake_module
 from millpond.store.postgres.connect import Connection, connect
+from millpond.store.postgres.notify import Wakes, channel_of, messages
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.wake import Wakes, channel_of, messages
 from millpond.store.protocol import Hint
-from millpond.testing.postgres import OwnServer
 
 pytestmark = pytest.mark.real_loop
 
@@ -525,7 +525,7 @@ ECHO = """
 import asyncio, sys
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.wake import Wakes
+from millpond.store.postgres.notify import Wakes
 
 async def main():
     address = address_of(sys.argv[1])

@@ -10,11 +10,11 @@ import time
 import traceback
 from pathlib import Path
 
-from millpond.core.errors import StoreError
 from millpond.core.task import Call
+from millpond.errors import StoreError
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import Lab
 
 NEW_MOUNTS, RECURSIVE, PRIVATE = 0x20000, 16384, 1 << 18

@@ -11,9 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from verify.servers.sqlite_files import InlineStore
+
 from millpond import Context, Millpond, Outcome, Retry
 from millpond.testing.clock import run_virtual
-from millpond.testing.files import InlineStore
 
 
 def application(path: Path, told: list[str]) -> Millpond:

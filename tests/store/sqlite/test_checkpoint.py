@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.store.sqlite.counting import Entries, adding, table
 
-from millpond.store.rows.writer import Writer
+from millpond.store.sql.writer import Writer
 from millpond.store.sqlite import checkpoint as checkpoint_module
 from millpond.store.sqlite.checkpoint import Checkpointer
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.transact import SqliteTransactor
+from millpond.store.sqlite.transactions import SqliteTransactor
 
 LARGE = 64 * 1024
 

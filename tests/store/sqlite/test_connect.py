@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.store.sqlite.counting import table
 
-from millpond.core.errors import (
+from millpond.errors import (
     ConfigError,
     NotADatabase,
     SQLiteTooOld,
@@ -159,7 +159,7 @@ NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
 from pathlib import Path
-from millpond.core.errors import StoreError
+from millpond.errors import StoreError
 from millpond.store.sqlite import connect as connect_module
 from millpond.store.sqlite.connect import begin, connect
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
@@ -231,7 +231,7 @@ def test_a_folder_that_may_not_be_written_is_refused(open_folder: Path, mode: in
 READ_ONLY_DISK = """
 import ctypes, os, sys
 from pathlib import Path
-from millpond.core.errors import StoreError
+from millpond.errors import StoreError
 from millpond.store.sqlite.connect import connect
 libc = ctypes.CDLL(None, use_errno=True)
 folder = os.fsencode(sys.argv[1])

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.store.sqlite.disk import stored
 
-from millpond.core.errors import StoreError, StoreLocked, StoreMissing
+from millpond.errors import StoreError, StoreLocked, StoreMissing
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.transact import SqliteTransactor
+from millpond.store.sqlite.transactions import SqliteTransactor
 from millpond.testing.conformance.lab import Lab
 
 ALL = os.environ.get("FAULTS") == "all"

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import pytest
 from tests.store.sqlite.scenes import NOW, SCENES, SUBMITS, Stage, rows_of
+from verify.servers.sqlite_faults import CODES, HOWS, How, Plan, may_have_happened
+from verify.servers.sqlite_files import fresh_file
 
-from millpond.core.errors import OutcomeUnknown, StaleRevision, StoreError
+from millpond.errors import OutcomeUnknown, StaleRevision, StoreError
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import WORKER, Lab
-from millpond.testing.files import fresh_file
-from millpond.testing.sqlite_faults import CODES, HOWS, How, Plan, may_have_happened
 
 ALL = os.environ.get("FAULTS") == "all"
 WAYS: list[tuple[How, str]] = [(how, name) for name in CODES for how in HOWS]

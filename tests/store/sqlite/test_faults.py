@@ -10,14 +10,14 @@ import pytest
 from tests.store.sqlite.scenes import NOW, Stage, rows_of
 from tests.store.sqlite.test_fault_loops import WAYS
 from tests.store.sqlite.test_fault_loops import stage as stage
+from verify.servers.sqlite_faults import Plan
+from verify.servers.sqlite_files import fresh_file
 
-from millpond.core.errors import OutcomeUnknown, StoreError, StoreFailing
+from millpond.errors import OutcomeUnknown, StoreError, StoreFailing
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import begin, connect, dispose
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import WORKER, Lab
-from millpond.testing.files import fresh_file
-from millpond.testing.sqlite_faults import Plan
 
 FOR_LONG = [(how, name) for how, name in WAYS if name != "SQLITE_BUSY"]
 POOLS = ("plain", "fair", "lanes", "slow")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.core.control import Join
-from millpond.core.errors import StoreForked
+from millpond.errors import StoreForked
 from millpond.store.sqlite import SqliteStore
 
 WHAT = {

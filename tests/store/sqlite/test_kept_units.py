@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import MillpondError
 from millpond.core.lifecycle import Status
+from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.store.rows import backlog as backlogs
-from millpond.store.rows.tables import SqlTables
-from millpond.store.rows.transact import Transactor
+from millpond.store.sql import backlog as backlogs
+from millpond.store.sql.transactions import Transactor
+from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sqlite import SqliteStore
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import Lab, completed, failed
-from millpond.testing.history import Raised, Verb, carry_out
-from millpond.testing.simulation import memory_store, simulate_on
+from millpond.testing.simulation.history import Raised, Verb, carry_out
+from millpond.testing.simulation.seeded import memory_store, simulate_on
 
 T = TypeVar("T")
 

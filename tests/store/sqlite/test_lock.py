@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from millpond.store.sqlite import lock as lock_module
-from millpond.store.sqlite.lock import WritersLock
+from millpond.store.sqlite import writers_lock as lock_module
+from millpond.store.sqlite.writers_lock import WritersLock
 
 TAKING = """
 import sys, time
 from pathlib import Path
-from millpond.store.sqlite.lock import WritersLock
+from millpond.store.sqlite.writers_lock import WritersLock
 lock = WritersLock(Path(sys.argv[1]))
 print("up", flush=True)
 lock.acquire()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.errors import MigrationNeeded, SchemaChanged, SchemaTooNew, StoreError
+from millpond.errors import MigrationNeeded, SchemaChanged, SchemaTooNew, StoreError
 from millpond.store.sqlite.connect import begin, connect
 from millpond.store.sqlite.migrate import Migration, known_migrations, migrate, statements
 from millpond.store.sqlite.store import SqliteStore

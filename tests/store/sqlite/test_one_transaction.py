@@ -8,19 +8,19 @@ from typing import TypeVar
 import pytest
 
 from millpond.core.control import Cancel, Declare, Join, Redrive
-from millpond.core.errors import MillpondError
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
-from millpond.core.witness import Step
+from millpond.errors import MillpondError
 from millpond.store.protocol import Batch, Store
-from millpond.store.rows.tables import SqlTables
-from millpond.store.rows.transact import Transactor
+from millpond.store.sql.transactions import Transactor
+from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sqlite import SqliteStore
-from millpond.store.sqlite.recount import check_tables
-from millpond.testing.history import Raised, Verb, carry_out, trace
-from millpond.testing.simulation import memory_store, simulate_on
+from millpond.store.sqlite.consistency import check_tables
+from millpond.testing.simulation.history import Raised, Verb, carry_out, trace
+from millpond.testing.simulation.seeded import memory_store, simulate_on
+from millpond.testing.simulation.trace_model import Step
 
 T = TypeVar("T")
 

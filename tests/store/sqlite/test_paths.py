@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from millpond.core.control import Join
-from millpond.core.errors import StoreMissing
+from millpond.errors import StoreMissing
 from millpond.store.sqlite import SqliteStore, checkpoint
 from millpond.store.sqlite.connect import connect
 from millpond.testing.conformance.lab import Lab

@@ -8,7 +8,7 @@ import pytest
 
 from millpond import Millpond
 from millpond.cli.doctor import risks
-from millpond.core.errors import UnsafePlace
+from millpond.errors import UnsafePlace
 from millpond.store import private_files
 from millpond.store.private_files import made_private, opened, sharing_of
 

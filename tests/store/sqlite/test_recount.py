@@ -14,7 +14,7 @@ from millpond.core.spec import fair_round_robin
 from millpond.core.task import Call
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import Lab, completed
 
 DAMAGES = {

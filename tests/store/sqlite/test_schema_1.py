@@ -8,7 +8,7 @@ import pytest
 from tests.pool.fleet import until
 from tests.store.sqlite.make_schema_1 import application
 
-from millpond.store.sqlite.recount import check_tables
+from millpond.store.sqlite.consistency import check_tables
 
 SAVED = Path(__file__).with_name("schema-1.sql")
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from verify.servers.sqlite_files import TakingTurns
 
 from millpond.store.sqlite import SqliteStore
-from millpond.testing.files import TakingTurns
-from millpond.testing.simulation import (
+from millpond.testing.simulation.seeded import (
     FLOW_SEEDS,
     FLOW_STEPS,
     flow_specs,

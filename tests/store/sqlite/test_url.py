@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.errors import BadStoreURL, NotSupported
+from millpond.errors import BadStoreURL, NotSupported
 from millpond.store.sqlite.url import path_of
 
 

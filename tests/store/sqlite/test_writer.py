@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tests.store.sqlite.counting import Entries, adding, table, words
 
-from millpond.core.errors import (
+from millpond.core.lifecycle import Event, Status, advance
+from millpond.errors import (
     IllegalTransition,
     OutcomeUnknown,
     PoolClosed,
@@ -27,12 +28,11 @@ from millpond.core.errors import (
     StoreLocked,
     StoreMissing,
 )
-from millpond.core.lifecycle import Event, Status, advance
-from millpond.store.rows import writer as writer_module
-from millpond.store.rows.writer import Writer
+from millpond.store.sql import writer as writer_module
+from millpond.store.sql.writer import Writer
 from millpond.store.sqlite.connect import PATIENCE, begin, connect
-from millpond.store.sqlite.lock import WritersLock
-from millpond.store.sqlite.transact import SqliteTransactor
+from millpond.store.sqlite.transactions import SqliteTransactor
+from millpond.store.sqlite.writers_lock import WritersLock
 
 pytestmark = pytest.mark.real_loop
 
@@ -634,9 +634,9 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path, opened: Opening) -> 
 LEAVING = """
 import sys
 from pathlib import Path
-from millpond.store.rows.writer import Writer
+from millpond.store.sql.writer import Writer
 from millpond.store.sqlite.connect import connect
-from millpond.store.sqlite.transact import SqliteTransactor
+from millpond.store.sqlite.transactions import SqliteTransactor
 from tests.store.sqlite.counting import Entries, adding
 path = Path(sys.argv[1])
 writer = Writer(SqliteTransactor(path, lambda: connect(path), Entries))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from millpond.cli.run.output import CommandFailed, Ended, Ran, collected, failure
 from millpond.cli.run.process import found
 from millpond.core.backoff import LONGEST, Retry, delay
-from millpond.core.wish import GiveUp, RetryLater
+from millpond.core.handler_signals import GiveUp, RetryLater
 
 if TYPE_CHECKING:
-    from millpond.cli.run.course import Course
+    from millpond.cli.run.execution import Course
     from millpond.cli.run.process import Process, Processes
     from millpond.cli.run.signals import Interrupts
     from millpond.pool.context import Context

@@ -13,15 +13,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.plain import plain
 from millpond.cli.run.arguments import parser
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.template import Template, Text
+from millpond.cli.terminal_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from millpond.cli.run.place import About, Place
+    from millpond.cli.run.run_store import About, Place
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -104,7 +104,7 @@ def _items(
 
 async def _look(options: argparse.Namespace) -> int:
     from millpond.cli.run import show
-    from millpond.cli.run.place import NothingThere, all_runs, chosen
+    from millpond.cli.run.run_store import NothingThere, all_runs, chosen
 
     try:
         if options.list:
@@ -120,7 +120,7 @@ async def _look(options: argparse.Namespace) -> int:
 
 
 def _place_to_look_at(options: argparse.Namespace) -> Place:
-    from millpond.cli.run.place import About, NothingThere, all_runs, chosen, latest
+    from millpond.cli.run.run_store import About, NothingThere, all_runs, chosen, latest
 
     if options.store is not None:
         return chosen(options.store)
@@ -160,7 +160,7 @@ async def _known(
     template: Template, options: argparse.Namespace
 ) -> tuple[list[tuple[int, str]], Counter[str], int]:
     """Return what a resumed run would begin with, which items it has, and their last number."""
-    from millpond.cli.run.place import About, chosen, latest
+    from millpond.cli.run.run_store import About, chosen, latest
     from millpond.cli.run.show import unfinished
 
     if not (options.resume or options.resume_failed):
@@ -183,11 +183,12 @@ def _run(
     given: list[str] | None,
     file: str | None,
 ) -> int:
-    from millpond.cli import collector
-    from millpond.cli.run import place, process
-    from millpond.cli.run.course import run
-    from millpond.cli.run.wanted import Wanted
-    from millpond.core.errors import MillpondError
+    from millpond.cli import gc_tuning as collector
+    from millpond.cli.run import process
+    from millpond.cli.run import run_store as place
+    from millpond.cli.run.execution import run
+    from millpond.cli.run.request import Wanted
+    from millpond.errors import MillpondError
 
     if template.program is not None and process.found(template.program) is None:
         return _not_there(template.program)
@@ -231,7 +232,8 @@ def _per_key(options: argparse.Namespace) -> int | None:
 
 def _place(about: About, options: argparse.Namespace) -> Place:
     """Return where this run is kept, taken for this process alone."""
-    from millpond.cli.run import orphans, place
+    from millpond.cli.run import orphans
+    from millpond.cli.run import run_store as place
 
     again = options.resume or options.resume_failed
     if options.store is not None:
@@ -264,9 +266,9 @@ def _say_what_is_left(earlier: Place | None) -> None:
     This one begins anew all the same: that is what its line asks for. It says nothing of a run
     that is at work, nor of one that cannot be read.
     """
-    from millpond.cli.run.place import NothingThere
+    from millpond.cli.run.run_store import NothingThere
     from millpond.cli.run.show import left_of
-    from millpond.core.errors import MillpondError
+    from millpond.errors import MillpondError
 
     if earlier is None or earlier.is_taken:
         return
@@ -284,7 +286,7 @@ def _say_what_is_left(earlier: Place | None) -> None:
 
 
 def _check_store(where: Place, about: About, *, again: bool) -> None:
-    from millpond.cli.run.place import resumed
+    from millpond.cli.run.run_store import resumed
 
     if where.about() is None:
         if where.file.exists():

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from millpond.core.errors import ConfigError
 from millpond.core.rate import Rate
+from millpond.errors import ConfigError
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 """Seconds in a unit of time; without one, seconds are meant."""

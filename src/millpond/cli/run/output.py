@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.cli.run.process import copy
-from millpond.runtime.error import ErrorInfo
+from millpond.runtime.error_info import ErrorInfo
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millpond.cli.plain import plain
-from millpond.cli.run.course import POOL, stored
+from millpond.cli.run.execution import POOL, stored
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.items import unpacked
 from millpond.cli.run.output import Ran, files_of, signal_name
-from millpond.cli.run.place import About, NothingThere, Place, described
 from millpond.cli.run.printer import write
-from millpond.core.errors import MillpondError
+from millpond.cli.run.run_store import About, NothingThere, Place, described
+from millpond.cli.terminal_text import plain
 from millpond.core.lifecycle import Status
+from millpond.errors import MillpondError
 from millpond.pool.millpond import Millpond
-from millpond.runtime.error import read
+from millpond.runtime.error_info import read
 
 if TYPE_CHECKING:
     from millpond.core.task import Task

@@ -6,9 +6,9 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from millpond.core.errors import StoreClosed
+from millpond.errors import StoreClosed
 from millpond.store.memory.view import MemoryView
-from millpond.store.verbs import steps
+from millpond.store.verbs import api as steps
 from millpond.store.verbs.tables import Tables
 
 if TYPE_CHECKING:

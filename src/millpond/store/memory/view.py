@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core import check
+from millpond.core import validation as check
 from millpond.core.admit import answers_for
 from millpond.core.lifecycle import Status
-from millpond.core.moment import rounded
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
+from millpond.core.ticks import rounded
 from millpond.store.protocol import (
     MOST_HELD,
     AuditPage,
@@ -24,7 +24,7 @@ from millpond.store.protocol import (
     TaskPage,
 )
 from millpond.store.verbs import budgets
-from millpond.store.verbs.asked import meant
+from millpond.store.verbs.audit_filter import meant
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease

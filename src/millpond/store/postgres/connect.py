@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from millpond.core.errors import ConfigError, PostgresTooOld, StoreNotWritable, WrongEncoding
+from millpond.errors import ConfigError, PostgresTooOld, StoreNotWritable, WrongEncoding
 from millpond.store.postgres.errors import aborted, commit_failed, not_connected, translated
 
 if TYPE_CHECKING:

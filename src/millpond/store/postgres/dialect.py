@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.store.postgres.guards import COUNTING, breaches
-from millpond.store.postgres.names import qualified
-from millpond.store.postgres.values import listed
-from millpond.store.rows.database import Dialect
-from millpond.store.rows.sql import spoken, statements
+from millpond.store.postgres.constraints import COUNTING, breaches
+from millpond.store.postgres.encoding import listed
+from millpond.store.postgres.quoting import qualified
+from millpond.store.sql.database import Dialect
+from millpond.store.sql.load_queries import spoken, statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

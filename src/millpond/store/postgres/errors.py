@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import psycopg
 
-from millpond.core.errors import (
+from millpond.errors import (
     MillpondError,
     MissingRights,
     OutcomeUnknown,
@@ -29,7 +29,7 @@ from millpond.core.errors import (
     TransactionAborted,
     UnstorableText,
 )
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 from millpond.store.postgres.url import bad_url
 
 if TYPE_CHECKING:

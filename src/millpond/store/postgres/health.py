@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from millpond.store.postgres.connect import PATIENCE, connect, server_time
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of
-from millpond.store.postgres.drift import drifted
 from millpond.store.postgres.lock import WRITERS
 from millpond.store.postgres.migrate import migrate
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.rights import rights
 from millpond.store.postgres.roles import Role, role_of
-from millpond.store.rows.recount import check_rows
-from millpond.store.rows.timeline import clock_risks
+from millpond.store.postgres.schema_drift import drifted
+from millpond.store.sql.consistency import check_rows
+from millpond.store.sql.store_time import clock_risks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from millpond.core.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.core.spec import OrderKind
 from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
+from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
-from millpond.store.rows.rows import new_of
-from millpond.store.verbs import steps
+from millpond.store.sql.codec import new_of
+from millpond.store.verbs import api as steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from millpond.core.spec import PoolSpec
-    from millpond.store.postgres.transact import PostgresTransactor
+    from millpond.store.postgres.transactions import PostgresTransactor
     from millpond.store.protocol import SubmitAnswer
-    from millpond.store.rows.rows import Row
-    from millpond.store.rows.tables import SqlTables
+    from millpond.store.sql.codec import Row
+    from millpond.store.sql.unit_of_work import SqlTables
 
 log = logging.getLogger("millpond.postgres")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millpond.store.postgres.connect import connect, is_pooled
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 
 if TYPE_CHECKING:
     import asyncio

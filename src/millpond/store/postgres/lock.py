@@ -8,7 +8,7 @@ stronger ones make the server look through the locks of every session.
 
 from __future__ import annotations
 
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 
 WRITERS = "millpond_lock"
 """The table by which writers take turns. It has no rows and nothing else locks it."""

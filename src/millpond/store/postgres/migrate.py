@@ -10,7 +10,7 @@ from millpond.store.migration import migrations_of, pending, refused
 from millpond.store.postgres.connect import PATIENCE, commit, rollback
 from millpond.store.postgres.errors import translated
 from millpond.store.postgres.lock import to_migrate
-from millpond.store.postgres.names import qualified, quoted
+from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.rights import check_migration, check_tables, check_use, rights
 
 if TYPE_CHECKING:

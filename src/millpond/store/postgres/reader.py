@@ -12,7 +12,7 @@ from millpond.store.postgres.errors import is_gone, translated
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.store.postgres.connection import PostgresConnection
+    from millpond.store.postgres.pipeline import PostgresConnection
     from millpond.store.postgres.url import Address
 
 T = TypeVar("T")

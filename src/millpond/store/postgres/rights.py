@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.store.postgres.errors import missing_rights
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 
 if TYPE_CHECKING:
     from millpond.store.postgres.connect import Connection

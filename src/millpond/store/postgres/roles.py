@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from millpond.store.postgres.names import quoted
+from millpond.store.postgres.quoting import quoted
 
 if TYPE_CHECKING:
     from millpond.store.postgres.connect import Connection

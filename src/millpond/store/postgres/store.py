@@ -11,28 +11,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from millpond.core.control import Declare, Lead
-from millpond.core.errors import MillpondError, MissingRights
 from millpond.core.settle import Settled
+from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
+from millpond.store.postgres.caller_transaction import Joiner, way_of
 from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
-from millpond.store.postgres.connection import PostgresConnection
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.held import HeldTransactor, PostgresHeld, Spares, settled_with
+from millpond.store.postgres.fast_path_store import SteppingStore
+from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.handler_transaction import (
+    HeldTransactor,
+    PostgresHeld,
+    Spares,
+    settled_with,
+)
 from millpond.store.postgres.inbox import Inbox
-from millpond.store.postgres.join import Joiner, way_of
-from millpond.store.postgres.lent import LentConnection
 from millpond.store.postgres.migrate import migrate
+from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.presence import presence_of
 from millpond.store.postgres.reader import Reader
-from millpond.store.postgres.stepping import SteppingStore
-from millpond.store.postgres.tables import PostgresTables
-from millpond.store.postgres.transact import PostgresTransactor
+from millpond.store.postgres.transactions import PostgresTransactor
+from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
-from millpond.store.postgres.wake import Wakes
 from millpond.store.protocol import ControlAnswer
-from millpond.store.rows.store import aside, hint_of
-from millpond.store.rows.writer import must_not_be_forked
-from millpond.store.verbs import steps
+from millpond.store.sql.store import aside, hint_of
+from millpond.store.sql.writer import must_not_be_forked
+from millpond.store.verbs import api as steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -43,13 +48,13 @@ if TYPE_CHECKING:
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
+    from millpond.store.postgres.caller_transaction import Way
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
-    from millpond.store.postgres.join import Way
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
-    from millpond.store.rows.database import Connection
-    from millpond.store.rows.tables import SqlTables
+    from millpond.store.sql.database import Connection
+    from millpond.store.sql.unit_of_work import SqlTables
 
 _LONGEST_PER_TASK = 0.0005
 """Seconds that a slow machine takes for each task of a submit before the server hears of them."""

@@ -15,9 +15,9 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
-from millpond.core.errors import BadStoreURL, DriverMissing
-from millpond.store.postgres.names import why_no_schema
-from millpond.store.shown import shown
+from millpond.errors import BadStoreURL, DriverMissing
+from millpond.store.postgres.quoting import why_no_schema
+from millpond.store.url_redaction import shown
 
 SCHEMES = frozenset({"postgresql", "postgres"})
 DEFAULT_SCHEMA = "millpond"

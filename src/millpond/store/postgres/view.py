@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.store.rows.view import RowsView
+from millpond.store.sql.view import RowsView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from millpond.store.rows.tables import SqlTables
+    from millpond.store.sql.unit_of_work import SqlTables
 
 
 class PostgresView(RowsView):

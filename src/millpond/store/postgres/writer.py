@@ -17,18 +17,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.store.postgres.errand import Errand
-from millpond.store.rows.tables import SqlTables
-from millpond.store.rows.writer import Job, Writer, tell
+from millpond.store.postgres.server_call import Errand
+from millpond.store.sql.unit_of_work import SqlTables
+from millpond.store.sql.writer import Job, Writer, tell
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from millpond.store.postgres.call import Call
-    from millpond.store.postgres.connection import PostgresConnection, Row
-    from millpond.store.postgres.errand import Calling
-    from millpond.store.postgres.transact import PostgresTransactor
+    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pipeline import PostgresConnection, Row
+    from millpond.store.postgres.server_call import Calling
+    from millpond.store.postgres.transactions import PostgresTransactor
 
 log = logging.getLogger("millpond.postgres")
 

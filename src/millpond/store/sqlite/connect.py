@@ -19,7 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
-from millpond.core.errors import (
+from millpond.errors import (
     ConfigError,
     NotADatabase,
     SQLiteTooOld,

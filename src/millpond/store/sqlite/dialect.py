@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.store.rows.database import Dialect
-from millpond.store.rows.sql import spoken
+from millpond.store.sql.database import Dialect
+from millpond.store.sql.load_queries import spoken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

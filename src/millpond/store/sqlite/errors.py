@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, TypeAlias
 
-from millpond.core.errors import (
+from millpond.errors import (
     NotADatabase,
     StoreCorrupt,
     StoreError,

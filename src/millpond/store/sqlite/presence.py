@@ -21,7 +21,7 @@ import weakref
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from millpond.store.sqlite.beside import folder_beside, give
+from millpond.store.sqlite.sidecar_files import folder_beside, give
 
 AVAILABLE = sys.platform != "win32"
 """Windows has no such locks: there, the gone are found when their leases are over."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
-from millpond.store.rows.store import RowsStore
+from millpond.store.sql.store import RowsStore
+from millpond.store.sqlite.caller_transaction import driver_connection, joined
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.store.sqlite.join import driver_connection, joined
-from millpond.store.sqlite.lent import LentConnection
+from millpond.store.sqlite.handler_connection import LentConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.presence import Presence
 from millpond.store.sqlite.reader import Reader
-from millpond.store.sqlite.transact import SqliteTransactor
+from millpond.store.sqlite.transactions import SqliteTransactor
 from millpond.store.sqlite.wake import Wakes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from millpond.core.spec import PoolSpec
     from millpond.store.protocol import Batch, SubmitAnswer
-    from millpond.store.rows.tables import SqlTables
+    from millpond.store.sql.unit_of_work import SqlTables
     from millpond.store.sqlite.connect import Durability
 
 

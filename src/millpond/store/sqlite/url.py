@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
-from millpond.core.errors import BadStoreURL, NotSupported
+from millpond.errors import BadStoreURL, NotSupported
 
 SCHEME = "sqlite"
 

@@ -20,7 +20,7 @@ import msgspec
 
 from millpond.store.hints import Pending, sound
 from millpond.store.protocol import Hint
-from millpond.store.sqlite.beside import folder_beside, give
+from millpond.store.sqlite.sidecar_files import folder_beside, give
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import bucket
-from millpond.core.errors import ConfigError
 from millpond.core.lease import STARVED_FOR
-from millpond.core.moment import rounded
 from millpond.core.plan import sooner
+from millpond.core.ticks import rounded
+from millpond.errors import ConfigError
 from millpond.store.protocol import BudgetView
 
 if TYPE_CHECKING:

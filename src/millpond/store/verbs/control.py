@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from millpond.core import check, retention
+from millpond.core import retention
+from millpond.core import validation as check
 from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
@@ -40,16 +41,16 @@ from millpond.core.control import (
     WholeOrder,
     WorkerOrder,
 )
-from millpond.core.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
 from millpond.core.lease import Worker
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
-from millpond.core.moment import rounded
 from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
+from millpond.core.ticks import rounded
+from millpond.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
 from millpond.store.verbs import budgets
-from millpond.store.verbs.ahead import end_begun, give_back
 from millpond.store.verbs.flow import hold
+from millpond.store.verbs.prefetch import end_begun, give_back
 from millpond.store.verbs.recover import bury, everything_held
 from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import PoolTable, Tables, in_order

@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.core.bucket import correct
 from millpond.core.lifecycle import Event
-from millpond.core.moment import rounded
+from millpond.core.ticks import rounded
 from millpond.store.verbs import budgets
 
 if TYPE_CHECKING:

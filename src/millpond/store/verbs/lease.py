@@ -17,11 +17,13 @@ from millpond.core.lease import (
     may_hold,
 )
 from millpond.core.lifecycle import Event
-from millpond.core.moment import rounded
 from millpond.core.plan import sooner
 from millpond.core.task import UNREADABLE, Fence, Task
+from millpond.core.ticks import rounded
 from millpond.store.protocol import LeaseAnswer
-from millpond.store.verbs import ahead, budgets, plain
+from millpond.store.verbs import budgets
+from millpond.store.verbs import bulk as plain
+from millpond.store.verbs import prefetch as ahead
 
 if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
-from millpond.core.moment import rounded
 from millpond.core.settle import event_of_loss
-from millpond.store.verbs.ahead import charge
+from millpond.core.ticks import rounded
+from millpond.store.verbs.prefetch import charge
 from millpond.store.verbs.tables import in_order
 
 if TYPE_CHECKING:
-    from millpond.core.heap import LazyHeap
     from millpond.core.lease import Worker
+    from millpond.core.order.heap import LazyHeap
     from millpond.core.task import Task
     from millpond.store.verbs.tables import Tables
 

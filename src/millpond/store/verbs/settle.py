@@ -8,7 +8,6 @@ import msgspec
 
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Event, Status
-from millpond.core.moment import rounded
 from millpond.core.settle import (
     Settled,
     Settlement,
@@ -17,7 +16,8 @@ from millpond.core.settle import (
     is_charged,
 )
 from millpond.core.task import with_misfit
-from millpond.store.verbs import ahead
+from millpond.core.ticks import rounded
+from millpond.store.verbs import prefetch as ahead
 from millpond.store.verbs.flow import adapt, tell_others
 from millpond.store.verbs.submit import Taken, follow_up
 

@@ -16,19 +16,19 @@ from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known, Reason
 from millpond.core.audit import Note, Record, note, order_record, record, told
 from millpond.core.bucket import fresh as fresh_buckets
-from millpond.core.heap import LazyHeap
 from millpond.core.lease import Worker, tokens
 from millpond.core.lifecycle import Event, Status, advance
-from millpond.core.moment import rounded
-from millpond.core.order import Backlog, lane_of, rank
+from millpond.core.order.backlog import Backlog, lane_of, rank
+from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import Wake
 from millpond.core.run import OnError, Run
 from millpond.core.settle import callback
 from millpond.core.task import CALLBACKS, Call, NewTask, Task, key_of
+from millpond.core.ticks import rounded
 from millpond.store.verbs import budgets
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.fresh import Fresh
+from millpond.store.verbs.unclaimed import Fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.core.task import Fence
+from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import Lab, completed, failed, released, retried
 from millpond.testing.conformance.scenario import StoreSuite, scenario
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigError
 from millpond.core.lease import STARVED_FOR
 from millpond.core.rate import Rate
 from millpond.core.spec import fail_fast
 from millpond.core.why import explain
+from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import INSTANT, Lab, completed, names_of, retried
 from millpond.testing.conformance.scenario import StoreSuite, scenario
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Ending, Settled
 from millpond.core.spec import bounded
 from millpond.core.task import Call
+from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import (
     CALLBACKS,
     POOL,

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded, lifo
 from millpond.core.task import Dedupe
+from millpond.errors import UnknownPool
 from millpond.testing.conformance.lab import (
     POOL,
     WORKER,

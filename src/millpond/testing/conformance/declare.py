@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigConflict, ConfigError
 from millpond.core.rate import Rate
 from millpond.core.retention import Retention
 from millpond.core.spec import bounded, fair_round_robin, fifo, lifo, priority
+from millpond.errors import ConfigConflict, ConfigError
 from millpond.testing.conformance.lab import (
     CALLBACKS,
     POOL,

@@ -25,8 +25,8 @@ from millpond.testing.conformance.lab import (
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 if TYPE_CHECKING:
+    from millpond.core.handler_signals import Scope
     from millpond.core.lease import Leased
-    from millpond.core.wish import Scope
 
 TOKENS = Rate(60, per=60.0, of="weight")
 

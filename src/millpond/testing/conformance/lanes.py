@@ -10,11 +10,11 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.errors import ConfigError
 from millpond.core.lifecycle import Status
-from millpond.core.order import lane_of
+from millpond.core.order.backlog import lane_of
 from millpond.core.spec import bounded, fail_fast, fair_round_robin
 from millpond.core.task import Call
+from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import (
     POOL,
     Lab,

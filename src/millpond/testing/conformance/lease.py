@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import UnknownPool
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
 from millpond.core.spec import fair_round_robin, priority
 from millpond.core.task import Call
+from millpond.errors import UnknownPool
 from millpond.testing.conformance.lab import (
     DAY,
     POOL,

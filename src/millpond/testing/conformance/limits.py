@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigError, StaleRevision
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
+from millpond.errors import ConfigError, StaleRevision
 from millpond.testing.conformance.lab import (
     INSTANT,
     POOL,

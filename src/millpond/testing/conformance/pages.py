@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import ConfigError, UnknownPool
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun
 from millpond.core.spec import PoolSpec, bounded, fifo, lifo
 from millpond.core.task import Call
+from millpond.errors import ConfigError, UnknownPool
 from millpond.store.protocol import LaneView
 from millpond.testing.conformance.lab import (
     CALLBACKS,

@@ -10,12 +10,12 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.errors import UnknownPool
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call
+from millpond.errors import UnknownPool
 from millpond.testing.conformance.lab import (
     POOL,
     WORKER,

@@ -10,13 +10,13 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.errors import ConfigError
 from millpond.core.lease import Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, fail_fast, ring_buffer
 from millpond.core.task import Call, Dedupe
+from millpond.errors import ConfigError
 from millpond.store.protocol import Batch
 from millpond.testing.conformance.lab import (
     POOL,

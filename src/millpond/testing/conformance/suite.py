@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millpond.testing.conformance.ahead import AheadConformance
 from millpond.testing.conformance.atomic import AtomicConformance
 from millpond.testing.conformance.attempts import AttemptsConformance
 from millpond.testing.conformance.audit import AuditConformance
@@ -17,16 +16,17 @@ from millpond.testing.conformance.lanes import LanesConformance
 from millpond.testing.conformance.leader import LeaderConformance
 from millpond.testing.conformance.lease import LeaseConformance
 from millpond.testing.conformance.limits import LimitsConformance
-from millpond.testing.conformance.misfits import MisfitsConformance
 from millpond.testing.conformance.order import OrderConformance
 from millpond.testing.conformance.pages import PagesConformance
+from millpond.testing.conformance.prefetch import AheadConformance
 from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.runs import RunsConformance
+from millpond.testing.conformance.same_history import StoryConformance
 from millpond.testing.conformance.settle import SettleConformance
-from millpond.testing.conformance.story import StoryConformance
 from millpond.testing.conformance.submit import SubmitConformance
 from millpond.testing.conformance.triggers import TriggersConformance
+from millpond.testing.conformance.unfit_arguments import MisfitsConformance
 from millpond.testing.conformance.view import ViewConformance
 from millpond.testing.conformance.wakes import WakesConformance
 from millpond.testing.conformance.why import WhyConformance

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.errors import StoreClosed
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
 from millpond.core.task import Call
+from millpond.errors import StoreClosed
 from millpond.testing.conformance.lab import (
     A_LONG_LEASE,
     POOL,

@@ -24,7 +24,7 @@
 CREATE TABLE millpond_lock ();
 
 -- What the server's clock says: all statements ask here. What time it is in the store is another question
--- (millpond_moment, core/timekeeping.py), for a clock can be set.
+-- (millpond_moment, core/store_time.py), for a clock can be set.
 CREATE FUNCTION millpond_clock() RETURNS double precision LANGUAGE sql VOLATILE AS $$
     SELECT extract(epoch FROM clock_timestamp())::double precision
 $$;

@@ -109,7 +109,7 @@ BEGIN
 END $$;
 
 -- What time it is: the one rule of all functions here. `at` is told in tests; else the server's clock
--- counts, as far as nobody has set it: NULL = that is for the verbs to say (core/timekeeping.py).
+-- counts, as far as nobody has set it: NULL = that is for the verbs to say (core/store_time.py).
 -- `at_most` is as much as the asking process can vouch for.
 CREATE FUNCTION millpond_moment(
     at double precision, at_most double precision, latest double precision, behind double precision,
@@ -208,7 +208,7 @@ CREATE FUNCTION millpond_knows_budget(spec jsonb) RETURNS boolean LANGUAGE sql I
                     OR spec @? '$.rates[*].keyvalue().key ? (@ != "n" && @ != "per" && @ != "burst" && @ != "of")'))
 $$;
 
--- Where a task stands among those of its pool, lowest first, as rank() of core/order.py says. NULL for an
+-- Where a task stands among those of its pool, lowest first, as rank() of core/order/backlog.py says. NULL for an
 -- order that is not known here: no row has that, so a caller that has not asked first fails.
 CREATE FUNCTION millpond_rank(kind text, priority bigint, seq bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$

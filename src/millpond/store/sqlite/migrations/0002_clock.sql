@@ -1,7 +1,7 @@
 -- schema-2
 --
 -- What is known of a wall clock that was set: how far store time is behind it, since when, and the
--- jumps that were noticed (core/timekeeping.py). Nothing of it is there as long as no clock is set.
+-- jumps that were noticed (core/store_time.py). Nothing of it is there as long as no clock is set.
 
 ALTER TABLE millpond_meta ADD COLUMN behind REAL NOT NULL DEFAULT 0.0;
 ALTER TABLE millpond_meta ADD COLUMN since REAL NOT NULL DEFAULT 0.0;

@@ -1,0 +1,39 @@
+"""What a handler may say about its own attempt, by raising it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from millpond.core import validation as check
+from millpond.core.bounds import MAX_THROTTLE
+
+Scope: TypeAlias = Literal["key", "pool"]
+"""What a throttled attempt holds back for everyone: its key, or its whole pool."""
+
+
+class GiveUp(Exception):
+    """Fail at once: trying again would not help."""
+
+
+class RetryLater(Exception):
+    """Try again after `seconds`; with spend=False the attempt is not charged."""
+
+    def __init__(self, seconds: check.Seconds = 0.0, *, spend: bool = True) -> None:
+        self.seconds = check.seconds("seconds", seconds)
+        self.spend = spend
+        super().__init__(f"again in {self.seconds:g} s")
+
+
+class Throttled(Exception):
+    """A peer said slow down: start nothing of this key, or of this pool, for `retry_after` seconds.
+
+    It holds for every worker of the fleet. The task is tried again when the time is over; neither
+    it nor anybody else is charged an attempt. A day is the longest: more is shortened to it, for
+    what a peer wrote into a header must not stop a pool for years.
+    """
+
+    def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
+        self.retry_after = min(check.lasting("retry_after", retry_after), MAX_THROTTLE)
+        self.scope: Scope = scope
+        check.one_of("scope", scope, ("key", "pool"))
+        super().__init__(f"{scope} held back for {self.retry_after:g} s")

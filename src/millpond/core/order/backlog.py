@@ -1,0 +1,725 @@
+"""Order: which queued task is next, in O(log n) for every question.
+
+Where nothing looks at lanes or keys (no fair order, no limit or rate of each key, none of them
+paused or held back), a pool's queue is one line of tasks for everybody, and one for each owner of
+closures. Otherwise it has three levels, each holding only what could start now:
+
+    ring of shares        a fair pool has one share per partition, any other pool just one
+      groups of a share   tasks that share a limit: one lane or one key
+        tasks of a group  lowest (rank, seq) first
+
+A group at its limit, paused or held back is not in its share's heap, and a share without groups
+is not in the ring, so nothing that is blocked is ever looked at. What only time will make ready
+stands in one heap of timers.
+
+Changes are noted first and take their place together (`flush`), groups in the order of their first
+mention: what a store does in one step has one net effect, whether it goes task by task or by sets.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+from millpond.core import rate as gcra
+from millpond.core.bounds import MAX_RANK
+from millpond.core.order.heap import LazyHeap
+from millpond.core.order.line import Line
+from millpond.core.order.ring import Owner, Ring, Share
+from millpond.core.spec import Order, OrderKind
+from millpond.core.ticks import ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import Task, TaskId
+
+PROMOTED_AT_ONCE = 1000
+"""How many due tasks one claim takes over at most; the same on every store."""
+
+Unit: TypeAlias = str | None
+"""A lane in a pool with lanes, else a key; None is everything that has neither."""
+
+_FIFO, _FAIR, _LIFO = OrderKind.FIFO, OrderKind.FAIR, OrderKind.LIFO
+_LINES_KEPT = 8
+"""How many owners keep their line when it runs empty."""
+
+_by_place = attrgetter("rank", "seq")
+
+_NO_RING = Ring(Order(kind=_FIFO))
+"""The ring of every backlog without groups: nobody ever enters it."""
+
+
+def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
+    """Return the place of a task among those of its group: lowest first, then by seq.
+
+    It never changes, so one index serves every order. Aging too: a task that gains one priority
+    per `aging` seconds overtakes exactly those submitted less than priority * aging before it.
+    It is a whole number (of microseconds, with aging), so that every store compares it alike.
+    """
+    kind = order.kind
+    if kind is _FIFO or kind is _FAIR:
+        return 0
+    if kind is _LIFO:
+        return -seq
+    if order.aging is None:
+        return -priority
+    aged = ticks(submitted_at) - priority * ticks(order.aging)
+    # Far beyond it every priority is as good as the next: a number of 64 bits has to hold it.
+    return max(-MAX_RANK, min(MAX_RANK, aged))
+
+
+def lane_of(key: str, lanes: int) -> str:
+    """Return the lane of a key: the same one in every process, release and store."""
+    return str(crc32(key.encode()) % lanes)
+
+
+class Group:
+    """Queued tasks of one unit, one share and one owner."""
+
+    __slots__ = ("address", "place", "tasks", "unit")
+
+    def __init__(self, address: tuple[Share, Owner], unit: Unit) -> None:
+        self.address = address
+        self.unit = unit
+        self.tasks = Line()
+        self.place = (0, 0)
+        """Where it stands in its share: (rank, seq) of the task it would start."""
+
+
+class Shelf:
+    """The groups of one share and owner that could start something, by their places.
+
+    Nearly always there is one: the tasks of a partition mostly share a key.
+    """
+
+    __slots__ = ("_many", "_only")
+
+    def __init__(self, group: Group) -> None:
+        self._only: Group | None = group
+        self._many: LazyHeap[Group] | None = None
+
+    def __bool__(self) -> bool:
+        return self._only is not None or bool(self._many)
+
+    def first(self) -> Group | None:
+        """Return the group with the lowest place."""
+        if self._only is not None or self._many is None:
+            return self._only
+        return self._many.peek()
+
+    def put(self, group: Group) -> None:
+        """Let a group stand at its place, which may have changed."""
+        if self._only is group:
+            return
+        if self._many is None:
+            self._many = LazyHeap()
+        if self._only is not None:
+            self._many.set(self._only, self._only.place)
+            self._only = None
+        self._many.set(group, group.place)
+
+    def take(self, group: Group) -> None:
+        """Take a group out, if it is here."""
+        if self._only is group:
+            self._only = None
+        elif self._many is not None:
+            self._many.discard(group)
+
+
+class UnitState:
+    """What limits one lane or key: how many run, pauses, its rate."""
+
+    __slots__ = ("blocked", "groups", "held_until", "paused", "running", "tat")
+
+    def __init__(self) -> None:
+        self.groups: dict[tuple[Share, Owner], Group] = {}
+        self.running = 0
+        self.paused = False
+        self.blocked = False
+        self.held_until = 0.0
+        self.tat = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether only time could be a reason to remember this unit."""
+        return not (self.groups or self.running or self.paused or self.blocked)
+
+    @property
+    def matters_until(self) -> float:
+        """When its rate and its hold no longer make a difference."""
+        return max(self.held_until, gcra.full_at(self.tat))
+
+
+class Backlog:
+    """The queued tasks of one pool and the running counts that decide which may start."""
+
+    __slots__ = (
+        "_by_share",
+        "_cap",
+        "_delayed",
+        "_fading",
+        "_fair",
+        "_limit",
+        "_limited",
+        "_lines",
+        "_rate",
+        "_ready",
+        "_ring",
+        "_running",
+        "_shares",
+        "_task_timers",
+        "_touched",
+        "_touched_units",
+        "_unit_timers",
+        "_units",
+        "grouped",
+        "lanes",
+        "spec",
+    )
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.spec = spec
+        self.lanes = spec.strict
+        """Whether lanes (or keys, as lanes) run one task at a time and in sequence."""
+        self.grouped = needs_groups(spec)
+        """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
+        self._fair = spec.order.kind is _FAIR
+        self._by_share = self._fair and not spec.strict
+        self._look_at(spec)
+        self._ready = 0
+        self._lines: dict[Owner, Line] = {}
+        self._running: dict[str, int] = {}
+        """How many of each key run, where there are no groups to know it."""
+        self._units: dict[Unit, UnitState] = {}
+        self._shares: dict[tuple[Share, Owner], Shelf] = {}
+        self._ring = Ring(spec.order) if self.grouped else _NO_RING
+        self._delayed: dict[TaskId, Task] = {}
+        self._task_timers: LazyHeap[TaskId] = LazyHeap()
+        self._unit_timers: LazyHeap[Unit] = LazyHeap()
+        self._touched: dict[Group, None] = {}
+        self._touched_units: dict[Unit, None] = {}
+        self._fading: LazyHeap[Unit] = LazyHeap()
+        """Idle units by when they may be forgotten."""
+
+    def __len__(self) -> int:
+        return self._ready + len(self._delayed)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield every queued task, in no order that means anything."""
+        groups = (group for state in self._units.values() for group in state.groups.values())
+        lines = chain(self._lines.values(), (group.tasks for group in groups))
+        return chain(chain.from_iterable(lines), self._delayed.values())
+
+    # What is asked
+
+    def peek(self, owner: Owner, *, alone: bool = False) -> Task | None:
+        """Return the task that is next for a worker of `owner`, or None; `flush` comes first.
+
+        `alone` leaves out what is for everybody.
+        """
+        if self.grouped:
+            group = self._own_group(owner) if alone else self._next_group(owner)
+            return None if group is None else group.tasks.first()
+        if alone:
+            own_line = self._lines.get(owner)
+            return None if own_line is None else own_line.first()
+        line = self._lines.get(None)
+        first = None if line is None else line.first()
+        if owner is None or (line := self._lines.get(owner)) is None:
+            return first
+        own = line.first()
+        if own is None or (first is not None and _by_place(first) < _by_place(own)):
+            return first
+        return own
+
+    def next_moment(self) -> float | None:
+        """Return when time alone will make something ready, or None."""
+        if not self._delayed and not self._unit_timers.entries:
+            return None
+        moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
+        return min((m[0] for m in moments if m is not None), default=None)
+
+    def startable(self, owner: Owner, now: float) -> Iterator[Task]:
+        """Yield every task that a worker of `owner` could start at `now`; O(n) for all of them."""
+        heads: set[int] = set()
+        if self.lanes:
+            heads = {
+                head.new.id
+                for state in self._units.values()
+                for group in state.groups.values()
+                if (head := group.tasks.first()) is not None
+            }
+        for task in self.gone_through():
+            blocked = self.strict(task.unit) and task.new.id not in heads
+            if task.due > now or blocked or task.new.owner not in (None, owner):
+                continue
+            if self.may_start_now(task.unit, now):
+                yield task
+
+    def gone_through(self) -> Iterator[Task]:
+        """Yield every task, in no order that anybody counts on."""
+        return iter(self)
+
+    @property
+    def ready(self) -> int:
+        """How many tasks are not waiting for their time."""
+        return self._ready
+
+    def scheduled(self, now: float) -> int:
+        """Return how many tasks are not due at `now`; O(n) in a strict pool, else O(not due)."""
+        later = sum(task.due > now for task in self._delayed.values())
+        if not self.lanes:
+            return later
+        return later + sum(task.due > now for task in self if task.new.id not in self._delayed)
+
+    def running_in(self, unit: str) -> int:
+        """Return how many tasks of a lane or key run now."""
+        if not self.grouped:
+            return self._running.get(unit, 0)
+        state = self._units.get(unit)
+        return 0 if state is None else state.running
+
+    def live_in(self, unit: str) -> int:
+        """Return how many tasks of a lane or key are here: they wait, for their time too, or run.
+
+        O(1) in a strict lane, else O(delayed tasks) and only for pools with a limit per key.
+        """
+        state = self._units.get(unit)
+        ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
+        if not self.lanes:
+            ready += sum(task.unit == unit for task in self._delayed.values())
+        return ready + self.running_in(unit)
+
+    def may_start_now(self, unit: Unit, now: float) -> bool:
+        """Return whether the limits of a lane or key would let one task more start."""
+        state = self._units.get(unit)
+        return state is None or self._open(unit, state, now)
+
+    def holds(self, unit: Unit, now: float) -> tuple[float, float]:
+        """Return until when a lane or key is held back, and when its own rate lets it start."""
+        state, limit = self._units.get(unit), self.spec.rate_per_key
+        if state is None:
+            return 0.0, now
+        if limit is None or unit is None:
+            return state.held_until, now
+        return state.held_until, gcra.ready_at(limit, state.tat, 1, now)
+
+    def held_units(self, now: float) -> tuple[tuple[str, float], ...]:
+        """Return the lanes or keys held back on their own, and until when; the longest first."""
+        units = (
+            (unit, state.held_until) for unit, state in self._units.items() if unit is not None
+        )
+        held = [(unit, until) for unit, until in units if until > now]
+        return tuple(sorted(held, key=lambda one: (-one[1], one[0])))
+
+    def would_open(self, unit: Unit, now: float) -> bool:
+        """Return the same as if no parked head blocked the unit."""
+        state = self._units.get(unit)
+        if state is None or not state.blocked:
+            return self.may_start_now(unit, now)
+        state.blocked = False
+        try:
+            return self._open(unit, state, now)
+        finally:
+            state.blocked = True
+
+    # What happens
+
+    def add(self, task: Task, now: float) -> None:
+        """Queue `task` at its place, or at its timer if it is not due."""
+        if task.due > now and not (self.lanes and task.unit is not None):
+            self._delayed[task.new.id] = task
+            self._task_timers.set(task.new.id, (task.due, task.seq))
+        elif self.grouped:
+            self._insert(task)
+        else:
+            line = self._lines.get(task.new.owner)
+            if line is None:
+                line = self._lines[task.new.owner] = self._new_line(task.new.owner)
+            line.add(task)
+            self._ready += 1
+
+    def discard(self, task: Task) -> None:
+        """Take a queued task out, wherever it stands."""
+        if self._delayed and self._delayed.pop(task.new.id, None) is not None:
+            self._task_timers.discard(task.new.id)
+            return
+        self._ready -= 1
+        if not self.grouped:
+            self._take_out(task)
+            return
+        unit = task.unit
+        group = self._units[unit].groups[self._share(task), task.new.owner]
+        group.tasks.remove(task)
+        self._touched[group] = None
+        self._touched_units[unit] = None
+
+    def take(self, owner: Owner, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Move the tasks that come next from queued to running, as long as each fits.
+
+        Only where nothing but their place decides, and not behind one that is `owner`'s alone: then
+        none, and `peek` tells.
+        """
+        if self.grouped:
+            return []
+        own = None if owner is None else self._lines.get(owner)
+        line = self._lines.get(None)
+        if line is None or (own is not None and own.head() is not None):
+            return []
+        taken = line.take(most, fits)
+        self._ready -= len(taken)
+        self._count_running(taken)
+        return taken
+
+    def _count_running(self, tasks: list[Task]) -> None:
+        running = self._running
+        for task in tasks:
+            key = task.new.key
+            if key is not None:
+                running[key] = running.get(key, 0) + 1
+
+    def start(self, task: Task, now: float) -> None:
+        """Move the task that `peek` named from queued to running."""
+        if not self.grouped:
+            self._ready -= 1
+            self._take_out(task)
+            key = task.new.key
+            if key is not None:
+                self._running[key] = self._running.get(key, 0) + 1
+            return
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        share = new.share if self._by_share else self._share(task)
+        if self._fair:
+            self._ring.serve(share)
+        state = self._units[unit]
+        if unit is not None:
+            state.running += 1
+            if self._rate is not None:
+                state.tat = gcra.take(self._rate, state.tat, 1, now)
+        if self._touched or unit is None:
+            self.discard(task)
+            self._touch_count(unit, state)
+            self.flush(now)
+            return
+        # The same, where there is nothing else to flush.
+        self._ready -= 1
+        group = state.groups[share, new.owner]
+        group.tasks.remove(task)
+        if self._limited and len(state.groups) > 1:
+            self._touched[group] = None
+            self._touch(unit, state)
+            self.flush(now)
+        else:
+            self._place(group, now)
+
+    def finish(self, unit: Unit) -> None:
+        """Count one running task of a lane or key less."""
+        if unit is None:
+            return
+        if not self.grouped:
+            left = self._running[unit] - 1
+            if left:
+                self._running[unit] = left
+            else:
+                del self._running[unit]
+            return
+        state = self._units[unit]
+        state.running -= 1
+        if self._cap is not None and state.running < self._cap and not state.held_until:
+            # It was not at its limit, and nothing else keeps it: its groups stand where they stood.
+            if not state.running:
+                self._touched_units[unit] = None
+        elif self._limited or not state.running:
+            self._touch_count(unit, state)
+
+    def put_back(self, unit: Unit, *, rate: bool) -> None:
+        """Count one claim less that was never started; the rate of its key may get it back."""
+        if rate and self._rate is not None and unit is not None:
+            state = self._units[unit]
+            state.tat = gcra.give_back(self._rate, state.tat, 1)
+        self.finish(unit)
+
+    def promote(self, now: float) -> None:
+        """Make ready what has become due by `now`, in the order in which it did."""
+        if self._delayed:
+            self._promote_tasks(now)
+        if not self.grouped:
+            return
+        timers = self._unit_timers
+        while timers.entries and (due := timers.lowest()) is not None and due[0] <= now:
+            unit = self._unit_timers.pop()
+            self._touch(unit, self._units[unit])
+        self.flush(now)
+
+    def _promote_tasks(self, now: float) -> None:
+        for _ in range(PROMOTED_AT_ONCE):
+            due = self._task_timers.lowest()
+            if due is None or due[0] > now:
+                break
+            self.add(self._delayed.pop(self._task_timers.pop()), now)
+
+    def pause(self, unit: Unit, *, paused: bool) -> None:
+        """Stop or start again the claims of one lane or key."""
+        state = self._unit_to_stop(unit)
+        state.paused = paused
+        if not paused:
+            # Who resumes it means that it shall start, whatever kept it from that.
+            state.held_until = 0.0
+        self._touch(unit, state)
+
+    def block(self, unit: Unit, *, blocked: bool) -> None:
+        """Keep a strict lane out while its head waits for a worker that knows it."""
+        state = self._unit_to_stop(unit)
+        state.blocked = blocked
+        self._touch(unit, state)
+
+    def hold(self, unit: Unit, until: float) -> None:
+        """Start nothing of one lane or key before `until`."""
+        state = self._unit_to_stop(unit)
+        state.held_until = max(state.held_until, until)
+        self._touch(unit, state)
+
+    def respec(self, spec: PoolSpec) -> None:
+        """Take over new limits: O(1), or O(keys) when the limit or rate of each key changes.
+
+        O(tasks) when keys begin to matter that did not.
+        """
+        old, self.spec = self.spec, spec
+        self._look_at(spec)
+        if self.grouped:
+            self._ring.reorder(spec.order)
+        elif needs_groups(spec):
+            self._group()
+        if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
+            return
+        for unit, state in self._units.items():
+            if old.rate_per_key != spec.rate_per_key:
+                state.tat = 0
+            self._touch(unit, state)
+
+    def rebuilt(self, spec: PoolSpec) -> Backlog:
+        """Return an empty backlog for another order, with the pauses and holds of this one."""
+        other = Backlog(spec)
+        for unit, old in self._units.items() if spec.lanes == self.spec.lanes else ():
+            if old.paused or old.held_until:
+                state = other._unit_to_stop(unit)
+                state.paused, state.held_until = old.paused, old.held_until
+        return other
+
+    def flush(self, now: float) -> None:
+        """Let everything that was touched take its place, in the order of first mention."""
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for group in touched:
+                self._place(group, now)
+        if self._touched_units:
+            units, self._touched_units = self._touched_units, {}
+            for unit in units:
+                state = self._units.get(unit)
+                if state is not None and state.idle:
+                    self._fade(unit, state, now)
+        if self._fading.entries:
+            self._forget_faded(now)
+
+    def _fade(self, unit: Unit, state: UnitState, now: float) -> None:
+        """Forget an idle unit, at once or when its rate and its hold no longer matter."""
+        until = state.matters_until if state.tat else state.held_until
+        if until > now:
+            self._fading.set(unit, (until,))
+        else:
+            self._fading.discard(unit)
+            self._forget(unit)
+
+    def _forget_faded(self, now: float) -> None:
+        """Forget idle units, so that a key seen once is not remembered for ever."""
+        while (soonest := self._fading.lowest()) is not None and soonest[0] <= now:
+            unit = self._fading.pop()
+            if self._units[unit].idle:
+                self._forget(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        del self._units[unit]
+        if self._unit_timers.entries:
+            self._unit_timers.discard(unit)
+        if not needs_groups(self.spec) and not self._units:
+            # Nothing waits or runs and no key is stopped any more: keys need not matter now.
+            self.grouped = False
+
+    # How it is kept
+
+    def strict(self, unit: Unit) -> bool:
+        """Return whether the tasks of a unit run one at a time and in sequence."""
+        return self.lanes and unit is not None
+
+    def _look_at(self, spec: PoolSpec) -> None:
+        """Note what of the settings every start looks at."""
+        self._limit, self._rate = spec.unit_limit, spec.rate_per_key
+        self._limited = self._limit is not None or self._rate is not None
+        self._cap = None
+        if self._limit is not None and self._rate is None and not spec.strict:
+            self._cap = self._limit - 1
+
+    def _take_out(self, task: Task) -> None:
+        owner = task.new.owner
+        line = self._lines[owner]
+        line.remove(task)
+        if owner is not None and not line and len(self._lines) > _LINES_KEPT:
+            del self._lines[owner]
+
+    def _group(self) -> None:
+        """Look at lanes and keys from now on, although some tasks wait and run already."""
+        self.grouped = True
+        self._ring = Ring(self.spec.order)
+        for unit, running in self._running.items():
+            self._unit(unit).running = running
+        waiting = list(chain.from_iterable(self._lines.values()))
+        self._running, self._lines, self._ready = {}, {}, 0
+        for task in waiting:
+            self._insert(task)
+
+    def _unit_to_stop(self, unit: Unit) -> UnitState:
+        if not self.grouped:
+            self._group()
+        return self._unit(unit)
+
+    def _share(self, task: Task) -> Share:
+        if not self._fair:
+            return None
+        # In a fair pool with lanes the lanes take turns: a lane's order runs across partitions.
+        return task.unit if self.lanes else task.new.share
+
+    def _unit(self, unit: Unit) -> UnitState:
+        state = self._units.get(unit)
+        if state is None:
+            state = self._units[unit] = self._new_unit(unit)
+        return state
+
+    def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - rows are kept by name
+        return UnitState()
+
+    def _new_line(self, owner: Owner) -> Line:  # noqa: ARG002 - rows are kept by owner
+        return Line()
+
+    def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
+        return Group(address, unit)
+
+    def _touch(self, unit: Unit, state: UnitState) -> None:
+        self._touched_units[unit] = None
+        for group in state.groups.values():
+            self._touched[group] = None
+
+    def _touch_count(self, unit: Unit, state: UnitState) -> None:
+        """Touch a unit whose running count changed: its groups only if a limit looks at it."""
+        if self._limited and unit is not None:
+            self._touch(unit, state)
+        else:
+            self._touched_units[unit] = None
+
+    def _insert(self, task: Task) -> None:
+        self._ready += 1
+        new = task.new
+        unit = new.key if task.lane is None else task.lane
+        state = self._unit(unit)
+        address = (new.share if self._by_share else self._share(task), new.owner)
+        group = state.groups.get(address)
+        if group is None:
+            group = state.groups[address] = self._new_group(address, unit)
+        group.tasks.add(task)
+        self._touched[group] = None
+
+    def _open(self, unit: Unit, state: UnitState, now: float) -> bool:
+        """Return whether the limits of a unit let one more of its tasks start."""
+        if state.paused or state.blocked or state.held_until > now:
+            return False
+        if unit is None:
+            return True
+        if self._limit is not None and state.running >= self._limit:
+            return False
+        return self._rate is None or gcra.ready_at(self._rate, state.tat, 1, now) <= now
+
+    def _place(self, group: Group, now: float) -> None:
+        """Put a group into or out of its share, and its share into or out of the ring."""
+        state = self._units[group.unit]
+        head = group.tasks.head()
+        if head is None:
+            del state.groups[group.address]
+            self._enlist(group, ready=False)
+            # The timer belongs to the unit: it goes with the last group, not with this one.
+            if self._unit_timers.entries and not state.groups:
+                self._unit_timers.discard(group.unit)
+            return
+        group.place = (head.rank, head.seq)
+        ready = head.due <= now and self._open(group.unit, state, now)
+        self._enlist(group, ready=ready)
+        if not ready or self._unit_timers.entries:
+            self._set_timer(group, state, head.due, now)
+
+    def _set_timer(self, group: Group, state: UnitState, due: float, now: float) -> None:
+        """Arm the timer of a unit that only time keeps from starting its next task.
+
+        Only a strict lane keeps a task that is not due: it blocks the ones behind it.
+        """
+        unit = group.unit
+        moment = max(self._not_before(unit, state, now), due)
+        if moment > now and self._open(unit, state, moment):
+            self._unit_timers.set(unit, (moment, *group.place))
+        elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
+            # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
+            self._unit_timers.discard(unit)
+
+    def _enlist(self, group: Group, *, ready: bool) -> None:
+        """Let a group stand in its share, or take it out."""
+        address = group.address
+        shelf = self._shares.get(address)
+        if shelf is None:
+            if ready:
+                self._shares[address] = Shelf(group)
+                self._ring.enter(*address)
+        elif ready:
+            shelf.put(group)
+        else:
+            shelf.take(group)
+            if not shelf:
+                del self._shares[address]
+                self._ring.leave(*address)
+
+    def _next_group(self, owner: Owner) -> Group | None:
+        """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
+        found = self._ring.next_for(owner)
+        if found is None:
+            return None
+        share = found[2]
+        shelf = self._shares.get((share, None))
+        if owner is None and shelf is not None:
+            return shelf.first()
+        mine = None if owner is None else self._shares.get((share, owner))
+        first = None if shelf is None else shelf.first()
+        own = None if mine is None else mine.first()
+        if own is None or (first is not None and first.place < own.place):
+            return first
+        return own
+
+    def _own_group(self, owner: Owner) -> Group | None:
+        """Return the group to serve of what is for `owner` alone."""
+        if self._ring.turn_of(owner) is None:
+            return None
+        shelf = self._shares.get((self._ring.peek(owner), owner))
+        return None if shelf is None else shelf.first()
+
+    def _not_before(self, unit: Unit, state: UnitState, now: float) -> float:
+        """Return when the hold and the rate of a unit let it start something: now or later."""
+        held_until = state.held_until
+        if self._rate is None or unit is None:
+            return now if now >= held_until else held_until  # noqa: FURB136 - max costs a call
+        return max(held_until, gcra.ready_at(self._rate, state.tat, 1, now))
+
+
+def needs_groups(spec: PoolSpec) -> bool:
+    """Return whether lanes or keys decide what may start, or whose turn it is."""
+    limited = spec.unit_limit is not None or spec.rate_per_key is not None
+    return limited or spec.order.kind is _FAIR

@@ -1,0 +1,151 @@
+"""The fair ring: who is served next when keys share a pool.
+
+Every share (the partition of a fair pool) with something to start has a turn number. Served is
+the lowest (turn, join order); then its turn moves on by its stride, 2**20 / weight. V is the turn
+last served. A share that joins, or comes back, starts at max(V, its own last turn): a newcomer is
+served in the round under way, and one that was out has saved up nothing. One that comes back
+before it was passed keeps its join order too: it is where it would have been. This is start-time
+fair queueing (Goyal, Vin and Cheng, 1996) with unit costs, so every step is O(log shares).
+
+A task may be reserved for one owner (a closure runs only where its code is). Each audience, an
+owner or everybody (None), has its own heap of shares; the turns are common to all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from millpond.core.order.heap import LazyHeap
+from millpond.core.spec import ONE_TURN
+
+if TYPE_CHECKING:
+    from millpond.core.spec import Order
+
+Share: TypeAlias = str | None
+Owner: TypeAlias = str | None
+
+
+_EVERYBODY: tuple[Owner, ...] = (None,)
+
+PLACES_KEPT = 10_000
+"""How many shares that are out keep their place; beyond it the lowest are forgotten."""
+
+
+class Seat:
+    """Where one share stands, and which audiences it takes part for; none = it rests."""
+
+    __slots__ = ("joined", "owners", "turn")
+
+    def __init__(self, turn: int, joined: int) -> None:
+        self.turn = turn
+        self.joined = joined
+        self.owners: tuple[Owner, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its turn, and among equal turns its order of joining."""
+        return (self.turn, self.joined)
+
+
+class Ring:
+    """The shares that have something to start, in the order of their turns."""
+
+    __slots__ = ("_audiences", "_order", "_resting", "_seats", "joins", "passed")
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._audiences: dict[Owner, LazyHeap[Share]] = {}
+        self._seats: dict[Share, Seat] = {}
+        self.joins = 0
+        self._resting: LazyHeap[Share] = LazyHeap()
+        self.passed = (0, 0)
+        """The place last served, (V, join order): every share in reach stands behind it."""
+
+    def __contains__(self, share: Share) -> bool:
+        seat = self._seats.get(share)
+        return seat is not None and bool(seat.owners)
+
+    def enter(self, share: Share, owner: Owner) -> None:
+        """Let `share` take part for `owner`'s claims; joining the ring if it was out of it."""
+        seat = self._seats.get(share)
+        if seat is None:
+            self.joins += 1
+            seat = self._seats[share] = Seat(self.passed[0], self.joins)
+        elif not seat.owners:
+            self._resting.discard(share)
+        elif owner in seat.owners:
+            return
+        seat.owners = (*seat.owners, owner) if seat.owners or owner is not None else _EVERYBODY
+        self._audience(owner).set(share, seat.place)
+
+    def leave(self, share: Share, owner: Owner) -> None:
+        """Take `share` out of `owner`'s claims; out of the ring once no audience is left."""
+        seat = self._seats.get(share)
+        if seat is None or owner not in seat.owners:
+            return
+        self._drop(share, owner)
+        seat.owners = tuple([one for one in seat.owners if one != owner])
+        if not seat.owners:
+            # Its place is remembered only until it is passed.
+            self._resting.set(share, seat.place)
+            self._forget_passed()
+
+    def reorder(self, order: Order) -> None:
+        """Take over new weights; they count from the next start on."""
+        self._order = order
+
+    def next_for(self, owner: Owner) -> tuple[tuple[float, ...], int, Share] | None:
+        """Return (place, serial, share) of whose turn it is for a worker of `owner`, or None."""
+        first = None if (all_ := self._audiences.get(None)) is None else all_.top()
+        mine = None if owner is None else self._audiences.get(owner)
+        own = None if mine is None else mine.top()
+        if own is None or (first is not None and first[0] <= own[0]):
+            return first
+        return own
+
+    def peek(self, owner: Owner) -> Share | None:
+        """Return the share whose turn it is for `owner`; `turn_of` tells None from nobody."""
+        audience = self._audiences.get(owner)
+        return None if audience is None else audience.peek()
+
+    def turn_of(self, owner: Owner) -> tuple[float, ...] | None:
+        """Return the lowest (turn, join order) of an audience, or None if it has no share."""
+        audience = self._audiences.get(owner)
+        return None if audience is None else audience.lowest()
+
+    def serve(self, share: Share) -> None:
+        """Count one start for `share`: its next turn comes one stride later."""
+        seat = self._seats[share]
+        turn, joined = seat.turn, seat.joined
+        if (turn, joined) > self.passed:
+            self.passed = (turn, joined)
+        else:
+            # Reserved for an owner who did not ask, it lags behind V; it saves up nothing.
+            turn = self.passed[0]
+        turn += self._order.stride(share) if self._order.weights else ONE_TURN
+        seat.turn = turn
+        place = (turn, joined)
+        for owner in seat.owners:
+            self._audiences[owner].set(share, place)
+        lowest = self._resting.top()
+        if lowest is not None and lowest[0] <= self.passed:
+            self._forget_passed()
+
+    def _forget_passed(self) -> None:
+        resting = self._resting
+        while (lowest := resting.top()) is not None and (
+            lowest[0] <= self.passed or len(resting.entries) > PLACES_KEPT
+        ):
+            del self._seats[resting.pop()]
+
+    def _audience(self, owner: Owner) -> LazyHeap[Share]:
+        audience = self._audiences.get(owner)
+        if audience is None:
+            audience = self._audiences[owner] = LazyHeap()
+        return audience
+
+    def _drop(self, share: Share, owner: Owner) -> None:
+        audience = self._audiences[owner]
+        audience.discard(share)
+        if not audience.entries:
+            del self._audiences[owner]

@@ -1,0 +1,131 @@
+"""The crew of act 3: worker processes, one of them to be killed, none to be left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import millpond
+from millpond.demo.fleet_app import LEASH
+from millpond.demo.scenes import CannotGoOn
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+PATIENCE = 5.0
+"""Seconds that a worker has to leave when it is told to."""
+
+
+class Hand:
+    """One worker process."""
+
+    def __init__(self, number: int, command: list[str], log: Path) -> None:
+        self.number = number
+        self.killed = False
+        self._log = log
+        with log.open("wb") as told:
+            # A group of its own: Ctrl-C is for the demo, which sees to its workers itself.
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                env={**os.environ, "PYTHONPATH": _path(), LEASH: "1"},
+                process_group=0,
+            )
+        self.pid = self._process.pid
+
+    def kill(self) -> None:
+        """Kill it, as `kill -9` does: it cannot say good-bye."""
+        self.killed = True
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def check(self) -> None:
+        """Object to a worker that left by itself."""
+        code = self._process.poll()
+        if code is not None and not self.killed:
+            words = self._log.read_text("utf-8", "replace").strip().splitlines()
+            last = words[-1] if words else "it said nothing"
+            raise CannotGoOn(f"worker {self.number} left with exit code {code}: {last}")
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def let_go(self) -> None:
+        """Close this end of its stdin, as the end of the demo does."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def left_with(self, patience: float) -> int:
+        """Wait until it has left by itself, and return its exit code."""
+        return self._process.wait(patience)
+
+    def ask_to_leave(self) -> None:
+        """Let it drain, and leave."""
+        if not self.gone:
+            self._process.terminate()
+
+    def see_off(self, patience: float) -> None:
+        """Wait until it has left; kill it if it does not."""
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.let_go()
+        self._log.unlink(missing_ok=True)
+
+
+class Crew:
+    """Several workers on one file. When the block is left, however, none of them is left."""
+
+    def __init__(self, url: str, file: Path, many: int, concurrency: int) -> None:
+        self._file = file
+        self._many = many
+        self._command = [sys.executable, "-m", "millpond", "worker", "millpond.demo.fleet_app:make"]
+        self._command += ["--store", url, "--concurrency", str(concurrency)]
+        self._command += ["--log-level", "warning"]
+        self.hands: list[Hand] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for number in range(1, self._many + 1):
+                log = self._file.with_name(f"{self._file.name}.worker-{number}.log")
+                self.hands.append(Hand(number, self._command, log))
+        except BaseException:
+            self._dismiss(0.0)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._dismiss(PATIENCE if kind is None else 0.0)
+
+    def _dismiss(self, patience: float) -> None:
+        for hand in self.hands:
+            hand.ask_to_leave()
+        for hand in self.hands:
+            hand.see_off(patience)
+
+    def check(self) -> None:
+        """Object if one left that was not killed."""
+        for hand in self.hands:
+            hand.check()
+
+
+def _path() -> str:
+    """Return a Python path on which a child finds the same package as this process."""
+    home = str(Path(millpond.__file__).parents[1])
+    return os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))

@@ -1,0 +1,183 @@
+"""What became of an event: the receipt of its emit, and one of each trigger."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from millpond.core import validation as check
+from millpond.core.admit import Reason
+from millpond.core.event import EVENTS, Event, Sent
+from millpond.core.lifecycle import Status
+from millpond.core.task import Dedupe
+from millpond.errors import TaskRejected
+from millpond.runtime.error_info import read
+from millpond.runtime.waiting.deadlock import end_of
+
+if TYPE_CHECKING:
+    from millpond.core.task import Task
+    from millpond.core.validation import Seconds
+    from millpond.pool.handle import Handle
+    from millpond.pool.millpond import Millpond
+    from millpond.runtime.waiting.task_result import End
+
+Result: TypeAlias = Literal["submitted", "duplicate", "rejected", "skipped", "failed", "cancelled"]
+
+HAS_TASK = ("submitted", "duplicate")
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a trigger made of an event."""
+
+    trigger: str
+    """The id of the trigger."""
+    event: str
+    """The name of the event."""
+    event_id: str
+    """Its id."""
+    outcome: Result
+    """`submitted`; `duplicate`: the task it had made before stands for it; `rejected`: the pool
+    refused or dropped it, and that was that; `skipped`: the trigger made nothing of it; `failed`:
+    a dead letter of the trigger; `cancelled`."""
+    pool: str | None = None
+    """The pool that was asked, as the store calls it."""
+    task_id: int | None = None
+    """The task that stands for the event there, or that was dropped."""
+    reason: str | None = None
+    """Why it was rejected, failed or was cancelled."""
+    delivery_id: int = 0
+    """The task of the trigger's own that this is the receipt of: what a redrive names."""
+
+
+class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that is kept."""
+
+    name: str
+    """The name of its channel."""
+    id: str
+    """Its id."""
+    payload: Any
+    """What was told of it."""
+    emitted_at: float
+    """When, by the clock of the store."""
+    emitted_by: str
+    """Who emitted it."""
+    status: str
+    """`queued` or `running`: on its way to the triggers; `completed`: they have it."""
+    replay: bool
+    """Whether this is one more time that it was sent to them."""
+    deliveries: dict[str, int]
+    """The triggers it was for, and the task of each that delivers it."""
+    task_id: int
+    """The task it is kept as."""
+    seq: int
+    """Its place among all events: where to go on."""
+
+    @classmethod
+    def of(cls, task: Task) -> EventInfo:
+        """Return what a record tells."""
+        sent = sent_of(task)
+        found = msgspec.json.decode(task.result, type=dict[str, int]) if task.result else {}
+        return cls(
+            name=sent.event.name,
+            id=sent.event.id,
+            payload=sent.event.payload,
+            emitted_at=task.submitted_at,
+            emitted_by=task.new.submitted_by,
+            status=str(task.status),
+            replay=bool(sent.replay),
+            deliveries=found,
+            task_id=task.new.id,
+            seq=task.seq,
+        )
+
+
+class _Stored(msgspec.Struct):
+    """How an event is stored: as the one argument of whoever dispatches it."""
+
+    sent: Sent
+
+
+def sent_of(task: Task) -> Sent:
+    """Return the event that a record holds."""
+    return msgspec.json.decode(task.new.call.payload, type=_Stored).sent
+
+
+class Emission:
+    """The receipt of an emit: the event is stored; what becomes of it can be waited for."""
+
+    def __init__(self, mp: Millpond, event: Event, handle: Handle[dict[str, int]]) -> None:
+        self._mp = mp
+        self._handle = handle
+        self.event = event
+        """What was emitted."""
+
+    @property
+    def event_id(self) -> str:
+        """The id of the event; one of its own where none was given."""
+        return self.event.id
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether an event of this name and id was known: this is that one."""
+        return self._handle.duplicate
+
+    @property
+    def task_id(self) -> int:
+        """The task that the event is kept as."""
+        return self._handle.id
+
+    async def receipts(self, timeout: Seconds | None = None) -> list[Receipt]:  # noqa: ASYNC109
+        """Wait until every trigger has dealt with the event; return what each made of it.
+
+        None if no trigger was for it. TimeoutError if it takes too long: a trigger may be paused,
+        or nobody at work.
+        """
+        limit = None if timeout is None else check.seconds("timeout", timeout)
+        async with asyncio.timeout(limit):
+            found = await self._dispatched()
+            return [await self._receipt(trigger, task) for trigger, task in found.items()]
+
+    async def handles(self, timeout: Seconds | None = None) -> list[Handle[Any]]:  # noqa: ASYNC109
+        """Wait as `receipts` does; return the handles of the tasks that stand for the event."""
+        made = [one for one in await self.receipts(timeout) if one.outcome in HAS_TASK]
+        return [await self._mp.handle(one.task_id) for one in made if one.task_id is not None]
+
+    async def _dispatched(self) -> dict[str, int]:
+        """Wait until the event is dispatched; return which triggers deliver it by which task."""
+        try:
+            return await self._handle
+        except TaskRejected as rejected:
+            if rejected.reason is not Reason.DUPLICATE:
+                raise
+        # Two transactions told of it, neither of which could see the other's.
+        runtime = self._mp.runtime
+        dedupe = Dedupe.FOREVER
+        task = await runtime.view.holder(EVENTS, self.event.key, run=None, dedupe=dedupe)
+        if task is not None:
+            await end_of(runtime, task)
+        record = None if task is None else await runtime.view.task(task)
+        return {} if record is None else EventInfo.of(record).deliveries
+
+    async def _receipt(self, trigger: str, task: int) -> Receipt:
+        return receipt_of(trigger, self.event, task, await end_of(self._mp.runtime, task))
+
+    def __repr__(self) -> str:
+        return f"<event {self.event.name} {self.event.id}>"
+
+
+def receipt_of(trigger: str, event: Event, delivery: int, end: End | Task) -> Receipt:
+    """Return what the end of a delivery tells."""
+    if end.status is Status.COMPLETED and end.result is not None:
+        return msgspec.json.decode(end.result, type=Receipt)
+    failed = end.status is Status.FAILED
+    return Receipt(
+        trigger=trigger,
+        event=event.name,
+        event_id=event.id,
+        outcome="failed" if failed else "cancelled",
+        reason=str(read(end.error) or end.reason or end.status),
+        delivery_id=delivery,
+    )

@@ -1,0 +1,124 @@
+"""Transactions of handlers: their own writes, their follow-ups and their completion, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from millpond.core import validation as check
+from millpond.errors import AlreadySettled
+from millpond.runtime.fork_safety import must_not_be_child
+from millpond.runtime.worker.commit import commit_held, may_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from millpond.core.validation import Seconds
+    from millpond.runtime.fleet.shared_store import Held
+    from millpond.runtime.worker.job import Job
+
+HOLD = 5.0
+"""Seconds for which a handler may hold a transaction, unless it says otherwise."""
+
+
+class _Transaction:
+    """What both kinds of transaction do inside the block."""
+
+    def __init__(self, job: Job, hold: Seconds) -> None:
+        may_commit(job, "transaction")
+        assert job.runtime.abilities.hold is not None  # noqa: S101 - asked just now
+        self._job = job
+        self._held: Held = job.runtime.abilities.hold(check.seconds("hold", hold, above=0.0))
+        self._entered = False
+        self._result: Any = None
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401 - of the store's driver
+        """The connection inside the transaction: `execute`, `executemany` and `cursor`."""
+        return self._held.connection
+
+    def execute(self, statement: str, parameters: Any = (), /) -> Any:  # noqa: ANN401 - a cursor
+        """Execute a statement; return its cursor. It never waits for others."""
+        return self._held.connection.execute(statement, parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:  # noqa: ANN401 - a cursor
+        """Execute a statement for each row."""
+        return self._held.connection.executemany(statement, rows)
+
+    def complete(self, result: Any = None) -> None:  # noqa: ANN401 - what the task returns
+        """Say with what result the task completes when the block is left; None unless said."""
+        self._result = result
+
+    def _enter(self) -> None:
+        may_commit(self._job, "transaction")
+        if self._entered:
+            raise AlreadySettled(
+                "a transaction is entered once; ask ctx.transaction() for another",
+                pool=self._job.leased.pool,
+                task_id=self._job.id,
+                attempt=self._job.leased.fence.attempt,
+            )
+        self._entered = True
+
+
+class Transaction(_Transaction):
+    """`async with ctx.transaction() as tx:` commits on leaving; an error rolls everything back."""
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        begun = self._job.worker.elsewhere.call(self._held.begin)
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            self._held.give_up()
+            begun.add_done_callback(self._too_late)
+            raise
+        return self
+
+    def _too_late(self, begun: asyncio.Future[None]) -> None:
+        """Nobody wants it any more, and it has begun."""
+        if begun.cancelled() or begun.exception() is None:
+            self._held.rollback()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A child must not roll back on the parent's connection.
+        must_not_be_child(self._job.runtime.process)
+        try:
+            if error is None:
+                self._held.must_not_be_too_long()
+                await commit_held(self._job, self._held, self._result)
+        finally:
+            # Once it is committed this does nothing.
+            self._held.rollback()
+
+
+class SyncTransaction(_Transaction):
+    """`with ctx.transaction() as tx:` commits on leaving; an error rolls everything back."""
+
+    def __enter__(self) -> Self:
+        self._enter()
+        self._held.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A child must not roll back on the parent's connection.
+        must_not_be_child(self._job.runtime.process)
+        try:
+            if error is None:
+                self._held.must_not_be_too_long()
+                committing = commit_held(self._job, self._held, self._result)
+                asyncio.run_coroutine_threadsafe(committing, self._job.worker.loop).result()
+        finally:
+            self._held.rollback()

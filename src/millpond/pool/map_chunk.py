@@ -1,0 +1,309 @@
+"""Strands: how a map of a plain coroutine function goes through a pool.
+
+An item that ends at once is not worth a task of its own: the books kept for it would take longer
+than the work. So a map of a plain `async def` sends *strands* through the pool: tasks like any
+other, ordered, limited and recorded, each of which runs item after item for as long as one slice
+of time lasts. An item that takes longer than a slice is a strand of its own; between two strands
+everybody else who waits has a turn. An item that fails leaves its strand and is tried again as a
+task by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextvars import Context, copy_context
+from functools import partial
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.backoff import Retry
+from millpond.core.backoff import delay as backoff
+from millpond.core.control import Hold
+from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+from millpond.core.lifecycle import Status
+from millpond.core.spec import OnFull, OrderKind
+from millpond.pool.task import TaskFunction, is_async
+from millpond.runtime.waiting.deadlock import waiting_for
+from millpond.runtime.worker.job import current_job
+from millpond.runtime.worker.outcome import DEFAULT_RETRY, may_retry
+from millpond.runtime.worker.slot import as_coroutine, stepped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from millpond.pool.handle import Handle
+    from millpond.pool.pool import Pool
+    from millpond.runtime.waiting.task_result import End
+
+SLICE = 0.05
+"""Seconds for which a strand takes new items: then everybody else who waits has a turn."""
+
+STRETCH = 0.005
+"""Seconds for which items that never wait may keep the loop."""
+
+MOST_AHEAD = 10_000
+"""How many results may wait to be taken, in order, before no more items are."""
+
+SHARED_OPTIONS = frozenset({"priority", "labels", "submitted_by"})
+
+
+def fits(pool: Pool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  # noqa: ANN401
+    """Return whether a map may go in strands: where nothing depends on each item being a task."""
+    spec, bound = pool.spec, pool.spec.backpressure
+    return (
+        not isinstance(fn, TaskFunction)
+        and is_async(fn)
+        and hasattr(items, "__iter__")
+        and options.keys() <= SHARED_OPTIONS
+        and isinstance(pool.retry or DEFAULT_RETRY, Retry)
+        and not spec.strict
+        and not spec.special
+        and spec.order.kind is not OrderKind.FAIR
+        and (bound is None or bound.on_full is OnFull.BLOCK_SUBMITTER)
+    )
+
+
+class Strands:
+    """One map on its way: its items, the strands that run them, the results in order."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._pool = pool
+        self._runtime = pool.runtime
+        self._fn = fn
+        self._items: Iterator[Any] = iter(items)
+        self._expected = length_hint(items, -1)
+        self._options = options
+        self._most = _most_under_way(pool)
+        self._policy = pool.retry if isinstance(pool.retry, Retry) else DEFAULT_RETRY
+        self._context = copy_context()
+        self._again: deque[tuple[int, Any]] = deque()
+        """Items whose strand was interrupted: they go first."""
+        self._results: dict[int, Any] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._taken = 0
+        self._given = 0
+        self._exhausted = False
+        self._under_way: dict[int, Handle[Any]] = {}
+        self._alone: dict[int, Handle[Any]] = {}
+        self._sending: dict[asyncio.Task[Any], None] = {}
+        """Items that are on their way to be tried again."""
+        self._changed: asyncio.Future[None] | None = None
+        self._trouble: BaseException | None = None
+
+    async def next(self) -> tuple[bool, Any]:
+        """Return (True, the next result in order), or (False, None) after the last."""
+        while True:
+            if self._given in self._results:
+                result = self._results.pop(self._given)
+                self._given += 1
+                return True, result
+            if self._given in self._errors:
+                raise self._errors.pop(self._given)
+            if self._trouble is not None:
+                raise self._trouble
+            if self._exhausted and not self._again and self._given == self._taken:
+                return False, None
+            if self._wants_strands():
+                await self._start_strands()
+            else:
+                await self._until_something_happens()
+
+    def _wants_strands(self) -> bool:
+        waits = bool(self._again) or self._may_take()
+        return waits and len(self._under_way) < self._most
+
+    async def _start_strands(self) -> None:
+        """Send as many strands as may run beside those under way; no more than there are items."""
+        if not self._again:
+            # One item ahead: where there is none, no task is made for it.
+            first = self._take()
+            if first is None:
+                return
+            self._again.append(first)
+        count = self._most - len(self._under_way)
+        if self._expected >= 0:
+            count = min(count, max(self._expected - self._taken + len(self._again), 1))
+        handles = await self._pool.submit_works([self._strand] * count, self._options)
+        waiting = self._runtime.waiting
+        for handle in handles:
+            self._under_way[handle.id] = handle
+            waiting.on_end(handle.id, partial(self._strand_ended, handle.id))
+
+    def _strand_ended(self, task: int, end: End | None) -> None:
+        handle = self._under_way.pop(task, None)
+        if handle is not None and (end is None or end.status is not Status.COMPLETED):
+            self._runtime.spawn(self._ask_what_happened(handle, end))
+        self._wake()
+
+    async def _ask_what_happened(self, handle: Handle[Any], end: End | None) -> None:
+        try:
+            await handle.value_of(end)
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for the results
+            self._trouble = error
+        self._wake()
+
+    async def _strand(self) -> None:
+        """Run items one after another until the slice is over."""
+        now = self._pool.loop.time
+        begun = now()
+        over, pause = begun + SLICE, begun + STRETCH
+        fn, results, base = self._fn, self._results, self._context.copy()
+        # What an item submits or waits for, it does as a part of this strand.
+        base.run(current_job.set, current_job.get())
+        while (found := self._take()) is not None:
+            index, item = found
+            context = base.copy()
+            try:
+                results[index] = await stepped(as_coroutine(context.run(fn, item)), context)
+            except Exception as error:  # noqa: BLE001 - an item's failure is the item's own
+                self._failed(index, item, error)
+            except BaseException:
+                # Nobody knows how far it came: an item that has one attempt is not begun again.
+                if self._policy.attempts > 1:
+                    self._again.append(found)
+                raise
+            if index == self._given:
+                self._wake()
+            moment = now()
+            if moment > over:
+                return
+            if moment > pause:
+                await asyncio.sleep(0)
+                pause = now() + STRETCH
+
+    def _may_take(self) -> bool:
+        """Return whether to take items at all: not behind one that failed, nor too far ahead."""
+        ahead = self._taken - self._given
+        return not self._exhausted and not self._errors and ahead < MOST_AHEAD
+
+    def _take(self) -> tuple[int, Any] | None:
+        """Return the next item and its number, or None if no more are to be had now."""
+        if self._again:
+            return self._again.popleft()
+        if not self._may_take():
+            return None
+        try:
+            item = next(self._items)
+        except StopIteration:
+            self._exhausted = True
+            self._wake()
+            return None
+        except Exception as error:  # noqa: BLE001 - the source of the items broke
+            self._exhausted = True
+            self._errors[self._taken] = error
+            self._taken += 1
+            self._wake()
+            return None
+        index = self._taken
+        self._taken += 1
+        return index, item
+
+    def _failed(self, index: int, item: Any, error: Exception) -> None:  # noqa: ANN401
+        """Let an item that failed be tried again by itself, as its pool says.
+
+        On the side: in a full pool that takes until somebody starts, and this strand has a slot.
+        """
+        policy = self._policy
+        attempts, pause = policy.attempts - 1, 0.0
+        if isinstance(error, RetryLater):
+            attempts, pause = attempts + (not error.spend), error.seconds
+        elif isinstance(error, Throttled):
+            attempts, pause = attempts + 1, error.retry_after
+            if error.scope == "pool":
+                self._runtime.spawn(self._hold_pool(error.retry_after))
+        elif isinstance(error, GiveUp) or not may_retry(policy, error):
+            attempts = 0
+        else:
+            pause = backoff(policy, 1, jitter=self._runtime.chance())
+        options = {**self._options, "delay": pause, "retry": policy.once_less()}
+        if attempts < 1:
+            options["retry"], options["delay"] = Retry.never(), 0.0
+            fn = _raising(error)
+        else:
+            fn = _calling(self._fn, item, self._context)
+        sending = self._runtime.spawn(self._send_alone(index, fn, options, error))
+        self._sending[sending] = None
+        sending.add_done_callback(self._sending.pop)
+
+    async def _hold_pool(self, seconds: float) -> None:
+        """Hold the pool back for everyone, as the settlement of a throttled task does."""
+        order = Hold(self._pool.spec.name, seconds)
+        self._runtime.heed(await self._runtime.store.control(order))
+
+    async def _send_alone(
+        self, index: int, fn: Callable[[], Any], options: Mapping[str, Any], error: Exception
+    ) -> None:
+        try:
+            (handle,) = await self._pool.submit_works([fn], options)
+        except Exception as refusal:  # noqa: BLE001 - raised where the result would have been
+            refusal.__cause__ = error
+            self._errors[index] = refusal
+            self._wake()
+            return
+        self._alone[index] = handle
+        self._runtime.waiting.on_end(handle.id, lambda end: self._alone_ended(index, end))
+
+    def _alone_ended(self, index: int, end: End | None) -> None:
+        handle = self._alone.pop(index, None)
+        if handle is not None:
+            self._runtime.spawn(self._take_outcome(index, handle, end))
+        self._wake()
+
+    async def _take_outcome(self, index: int, handle: Handle[Any], end: End | None) -> None:
+        try:
+            self._results[index] = await handle.value_of(end)
+        except Exception as error:  # noqa: BLE001 - raised where the result would have been
+            self._errors[index] = error
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def _until_something_happens(self) -> None:
+        self._runtime.must_be_open()
+        changed = self._changed = self._pool.loop.create_future()
+        async with waiting_for(self._runtime, next(iter(self._under_way), None)):
+            await changed
+
+    async def stop(self) -> None:
+        """Leave nothing behind: strands and items under way are not wanted any more."""
+        self._exhausted = True
+        self._again.clear()
+        for sending in self._sending:
+            sending.cancel()
+        left = (*self._under_way, *(handle.id for handle in self._alone.values()))
+        self._under_way.clear()
+        self._alone.clear()
+        if left and not self._runtime.closed:
+            await self._runtime.cancel(left, interrupt=True)
+
+
+def _most_under_way(pool: Pool) -> int:
+    """Return how many strands there may be: as many as may run, within what may wait."""
+    most = max(pool.spec.max_concurrent, 1)
+    bound = pool.spec.backpressure
+    return most if bound is None or bound.depth is None else min(most, bound.depth)
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    async def fail() -> None:
+        raise error
+
+    return fail
+
+
+def _calling(fn: Callable[[Any], Any], item: Any, context: Context) -> Callable[[], Any]:  # noqa: ANN401
+    async def call() -> Any:  # noqa: ANN401 - what the function returns
+        own = context.copy()
+        return await stepped(as_coroutine(own.run(fn, item)), own)
+
+    return call

@@ -1,0 +1,1 @@
+"""Payloads: typed arguments and results as JSON bytes, and back to the same types."""

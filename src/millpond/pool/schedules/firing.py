@@ -1,0 +1,375 @@
+"""Cron: a schedule is the firing it waits for, and that is a task.
+
+Each firing is a task of one pool of the system, due at its moment. What runs it submits what is to
+be done and the next firing, both as part of its own outcome: stored with its completion, or not at
+all. So leases and fences let one process of the fleet fire, a process that dies in the middle
+fires nothing, and there is no leader. The moment comes from the firing before it, never from the
+clock of whoever ran that.
+
+A firing carries the whole schedule: whoever has a worker can run it, whatever it knows of itself,
+and to list the schedules of a store is to list what waits there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from millpond.core.backoff import Retry
+from millpond.core.control import Cancel
+from millpond.core.handler_signals import RetryLater
+from millpond.core.lifecycle import Status
+from millpond.core.spec import PoolSpec
+from millpond.core.task import Call, Dedupe, NewTask
+from millpond.pool.schedules.timetable import Missed, Timetable, plan
+from millpond.pool.submit import UNLIMITED, refused
+from millpond.runtime.worker.job import Handler, Where
+from millpond.store.protocol import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from millpond.core.task import Task
+    from millpond.runtime.runtime import Runtime
+    from millpond.runtime.worker.job import Job
+
+log = logging.getLogger("millpond.cron")
+
+CRON = "~cron"
+"""The pool of all firings of a store, and the function that they call."""
+
+ENDING = "~cron/end"
+"""The function that ends the firings of declarations that are not in force any more."""
+
+SPEC = PoolSpec(name=CRON, max_concurrent=16)
+
+PATIENCE = Retry(attempts=UNLIMITED, initial=1.0, max_delay=60.0)
+"""A firing is tried until it succeeds: a schedule that gave up would end without a word."""
+
+AT_ONCE = 500
+"""How many firings are read, or armed, in one verb."""
+
+LOOKS = 3
+"""How often to look again for a schedule that is not to be seen, before it counts as new."""
+
+TURNS, TURN = 100, 0.1
+"""How often, and after how many seconds, to look again for firings of a schedule that changed."""
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+    """A schedule as it was declared: all that whoever fires it must know."""
+
+    id: str
+    timetable: Timetable
+    missed: Missed = "once"
+    grace: float = 300.0
+    most_missed: int = 100
+    task: NewTask | None = None
+    """What each firing submits; its id, key and labels are those of the firing."""
+    emits: str | None = None
+    payload: Any = None
+    """What the event tells besides when it was due."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same declaration, in every process."""
+        told = msgspec.json.encode(self, order="deterministic")
+        return hashlib.blake2b(told, digest_size=8).hexdigest()
+
+
+class Firing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The firing that a schedule waits for."""
+
+    schedule: Declaration
+    moment: float
+    armed_at: float
+    """When its schedule was declared: of two that differ, the later is in force."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A firing in the store."""
+
+    task: int
+    firing: Firing
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(Firing).decode
+
+
+def shown(moment: float) -> str:
+    """Return a moment as text: in UTC, so that it names the same one everywhere."""
+    exact = datetime.fromtimestamp(moment, UTC)
+    return exact.isoformat(timespec="auto").replace("+00:00", "Z")
+
+
+# Arming
+
+
+async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
+    """See to it that each schedule waits for its next firing, and nothing does for an older one.
+
+    Whoever declares it does this. A firing that waits already, for the same declaration, is left as
+    it is, however late. Where processes differ, the one that declared last is in force.
+    """
+    wanted = {one.id: one for one in declared}
+    await runtime.declare(SPEC)
+    standing = await _looked_for(runtime, wanted)
+    if any(map(_outdated, standing.values())):
+        # Before anything is armed: what is declared anew would be taken for what waits already.
+        await _end_older(runtime, wanted)
+        standing = await _looked_for(runtime, wanted)
+    fresh = [one for one in wanted.values() if one.digest not in _digests(standing[one.id])]
+    if fresh:
+        endings = await _begin(runtime, fresh, standing)
+        # Also where nothing stood before: another may have armed the same otherwise meanwhile, and
+        # whoever looks last sees both.
+        if await _end_older(runtime, wanted):
+            runtime.heed(await runtime.store.control(Cancel(endings, of=CRON)))
+
+
+async def _looked_for(runtime: Runtime, wanted: Iterable[str]) -> dict[str, list[Standing]]:
+    """Return the firings of schedules, looking more than once for one that is not to be seen.
+
+    One that makes up for what was missed goes from firing to firing without a pause, and may be
+    between two of them at each look.
+    """
+    standing = await standing_of(runtime, wanted)
+    for _ in range(LOOKS):
+        unseen = [one for one in wanted if not standing[one]]
+        if not unseen:
+            break
+        standing.update(await standing_of(runtime, unseen))
+    return standing
+
+
+async def _begin(
+    runtime: Runtime, fresh: list[Declaration], standing: dict[str, list[Standing]]
+) -> tuple[int, ...]:
+    """Store the first firings of schedules, and with them the tasks that end what was before.
+
+    So whoever dies after this leaves nothing undone. Return those tasks.
+    """
+    now = runtime.clock()
+    endings = []
+    for begin in range(0, len(fresh), AT_ONCE):
+        some = fresh[begin : begin + AT_ONCE]
+        firings = [first_firing(one, standing[one.id], now, runtime.new_id()) for one in some]
+        ending = _ending([one.id for one in some], runtime.new_id())
+        await _submit(runtime, (*firings, ending))
+        endings.append(ending.id)
+    return tuple(endings)
+
+
+def first_firing(schedule: Declaration, standing: list[Standing], now: float, task: int) -> NewTask:
+    """Return the first firing of a schedule that begins now, in place of what stands.
+
+    It is later than that, also by a clock that was set back meanwhile.
+    """
+    before = max((one.firing.armed_at for one in standing), default=0.0)
+    return _task(Firing(schedule, schedule.timetable.after(now), max(now, before + 0.001)), task)
+
+
+async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> None:
+    answer = await runtime.submitter.submit(Batch(tasks=firings))
+    if answer.refusal is not None:
+        raise refused(answer.refusal, len(firings))
+
+
+async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
+    """Cancel what waits for declarations that are not in force any more; return if none is left.
+
+    One that runs just now leaves a successor, so this looks until there is none.
+    """
+    meant = set(wanted)
+    for _ in range(TURNS):
+        standing = await standing_of(runtime, meant)
+        older = [one.task for found in standing.values() for one in _outdated(found)]
+        if not older:
+            return True
+        runtime.heed(await runtime.store.control(Cancel(tuple(older), of=CRON)))
+        await asyncio.sleep(TURN)
+    return False
+
+
+def _ending(schedules: list[str], task: int) -> NewTask:
+    """Return the task that ends what schedules waited for before they were changed."""
+    return NewTask(
+        id=task,
+        pool=CRON,
+        call=Call(ENDING, msgspec.json.encode(schedules)),
+        attempts=UNLIMITED,
+        submitted_by="cron",
+    )
+
+
+def _outdated(found: list[Standing]) -> list[Standing]:
+    """Return the firings of a schedule that are not those of its latest declaration."""
+    if not found:
+        return []
+    force = in_force(found).firing.schedule.digest
+    return [one for one in found if one.firing.schedule.digest != force]
+
+
+def in_force(found: list[Standing]) -> Standing:
+    """Return the firing that a schedule waits for: of its latest declaration, the first."""
+    latest = max((one.firing.armed_at, one.firing.schedule.digest) for one in found)
+    ours = [one for one in found if one.firing.schedule.digest == latest[1]]
+    return min(ours, key=lambda one: one.firing.moment)
+
+
+def _digests(found: list[Standing]) -> set[str]:
+    return {in_force(found).firing.schedule.digest} if found else set()
+
+
+def _task(firing: Firing, task: int) -> NewTask:
+    """Return a firing as a task.
+
+    Its key keeps a schedule that several processes arm at once from waiting twice for one moment.
+    """
+    schedule = firing.schedule
+    return NewTask(
+        id=task,
+        pool=CRON,
+        call=Call(CRON, _encode(firing)),
+        key=schedule.id,
+        run_at=firing.moment,
+        attempts=UNLIMITED,
+        idempotency_key=f"{schedule.id}#{schedule.digest}#{firing.moment!r}",
+        dedupe=Dedupe.INFLIGHT,
+        fingerprint=int(schedule.digest, 16) >> 2,
+        submitted_by=f"cron:{schedule.id}",
+    )
+
+
+# Firing
+
+
+ToldAs: TypeAlias = Callable[[str, Any, str], Awaitable[NewTask]]
+"""Makes an event of a name, a payload and an id: the task that it is stored as."""
+
+
+def handlers(told_as: ToldAs) -> dict[str, Handler]:
+    """Return what runs firings, and what ends those of older declarations."""
+
+    def fire(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
+        return _fire(job, _decode(job.leased.call.payload), told_as)
+
+    def end(job: Job) -> Coroutine[Any, Any, None]:
+        return _end(job.runtime, msgspec.json.decode(job.leased.call.payload, type=list[str]))
+
+    encode = msgspec.json.encode
+    return {
+        CRON: Handler(CRON, Where.LOOP, fire, encode, PATIENCE),
+        ENDING: Handler(ENDING, Where.LOOP, end, encode, PATIENCE),
+    }
+
+
+async def _end(runtime: Runtime, schedules: list[str]) -> None:
+    """Do what whoever changed schedules may not have lived to do."""
+    if not await _end_older(runtime, schedules):
+        raise RetryLater(TURN, spend=False)
+
+
+async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
+    """Fire if it is time, and wait for the next: both are stored when this attempt completes."""
+    runtime, schedule = job.runtime, firing.schedule
+    now = runtime.clock()
+    told = plan(
+        schedule.timetable,
+        firing.moment,
+        now,
+        missed=schedule.missed,
+        grace=schedule.grace,
+        most=schedule.most_missed,
+    )
+    if told.fire is None and told.then == firing.moment:
+        # It is the next one, and was looked at because the store's time went back.
+        raise RetryLater(firing.moment - now, spend=False)
+    if told.left_out:
+        _report_missed(schedule, firing.moment, told.fire, now)
+    fired = None if told.fire is None else shown(told.fire)
+    following = [_task(Firing(schedule, told.then, firing.armed_at), runtime.new_id())]
+    if fired is not None and schedule.task is not None:
+        following.append(_target(schedule, schedule.task, fired, runtime.new_id()))
+    if fired is not None and schedule.emits is not None:
+        following.append(await told_as(schedule.emits, _payload(schedule, fired), fired))
+    job.follow_ups = following
+    return {
+        "schedule": schedule.id,
+        "fired": fired,
+        "tasks": [new.id for new in following[1:]],
+        "next": shown(told.then),
+    }
+
+
+def _target(schedule: Declaration, template: NewTask, moment: str, task: int) -> NewTask:
+    """Return what a firing submits: one task per schedule and moment, whoever fires it."""
+    return msgspec.structs.replace(
+        template,
+        id=task,
+        idempotency_key=f"cron:{schedule.id}:{moment}",
+        labels={**template.labels, "cron": schedule.id, "scheduled_at": moment},
+        submitted_by=f"cron:{schedule.id}",
+    )
+
+
+def _payload(schedule: Declaration, moment: str) -> dict[str, Any]:
+    return {"schedule": schedule.id, "scheduled_at": moment, "payload": schedule.payload}
+
+
+def _report_missed(schedule: Declaration, moment: float, fired: float | None, now: float) -> None:
+    """Say that firings were missed: somebody may wait for what they would have done."""
+    log.warning(
+        "schedule %s missed its firing of %s by %.0f s; as missed=%r says, %s",
+        schedule.id,
+        shown(moment),
+        now - moment,
+        schedule.missed,
+        "none is made up for" if fired is None else f"it goes on with that of {shown(fired)}",
+        extra={"pool": CRON},
+    )
+
+
+# Looking
+
+
+async def standing_of(
+    runtime: Runtime, only: Iterable[str] | None = None
+) -> dict[str, list[Standing]]:
+    """Return the firings that wait or run, by schedule: of all, or of some."""
+    meant = None if only is None else set(only)
+    found: dict[str, dict[int, Standing]] = defaultdict(dict)
+    key = next(iter(meant)) if meant is not None and len(meant) == 1 else None
+    # What starts while the queue is read is in neither list: so the queue is read twice.
+    for status in (Status.QUEUED, Status.RUNNING, Status.QUEUED):
+        after: int | None = 0
+        while after is not None:
+            page = await runtime.view.tasks(
+                CRON, status=status, key=key, after=after, limit=AT_ONCE
+            )
+            for task in page.tasks:
+                schedule = task.new.key or ""
+                ours = task.new.call.function == CRON and (meant is None or schedule in meant)
+                firing = _read(task) if ours else None
+                if firing is not None:
+                    found[schedule][task.new.id] = Standing(task.new.id, firing)
+            after = page.next
+    return defaultdict(list, {name: list(each.values()) for name, each in found.items()})
+
+
+def _read(task: Task) -> Firing | None:
+    """Return the firing that a task is; one that cannot be read keeps nobody from the others."""
+    try:
+        return _decode(task.new.call.payload)
+    except msgspec.MsgspecError as error:
+        log.warning("task %d of pool %s is no firing: %s", task.new.id, CRON, error)
+        return None

@@ -1,0 +1,1 @@
+"""The same API for threads: thin classes over the loop of an open Millpond."""

@@ -1,0 +1,1 @@
+"""Executors: where handlers run that do not run on the event loop."""

@@ -1,0 +1,1 @@
+"""The process executor: handlers in child processes, which the parent can kill."""

@@ -1,0 +1,143 @@
+"""Handlers in processes: what goes out to a child, and what its answer means here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.handler_signals import GiveUp, RetryLater, Scope, Throttled
+from millpond.core.lease import Leased
+from millpond.runtime.error_info import ErrorInfo
+from millpond.runtime.executors.processes.process_pool import ProcessPool
+from millpond.runtime.executors.processes.protocol import Broke, Died, Done, Errand, Killed, Line
+from millpond.runtime.worker.job import Handler
+from millpond.runtime.worker.outcome import BadResult, Encoded, Misfit, RemoteError, Unreadable
+
+if TYPE_CHECKING:
+    from millpond.runtime.worker.job import Job
+    from millpond.runtime.worker.worker import Worker
+
+MOST_CHILDREN = 256
+
+
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is told about the attempt it runs."""
+
+    leased: Leased
+    started_at: float
+    deadline: float | None
+    max_payload: int | None = None
+    trace: dict[str, str] = {}
+    """The trace that its handler is part of, where there is telemetry."""
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a child says about the exception of its handler."""
+
+    kinds: tuple[str, ...] = ()
+    give_up: bool = False
+    retry_in: float | None = None
+    spend: bool = True
+    hold: Scope | None = None
+    bad_result: bool = False
+    unreadable: bool = False
+    misfit: str | None = None
+    """The argument that does not fit the function; "" where none can be named."""
+
+
+class ChildDied(Exception):
+    """The process of a handler ended before the handler did."""
+
+
+class Processes:
+    """The child processes of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._pool = ProcessPool(worker.concurrency or MOST_CHILDREN)
+
+    async def run(self, job: Job) -> Any:  # noqa: ANN401 - what the handler returned, encoded
+        """Run a job in a child; cancelling this kills it."""
+        body = job.body
+        assert isinstance(body, Handler)  # noqa: S101
+        assert body.process is not None  # noqa: S101 - closures never run in processes
+        module, qualname = body.process
+        probes = job.runtime.hooks.probes
+        brief = Brief(
+            leased=job.leased,
+            started_at=job.started_at,
+            deadline=job.deadline,
+            trace={} if probes is None else probes.handed_on(job),
+        )
+        errand = Errand(
+            module=module,
+            qualname=qualname,
+            payload=job.leased.call.payload,
+            context=msgspec.msgpack.encode(brief),
+        )
+        line = Line()
+        watch = asyncio.ensure_future(_pass_on_cancel(job, line))
+        try:
+            answer = await self._pool.run(
+                errand, on_message=lambda message: _heard(job, message), line=line
+            )
+        finally:
+            watch.cancel()
+            # It may have waited for a child until it was stopped.
+            job.began = line.reached
+        match answer:
+            case Done(value=value):
+                return Encoded(value)
+            case Broke():
+                raise _error(answer)
+            case Died(reason=reason):
+                raise ChildDied(f"the handler's process ended: {reason}")
+            case Killed(reason=reason):
+                raise asyncio.CancelledError(reason)
+
+    async def close(self) -> None:
+        """Kill what runs and reap every child."""
+        await self._pool.close()
+
+
+async def _pass_on_cancel(job: Job, line: Line) -> None:
+    await job.cancelled.wait()
+    line.cancel(job.why or "")
+
+
+def _heard(job: Job, message: bytes) -> None:
+    """A handler told how far it has come, or what it really used."""
+    try:
+        said = msgspec.msgpack.decode(message, type=tuple[float, str] | int)
+    except msgspec.MsgspecError:
+        return
+    if isinstance(said, int):
+        job.weight = said
+        return
+    fraction, text = said
+    job.runtime.spawn(job.runtime.tell_progress(job, fraction, text))
+
+
+def _error(broke: Broke) -> Exception:
+    """Return the exception that stands here for the one raised in the child."""
+    verdict = Verdict()
+    if broke.data:
+        verdict = msgspec.msgpack.decode(broke.data, type=Verdict)
+    if verdict.bad_result:
+        return BadResult(broke.message)
+    if verdict.misfit is not None:
+        return Misfit(broke.message, verdict.misfit)
+    if verdict.unreadable:
+        return Unreadable(broke.message)
+    if verdict.retry_in is not None and verdict.hold is not None:
+        return Throttled(verdict.retry_in, scope=verdict.hold)
+    if verdict.retry_in is not None:
+        return RetryLater(verdict.retry_in, spend=verdict.spend)
+    info = ErrorInfo(broke.kind, broke.message, broke.traceback)
+    error = RemoteError(info, (*verdict.kinds, broke.kind))
+    if verdict.give_up:
+        given_up = GiveUp(broke.message)
+        given_up.__cause__ = error
+        return given_up
+    return error

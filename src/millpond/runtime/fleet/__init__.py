@@ -1,0 +1,1 @@
+"""The fleet: registration, heartbeats, leadership, recovery and hints between processes."""

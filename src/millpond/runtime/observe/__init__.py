@@ -1,0 +1,1 @@
+"""Observing: hooks, probes, log records, the minute report, the watchdog and outages."""

@@ -1,0 +1,1 @@
+"""The worker: leases tasks, runs their handlers, settles their attempts."""

@@ -1,0 +1,136 @@
+"""Commits by handlers: an attempt that stores its own completion, with what it writes.
+
+The completion is checked by its fence like any settlement. Once it is stored the attempt is over:
+nothing the handler does afterwards changes what became of its task.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.settle import Settlement, Succeeded, settle
+from millpond.errors import AlreadySettled, ConfigError, LeaseLost, NotSupported
+from millpond.runtime.fork_safety import must_not_be_child
+from millpond.runtime.run_to_completion import carried_through
+from millpond.runtime.worker.job import Closure
+from millpond.runtime.worker.outcome import DEFAULT_RETRY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.runtime.fleet.shared_store import Held
+    from millpond.runtime.worker.job import Job
+    from millpond.store.protocol import SettleAnswer
+
+
+def may_commit(job: Job, feature: str) -> None:
+    """Object if an attempt has ended, or is one that cannot store its own completion."""
+    if job.runtime.abilities.settle_with is None:
+        raise NotSupported(
+            f"ctx.{feature}() needs pools in a database, where the handler's own tables can be; "
+            "in memory there is nothing to commit",
+            feature=feature,
+        )
+    if getattr(job.body, "batch", None) is not None:
+        raise NotSupported(
+            f"ctx.{feature}() would complete one task, and a batch task runs many in one call",
+            feature=feature,
+        )
+    if job.committed:
+        raise _over(job)
+    if job.settled:
+        raise lost(job)
+
+
+def _over(job: Job) -> AlreadySettled:
+    """Return the error for an attempt that wants to complete twice."""
+    leased = job.leased
+    return AlreadySettled(
+        f"task {job.id} of pool {leased.pool!r} has committed its completion before: an attempt "
+        "does so once, and is over then",
+        pool=leased.pool,
+        task_id=job.id,
+        attempt=leased.fence.attempt,
+    )
+
+
+def lost(job: Job) -> LeaseLost:
+    """Return the error for an attempt that is no longer the one that may write."""
+    leased = job.leased
+    return LeaseLost(
+        f"attempt {leased.fence.attempt} of task {job.id} in pool {leased.pool!r} has lost its "
+        "lease, and another attempt may be at work: nothing of this one was written; stop",
+        pool=leased.pool,
+        task_id=job.id,
+        attempt=leased.fence.attempt,
+    )
+
+
+def completion(job: Job, result: Any) -> Settlement:  # noqa: ANN401 - what the task returns
+    """Return the settlement of an attempt that completed with a result."""
+    assert not isinstance(job.body, Closure)  # noqa: S101 - a closure has no context
+    follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
+    outcome = Succeeded(job.body.encode_result(result), follow_ups)
+    decided = settle(job.leased, outcome, DEFAULT_RETRY, jitter=0.0)
+    return decided if job.weight is None else msgspec.structs.replace(decided, weight=job.weight)
+
+
+async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any:  # noqa: ANN401
+    """Complete an attempt in one transaction with what `write` does; return what that returned."""
+    may_commit(job, "commit")
+    if inspect.iscoroutinefunction(write):
+        raise ConfigError("fn", write, "must be a plain function: it runs in a writing thread")
+    settle_with = job.runtime.abilities.settle_with
+    assert settle_with is not None  # noqa: S101 - asked just now
+    decided = completion(job, result)
+
+    async def store() -> Any:  # noqa: ANN401
+        answer, value = await settle_with(decided, partial(_written, write, job.runtime.process))
+        take_in(job, decided, result, answer)
+        return value
+
+    # Whoever is cancelled meanwhile must know whether it was stored: its slot asks next.
+    storing = job.runtime.loop.create_task(store())
+    await carried_through(storing)
+    return storing.result()
+
+
+def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:  # noqa: ANN401
+    """Let a handler's function write; one that wants to end the process fails its attempt.
+
+    SystemExit would end the loop on its way through a task, and with it the worker. A child that
+    it forked ends here: the connection is the parent's.
+    """
+    try:
+        return write(connection)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the function given to ctx.commit raised {error!r}") from error
+    finally:
+        must_not_be_child(process)
+
+
+async def commit_held(job: Job, held: Held, result: Any) -> None:  # noqa: ANN401
+    """Complete an attempt and commit the transaction that its handler holds."""
+    decided = completion(job, result)
+
+    async def store() -> None:
+        answer = await job.worker.elsewhere.call(lambda: held.settle(decided))
+        announce = job.runtime.abilities.announce
+        if announce is not None:
+            job.runtime.spawn(announce(answer))  # type: ignore[arg-type]
+        take_in(job, decided, result, answer)
+
+    await carried_through(job.runtime.loop.create_task(store()))
+
+
+def take_in(job: Job, decided: Settlement, result: Any, answer: SettleAnswer) -> None:  # noqa: ANN401
+    """Tell everybody of a completion that was stored; LeaseLost if it came too late."""
+    before = job.committed
+    if not job.worker.committed(job, decided, result, answer):
+        raise _over(job) if before else lost(job)

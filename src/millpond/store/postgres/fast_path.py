@@ -1,0 +1,312 @@
+"""Steps on the server: plain tasks are completed and the next ones started by one call.
+
+What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
+rows are. It does the same or nothing: what is not plain is left to the verbs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from millpond.core.lease import Leased
+from millpond.core.lease import tokens as drawn
+from millpond.core.lifecycle import Event, Status
+from millpond.core.plan import Wake
+from millpond.core.settle import Settled
+from millpond.core.task import CALLBACKS, UNREADABLE, Fence
+from millpond.core.ticks import rounded
+from millpond.store.postgres.encoding import array, sent
+from millpond.store.postgres.unit_of_work import plain_text
+from millpond.store.protocol import (
+    Admission,
+    BatchAnswer,
+    Emptied,
+    LeaseAnswer,
+    SettleAnswer,
+    SubmitAnswer,
+)
+from millpond.store.sql.audit import of_each
+from millpond.store.sql.codec import SEQS, body_of, new_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask
+    from millpond.store.postgres.encoding import Sent
+    from millpond.store.protocol import Batch
+
+_COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
+_QUEUED = Status.QUEUED
+
+T = TypeVar("T")
+
+
+class Stepped(msgspec.Struct, frozen=True):
+    """What the server answered, in the order of the function's columns."""
+
+    refused: str | None
+    moment: float
+    pool: str
+    live: int
+    running: int
+    has_room: bool
+    processed: int
+    next_at: float | None
+    give_back: bool
+    starting: int
+    """How many of the following were started; the others are held ahead."""
+    tokens: list[int] | None
+    """Of the first of them, which were held ahead before."""
+    ids: list[int] | None
+    places: list[int] | None
+    submitted: list[float] | None
+    """One stands for all, as does one of the next."""
+    dues: list[float] | None
+    bodies: list[bytes] | None
+
+
+class Step:
+    """One call: what ends, and what is to start."""
+
+    def __init__(
+        self,
+        settlements: Sequence[Settlement],
+        then: LeaseAsk | None,
+        now: float | None,
+        entropy: int,
+    ) -> None:
+        self.settlements = settlements
+        self.then = then
+        self.now = None if now is None else rounded(now)
+        self.token = next(drawn(entropy))
+        self.unreadable: list[Fence] = []
+        """What was started and cannot be read: its end must be told to the verbs."""
+
+    def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
+        """Return the arguments of the function."""
+        ending, then = self.settlements, self.then
+        results = [one.result for one in ending]
+        tokens = [one.fence.token for one in ending]
+        same = alike(results)
+        return [
+            sent(self.now),
+            sent(at_most()),
+            array([one.fence.task for one in ending]),
+            array(_collapsed(tokens)),
+            sent(results[0] if ending and same else None),
+            sent(None) if same else array(results),
+            *self._successors(),
+            sent(None if then is None else then.pool),
+            sent(None if then is None else then.worker),
+            sent(self.token),
+            sent(0 if then is None else then.want),
+            sent(0 if then is None else then.ahead),
+        ]
+
+    def _successors(self) -> tuple[Sent, Sent]:
+        successors = [one.successor for one in self.settlements]
+        if not any(successors):
+            return sent(None), sent(None)
+        tokens = [None if one is None else one.token for one in successors]
+        return (
+            array([None if one is None else one.task for one in successors]),
+            array(_collapsed(tokens)),
+        )
+
+    def settled(self, told: Stepped) -> SettleAnswer:
+        """Return the answer to a settle."""
+        ending = self.settlements
+        count = len(ending)
+        wakes: tuple[Wake, ...] = ()
+        emptied: tuple[Emptied, ...] = ()
+        if ending:
+            # When the first of them ended what is started now waited, in the queue or held ahead.
+            relayed = sum(one.successor is not None for one in ending)
+            if told.live > told.running - told.starting - relayed and told.has_room:
+                wakes = (Wake(told.pool, told.moment),)
+            if not told.live and not told.pool.endswith(CALLBACKS):
+                emptied = (Emptied(pool=told.pool, lane=None, processed=told.processed),)
+        return SettleAnswer(
+            settled=(_APPLIED,) * count,
+            after=(_COMPLETED,) * count,
+            started=tuple([None if one.successor is None else _APPLIED for one in ending]),
+            follow_ups=((),) * count,
+            lease=None if self.then is None else self.leased(told),
+            wakes=wakes,
+            ended=tuple([one.fence.task for one in ending]),
+            emptied=emptied,
+        )
+
+    def leased(self, told: Stepped) -> LeaseAnswer:
+        """Return the answer to a lease."""
+        tasks = self._tasks(told) if told.ids else []
+        return LeaseAnswer(
+            leased=tuple(tasks[: told.starting]),
+            claimed=tuple(tasks[told.starting :]),
+            give_back=told.give_back,
+            next_at=told.next_at,
+            drained=told.live == told.running,
+        )
+
+    def _tasks(self, told: Stepped) -> list[Leased]:
+        pool, token, begun = told.pool, self.token, told.tokens or ()
+        tasks = []
+        count = len(told.ids or ())
+        for index, (identifier, place, body, submitted_at, due) in enumerate(
+            zip(
+                told.ids or (),
+                told.places or (),
+                told.bodies or (),
+                of_each(told.submitted or [], count),
+                of_each(told.dues or [], count),
+                strict=True,
+            )
+        ):
+            new = new_of(body, identifier, pool)
+            fence = Fence(identifier, 1, token if index >= len(begun) else begun[index])
+            call = new.call
+            if call.function == UNREADABLE:
+                # Its end is told to the verbs: whoever ran it would say the same.
+                self.unreadable.append(fence)
+            tasks.append(
+                Leased(
+                    fence=fence,
+                    pool=pool,
+                    call=call,
+                    key=new.key,
+                    lane=None,
+                    sequence=place & SEQS,
+                    max_attempts=new.attempts,
+                    timeout=new.timeout,
+                    run=None,
+                    weight=new.weight,
+                    submitted_at=submitted_at,
+                    due=due,
+                    first_started_at=told.moment if index < told.starting else None,
+                    labels=new.labels,
+                    options=new.options,
+                )
+            )
+        return tasks
+
+
+class Taking:
+    """One call: new plain tasks of several submits, all for one pool."""
+
+    def __init__(
+        self,
+        pool: str,
+        submits: Sequence[Sequence[Batch]],
+        now: float | None,
+        message: tuple[str, str] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._message = (None, None) if message is None else message
+        """What is said when it is stored, and on which channel."""
+        self._submits = submits
+        self._now = None if now is None else rounded(now)
+
+    def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
+        """Return the arguments of the function."""
+        tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
+        keys = [new.key for new in tasks]
+        return [
+            sent(self._now),
+            sent(at_most()),
+            sent(self._pool),
+            array([new.id for new in tasks]),
+            array([body_of(new) for new in tasks]),
+            array(_collapsed([plain_text(new) for new in tasks])),
+            array(keys if any(keys) else []),
+            array(_collapsed([new.priority for new in tasks])),
+            *map(sent, self._message),
+        ]
+
+    def answers(self, told: Taken) -> list[SubmitAnswer]:
+        """Return the answer to each submit."""
+        wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
+        answers, at = [], 1
+        for batches in self._submits:
+            of_batches = []
+            for batch in batches:
+                of_batches.append(BatchAnswer(admissions=_admissions(batch.tasks, told, at)))
+                at += len(batch.tasks)
+            answers.append(SubmitAnswer(batches=tuple(of_batches), wakes=wakes))
+        return answers
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What the server answered, in the order of the function's columns."""
+
+    refused: str | None
+    moment: float
+    last_seq: int
+    """As it all was before."""
+    waiting: int
+    queued: int
+    is_fifo: bool
+    wakes: bool
+
+
+def _admissions(tasks: Sequence[NewTask], told: Taken, at: int) -> tuple[Admission, ...]:
+    """Tell of the tasks that were taken from the `at`th on."""
+    return tuple(
+        [
+            Admission(
+                task=new.id,
+                status=_QUEUED,
+                sequence=told.last_seq + number,
+                position=told.waiting + number - 1 if told.is_fifo else None,
+                depth=told.queued + number,
+            )
+            for number, new in enumerate(tasks, at)
+        ]
+    )
+
+
+def pool_to_take(batches: Sequence[Batch]) -> str | None:
+    """Return the pool for which the server could take these by itself; None if it could not."""
+    pool = None
+    for batch in batches:
+        if batch.run is not None or batch.again or not batch.tasks:
+            return None
+        for new in batch.tasks:
+            if (
+                new.delay
+                or new.run_at is not None
+                or new.expires_in is not None
+                or plain_text(new) is None
+            ):
+                return None
+        if pool not in (None, batch.tasks[0].pool):
+            return None
+        pool = batch.tasks[0].pool
+    return pool
+
+
+def _collapsed(values: list[T]) -> list[T]:
+    return values[:1] if alike(values) else values
+
+
+def alike(values: Sequence[object]) -> bool:
+    """Return whether all of these are the same."""
+    return not values or values.count(values[0]) == len(values)
+
+
+def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
+    """Return whether the server could do it by itself, as far as can be told from here."""
+    for one in settlements:
+        if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
+            return False
+        if one.weight is not None:
+            return False
+    return bool(settlements) or then is not None
+
+
+def told_by(row: tuple[Any, ...]) -> Stepped:
+    """Return what a row of the function says."""
+    return Stepped(*row)

@@ -1,0 +1,105 @@
+"""A connection of psycopg, lent to a handler."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from millpond.store.sql.handler_connection import Lent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Self
+
+    from psycopg.abc import Params, Query
+
+    from millpond.store.postgres.pipeline import PostgresConnection
+
+
+class LentCursor(psycopg.Cursor[TupleRow]):
+    """A cursor that refuses to begin, commit or roll back."""
+
+    lent: LentConnection
+
+    def _execute_send(self, query: Any, **options: Any) -> None:  # noqa: ANN401 - as psycopg
+        # In the other protocol a text may hold several statements, a COMMIT among them.
+        super()._execute_send(query, **{**options, "force_extended": True})
+
+    def stream(self, query: Any, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Execute a statement and yield its rows as they come."""
+        with self.lent.use(_text(query, self)):
+            yield from super().stream(query, *args, **options)
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Iterator[psycopg.Copy]:  # noqa: ANN401
+        """Copy rows from or to the server."""
+        with (
+            self.lent.use(_text(statement, self)),
+            super().copy(statement, *args, **options) as copying,
+        ):
+            yield copying
+
+    def execute(self, query: Any, params: Params | None = None, **options: Any) -> Self:  # noqa: ANN401
+        """Execute a statement."""
+        with self.lent.use(_text(query, self)):
+            return super().execute(query, params, **options)
+
+    def executemany(self, query: Query, params_seq: Iterable[Params], **options: Any) -> None:  # noqa: ANN401
+        """Execute a statement for each row."""
+        with self.lent.use(_text(query, self)):
+            super().executemany(query, params_seq, **options)
+
+
+def _text(query: Query, cursor: psycopg.Cursor[Any]) -> str:
+    if isinstance(query, str):
+        return query
+    if isinstance(query, bytes):
+        return query.decode(errors="replace")
+    as_string = getattr(query, "as_string", None)
+    return str(query) if as_string is None else str(as_string(cursor))
+
+
+class LentConnection(Lent):
+    """What a handler is given in place of the connection itself.
+
+    It knows `execute`, `executemany` and `cursor`, as psycopg does. When the handler's part is over
+    it is of no use any more.
+    """
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    @contextmanager
+    def use(self, statement: str) -> Iterator[None]:
+        """Have the connection for one statement, once nothing of ours stands in line before it."""
+        with super().use(statement):
+            self._connection.sync()
+            try:
+                yield
+            except psycopg.errors.QueryCanceled as error:
+                # Whoever ended it has stopped what was at work.
+                if (over := self.over()) is not None:
+                    raise over from error
+                raise
+
+    def cursor(self) -> LentCursor:
+        """Return a new cursor."""
+        cursor = LentCursor(self._connection.driver)
+        cursor.lent = self
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, query: Query, params: Params | None = None) -> LentCursor:
+        """Execute a statement; return its cursor."""
+        # Without parameters a % is a %.
+        return self.cursor().execute(query, params or None)
+
+    def executemany(self, query: Query, params_seq: Iterable[Params]) -> LentCursor:
+        """Execute a statement for each row."""
+        cursor = self.cursor()
+        cursor.executemany(query, params_seq)
+        return cursor

@@ -1,0 +1,297 @@
+"""Wakes: processes that share a server tell each other what is worth a look, by LISTEN and NOTIFY.
+
+A NOTIFY follows the commit it tells of, on the connection that wrote, and tells of all that was
+committed meanwhile. It is not part of that commit: those who notify commit one at a time, in the
+whole server, and each would have to wait for the disk under that lock. Alone it writes nothing that
+has to reach the disk. Only a submit after a pause carries its own: those come one at a time, and
+whoever is to run it hears of it the sooner.
+
+Every role that can connect to the database may send and read messages, so they are never trusted:
+see runtime/fleet/hint_listener.py. A hint may be lost: a process that hears nothing polls. What a
+process sends comes back to it, too, and that is how it knows that it would hear the others
+(`hears`): a pooler takes a LISTEN and then says nothing.
+
+A message is a text: the name of who sent it, a space, and the hint as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from math import inf
+from typing import TYPE_CHECKING
+
+import msgspec
+import psycopg
+
+from millpond.core.plan import Wake
+from millpond.errors import MillpondError
+from millpond.store.hints import Pending, sound
+from millpond.store.postgres.encoding import array, sent
+from millpond.store.postgres.listen import Listener
+from millpond.store.postgres.quoting import LONGEST
+from millpond.store.postgres.server_call import Calling
+from millpond.store.protocol import Hint
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from millpond.store.postgres.connect import Connection
+    from millpond.store.postgres.pipeline import Row
+    from millpond.store.postgres.url import Address
+
+log = logging.getLogger("millpond.postgres")
+
+PAUSE, LONGEST_PAUSE = 0.005, 0.1
+"""Seconds between two messages; what happens in between goes together into the second."""
+
+BULK_PAUSE = 0.02
+"""How much longer the pause is before a message that only tells of the ends of many tasks."""
+
+SHARE = 0.2
+"""The part of its time that a writer may spend on messages: over a slow network there are fewer."""
+
+TRY_AGAIN = 1.0
+"""Seconds after which something is said that could not be said."""
+
+ECHO_WITHIN = 5.0
+"""Seconds in which what was sent must come back."""
+
+NOTIFY = (
+    b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part "
+    b"WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
+)
+"""Send messages to a channel; inside of somebody's transaction they are a part of it.
+
+A full queue would make the commit fail: better no hint.
+"""
+
+POST = (
+    "SELECT count(pg_catalog.pg_notify($1, part)) FROM unnest($2::text[]) part "
+    "WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
+)
+"""The same, as a call."""
+
+_LARGEST = 7999
+"""Bytes: what PostgreSQL takes as one message."""
+
+_MOST_HEARD = 1000
+"""How many messages that arrived together are read."""
+
+_MOST_MESSAGES = 4
+"""How many one hint is split into at most; beyond that it says that there is more."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Hint).decode
+
+
+def channel_of(schema: str) -> str:
+    """Return the channel of a store; one whose name would be too long is named by its hash."""
+    channel = f"millpond:{schema}"
+    if len(channel.encode()) <= LONGEST:
+        return channel
+    return f"millpond:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+
+
+def messages(hint: Hint, sender: str = "-", most: int = _MOST_MESSAGES) -> list[str]:
+    """Return a hint as messages; what does not fit into so many is said to be more."""
+    told = {name: value for name in Hint.__struct_fields__ if (value := getattr(hint, name))}
+    message = f"{sender} {_encode(told).decode()}"
+    if len(message.encode()) <= _LARGEST:
+        return [message]
+    if most < 2:
+        return messages(Hint(more=True), sender)
+    halves = [half for half in _halves(hint) if half != Hint()]
+    return [part for half in halves for part in messages(half, sender, most // 2)]
+
+
+def _halves(hint: Hint) -> tuple[Hint, Hint]:
+    def part(*, second: bool) -> Hint:
+        def of(told: tuple[object, ...]) -> tuple[object, ...]:
+            middle = len(told) // 2
+            return told[middle:] if second else told[:middle]
+
+        lists = {
+            name: of(value)
+            for name in Hint.__struct_fields__
+            if isinstance(value := getattr(hint, name), tuple)
+        }
+        return msgspec.structs.replace(hint, **lists)
+
+    return part(second=False), part(second=True)
+
+
+class Wakes:
+    """The messages of one open store. Sending is for the writer, the rest for the loop.
+
+    `connection` gives the writer's connection, outside of any transaction; it is asked in the
+    writer's thread only.
+    """
+
+    def __init__(
+        self, address: Address, owner: str, connection: Callable[[], Connection | None]
+    ) -> None:
+        self._address = address
+        self._name = hashlib.sha256(owner.encode()).hexdigest()[:16]
+        self._connection = connection
+        self._channel = channel_of(address.schema)
+        self._pending = Pending()
+        self._send_after = -inf
+        self._tell: Callable[[Hint], None] | None = None
+        self._listener: Listener | None = None
+        self._closed = False
+        self._proven = False
+        """Whether something that was sent came back."""
+        self._awaited_since: float | None = None
+        """When the first was sent that has not come back."""
+        self._complained = False
+
+    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Call back on the loop with what others send from now on."""
+        where = self._address.listener
+        if where is None or self._closed:
+            return
+        self._tell = tell
+        self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
+
+    def hears(self) -> bool:
+        """Return whether it would hear the others, so that silence means that nothing happens."""
+        if self._listener is None or not self._listener.connected:
+            return False
+        since = self._awaited_since
+        if since is not None and time.monotonic() - since > ECHO_WITHIN:
+            if self._proven:
+                # It did hear, and hears no more: half of the connection is gone.
+                self._listener.reopen()
+            else:
+                self._complain()
+            return False
+        return self._proven
+
+    def send(self, hint: Hint | None = None) -> float | None:
+        """Tell the others, now or soon; return after how many seconds to call again, if at all."""
+        begun = time.monotonic()
+        due = self._due(hint, begun)
+        if due is None or due > 0:
+            return due
+        if not self._flushed(begun):
+            return TRY_AGAIN
+        self._pause_since(begun)
+        return None
+
+    def post(self, hint: Hint | None = None) -> Calling | float | None:
+        """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
+        begun = time.monotonic()
+        due = self._due(hint, begun)
+        if due is None or due > 0:
+            return due
+        pending, self._pending = self._pending, Pending()
+        told = messages(pending.hint(), self._name)
+        self._await_echo(begun)
+
+        def over(row: Row | None) -> list[object]:
+            if row is None:
+                self._pending.add(pending.hint())
+                self._send_after = time.monotonic() + TRY_AGAIN
+            else:
+                self._pause_since(begun)
+            return []
+
+        return Calling(POST, lambda: [sent(self._channel), array(told)], over)
+
+    def _due(self, hint: Hint | None, now: float) -> float | None:
+        """Take in what is to be told; return in how many seconds it is time, if there is any."""
+        if hint is not None:
+            self._pending.add(hint)
+        if self._closed or not (self._pending or self._wants_proof):
+            return None
+        after = self._send_after + (BULK_PAUSE if self._pending.in_bulk else 0.0)
+        return max(after - now, 0.0)
+
+    def _pause_since(self, begun: float) -> None:
+        ended = time.monotonic()
+        self._send_after = ended + min(max(PAUSE, (ended - begun) / SHARE), LONGEST_PAUSE)
+
+    def along(self, pool: str) -> tuple[str, str] | None:
+        """Return channel and message that the commit of a submit may carry, or None.
+
+        Nobody waits for it then: one way to the server less, for those that come one at a time.
+        """
+        begun = time.monotonic()
+        if self._closed or self._pending or begun < self._send_after:
+            return None
+        self._send_after = begun + PAUSE
+        return self._channel, messages(Hint(wakes=(Wake(pool, 0.0),)), self._name)[0]
+
+    def close(self) -> None:
+        """Tell and hear no more; safe twice."""
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = None
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    @property
+    def _wants_proof(self) -> bool:
+        listener = self._listener
+        return listener is not None and listener.connected and not self._proven
+
+    def _flushed(self, now: float) -> bool:
+        """Send what is to be said; False if that must be tried again."""
+        told = messages(self._pending.hint(), self._name)
+        self._await_echo(now)
+        try:
+            connection = self._connection()
+            if connection is None:
+                return False
+            connection.execute(NOTIFY, [self._channel, told])
+        except (psycopg.Error, MillpondError) as error:
+            log.debug("a hint for %s was not sent: %s", self._address, error)
+            return False
+        self._pending = Pending()
+        return True
+
+    def _await_echo(self, now: float) -> None:
+        listener = self._listener
+        if self._awaited_since is None and listener is not None and listener.connected:
+            # Before it is sent: by then it may be heard.
+            self._awaited_since = now
+
+    # --- hearing ----------------------------------------------------------------------------------
+
+    def _back(self) -> None:
+        """It begins to listen: nobody knows what was said before."""
+        self._proven, self._awaited_since = False, None
+        if self._tell is not None:
+            self._tell(Hint(more=True))
+
+    def _heard(self, texts: list[str]) -> None:
+        """Take in all that has arrived, and call back once."""
+        heard = Pending()
+        if len(texts) > _MOST_HEARD:
+            # A flood is not worth reading: everything is looked at once instead.
+            heard.add(Hint(more=True))
+        for text in texts[:_MOST_HEARD]:
+            sender, _, said = text.partition(" ")
+            if sender == self._name:
+                self._proven, self._awaited_since = True, None
+                continue
+            try:
+                heard.add(sound(_decode(said)))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                log.debug("a message of %s makes no sense: %s", self._address, error)
+        if heard and self._tell is not None:
+            self._tell(heard.hint())
+
+    def _complain(self) -> None:
+        if not self._complained:
+            log.warning(
+                "what is notified to %s is not heard there: is there a pooler between? Give the "
+                "server's own address as listen=..., or listen=off. Until then the store is looked "
+                "at once a second",
+                self._address,
+            )
+        self._complained = True

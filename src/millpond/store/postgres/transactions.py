@@ -1,0 +1,242 @@
+"""Transactions on a server: writers take turns, and the server itself keeps the line."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millpond.errors import StoreError, StoreLocked
+from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
+from millpond.store.postgres.lock import to_write
+from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.sql.transactions import Transactor, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.dialect import PostgresDialect
+    from millpond.store.postgres.encoding import Sent
+    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pipeline import Row
+    from millpond.store.postgres.url import Address
+
+log = logging.getLogger("millpond.postgres")
+
+_REFUSALS = frozenset({"MP001", "23505"})
+"""How the server undoes what it began, and says so: it is not plain, or was there before."""
+
+_MISCOUNTED = "MP002"
+"""A write of a function touched other rows than it must; it has undone everything."""
+
+_LOCKED = "55P03"
+
+_SPOILT = frozenset({"0A000", "26000", "25006"})
+"""What a session says whose prepared statements are gone, or were made for other tables; and one
+of a server that may only be read, since by now: another host may be the primary."""
+
+
+class NoLine:
+    """Nobody stands in line on this side: the lock that a transaction begins with keeps order."""
+
+    def acquire(self) -> None:
+        """Go ahead."""
+
+    def try_acquire(self) -> bool:
+        """Go ahead."""
+        return True
+
+    def wait(self) -> None:
+        """Go ahead."""
+
+    def release(self) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """Nobody waits."""
+
+
+class PostgresTransactor(Transactor[Unit, PostgresConnection]):
+    """Transactions on one schema of a server."""
+
+    errors = (psycopg.Error,)
+
+    def __init__(
+        self,
+        address: Address,
+        dialect: PostgresDialect,
+        open_connection: Callable[[], PostgresConnection],
+        make_unit: Callable[[PostgresConnection], Unit],
+        *,
+        move: Callable[[PostgresTransactor[Unit], Unit], None] | None = None,
+        patience: float,
+    ) -> None:
+        super().__init__(str(address), NoLine(), make_unit, patience=patience)
+        self.address = address
+        self._open_connection = open_connection
+        self._move = move
+        """Moves what is in the inbox, in a transaction of its own."""
+        self._lock = to_write(dialect.schema)
+        self._look = dialect.sql["begun"]
+
+    @property
+    def driver(self) -> DriverConnection | None:
+        """The driver's connection, between two transactions; None if there is none."""
+        if self._connection is None or self._connection.closed:
+            return None
+        return self._connection.driver
+
+    def begin(self) -> Unit:
+        """Begin a transaction; what others have submitted and committed is in the queue by then."""
+        unit = self.begin_plainly()
+        begun = self.connection.begun
+        if self._move is None or begun is None or not begun.inbox:
+            return unit
+        self._move(self, unit)
+        return self.begin_plainly()
+
+    def begin_plainly(self) -> Unit:
+        """Begin a transaction."""
+        return super().begin()
+
+    def _opened(self) -> PostgresConnection:
+        return self._open_connection()
+
+    def _begun(self) -> PostgresConnection:
+        if self._connection is not None and self._connection.closed:
+            self._disconnect()
+        stood = self._connection is not None
+        try:
+            return self._begun_once()
+        except psycopg.Error as error:
+            if not stood or not self.is_poisonous(error):
+                raise
+            # The server was restarted, or has ended what stood idle: one more try with a new one.
+            self._disconnect()
+            return self._begun_once()
+
+    def _begun_once(self) -> PostgresConnection:
+        connection = self.connection
+        connection.begin(self._lock, self._look)
+        return connection
+
+    def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
+        """Do one statement in a transaction of its own; None if it did nothing.
+
+        That is so where it refuses, and also where it failed: whoever then does it in another way
+        meets what is wrong, and tells.
+        """
+        return self._ended(lambda: self._connected().call(statement, arguments()))
+
+    def start(self, statement: str, arguments: Callable[[], list[Sent]]) -> Call | None:
+        """Send one statement and wait for nothing; None if a connection is to be opened first."""
+        if self._connection is None or self._connection.is_over():
+            return None
+        return self._connection.start(statement, arguments())
+
+    def finish(self, call: Call) -> Row | None:
+        """Wait for the answer to what was sent."""
+        return self._ended(call.finish)
+
+    def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
+        try:
+            status, row = call()
+        except self.errors as error:
+            self.call_failed(error)
+            return None
+        return row if status == "COMMIT" else None
+
+    def begin_anew(self) -> None:
+        """Use another connection from now on: nobody knows what stands in line on this one."""
+        self._disconnect()
+
+    def hurry(self, seconds: float) -> None:
+        """Do not wait for longer than this for the server to say something."""
+        self._connected().hurry(seconds)
+
+    def call_failed(self, error: Exception) -> None:
+        """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
+        if not self._did_not_commit(error):
+            self._disconnect()
+            self._not_known(error)
+        self.undo(error)
+        if code_of(error) == _LOCKED:
+            # Whoever did it in another way would wait as long once more.
+            raise self.translated(error) from error
+        if code_of(error) == _MISCOUNTED:
+            log.error(
+                "MILL-081 the rows of %s do not fit together (%s); nothing was changed, the Python "
+                "path does it instead. Run `millpond doctor`, and `millpond doctor --repair`",
+                self.where,
+                str(error).partition("\n")[0],
+            )
+        elif code_of(error) not in _REFUSALS and not self._may_pass(error):
+            log.warning("%s did not do a step by itself: %s", self.where, error)
+
+    def _connected(self) -> PostgresConnection:
+        """Return the connection; a new one where the server has ended the old one.
+
+        What is sent to a server that is gone may have been done, for all we know. So it is asked
+        for, before anything is sent.
+        """
+        if self._connection is not None and self._connection.is_over():
+            self._disconnect()
+        return self.connection
+
+    def _commit(self) -> None:
+        # A transaction that failed before is rolled back by COMMIT, and that is no error.
+        connection = self.connection
+        if connection.commit() != "COMMIT":
+            raise aborted(self.address)
+        if connection.miscounted is not None:
+            # The answer came with that of the commit. What is wrong now is put right at once.
+            found, connection.miscounted = connection.miscounted, None
+            self.miscounted = True
+            log.error(
+                "MILL-081 in %s the write %s touched %d rows instead of %d, and is stored; all "
+                "is counted anew",
+                self.where,
+                found[0],
+                found[2],
+                found[1],
+            )
+
+    def _dispose(self, connection: PostgresConnection) -> None:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+    def interrupt(self) -> None:
+        """Stop the statement that is at work."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.cancel()
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return our error for PostgreSQL's."""
+        return translated(error, self.address, waited=self.patience)  # type: ignore[arg-type, return-value]
+
+    def is_poisonous(self, error: BaseException | None) -> bool:
+        """Return whether the connection that raised this should not be used any more."""
+        return is_gone(error) or code_of(error) in _SPOILT
+
+    def _may_pass(self, error: BaseException | None) -> bool:
+        return self.is_poisonous(error) or is_retryable(error)
+
+    def _did_not_commit(self, error: Exception) -> bool:
+        in_doubt = self._connection is not None and self._connection.in_doubt
+        return not (in_doubt and is_gone(error))
+
+    def _name_of(self, error: Exception) -> str:
+        return code_of(error) or type(error).__name__
+
+    def kept_waiting(self) -> StoreLocked:
+        """Return the error for those who stood in line for too long."""
+        return StoreLocked(
+            f"other transactions have kept {self.where} locked for more than {self.patience:g} s; "
+            "`millpond doctor` says who holds the lock. Nothing was changed",
+            path=self.where,
+            waited=self.patience,
+        )

@@ -1,0 +1,162 @@
+"""The tables on a server: plain tasks may be folded into their lease, and are unfolded here.
+
+The server starts and completes plain tasks by itself (step.py), and then keeps no row for each that
+runs. Whoever works on rows must find them all: so whatever asks for tasks that may run gives them
+their rows back first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.sql.codec import SEQ_BITS, body_of, place_of
+from millpond.store.sql.unit_of_work import SqlTables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.core.task import NewTask
+    from millpond.store.sql.codec import Row, TaskRow
+    from millpond.store.sql.database import Cursor
+
+_OF_SOME = frozenset({"live_tasks"})
+"""What asks for tasks by their ids, given as its one argument."""
+
+_OF_ALL = frozenset(
+    {"held_by", "held_ahead_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"}
+)
+"""What finds tasks that run by something else."""
+
+_PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
+"""What may put tasks into a queue: where in a row of it the group is told, and the place."""
+
+_FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
+
+_NOT_LOOKED: Row = (None, None, None)
+
+_BEHIND_ALL = (1 << 63) - 1
+"""A rank behind every other."""
+
+FIRST_GROUP = 1 << 20
+"""Groups with lower numbers are the one line of a pool without groups, or 0: what is not due."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class PostgresTables(SqlTables):
+    """One unit of work on a server."""
+
+    folds = False
+    """Whether there may be folded tasks."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
+        super().__init__(*arguments, **named)
+        self._put_in: dict[int, list[int]] = {}
+        """Places of tasks that were put into the queue of a pool, and of those that wait."""
+        self._seated: dict[int, tuple[int, int]] = {}
+        """The first place that was given to a share of a pool, of those that all may claim from."""
+        self._found: dict[int, Row] = {}
+        """What was read as the first of a queue, by its pool: rank and place of what is ready, and
+        when the first is due of what is not; None where nobody looked."""
+
+    def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
+        """Execute a statement; one that may find running tasks finds each in a row of its own."""
+        if self.folds and name in _OF_ALL:
+            self.folds = False
+            self._unfold(None)
+        elif self.folds and name in _OF_SOME:
+            self._unfold(asked[0])
+        return super().ask(name, asked)
+
+    def _unfold(self, these: Any) -> None:  # noqa: ANN401 - a list of ids, as the database takes it
+        super().ask("unfold", (these,))
+        # A question that writes: what was asked ahead of it is answered otherwise now.
+        if isinstance(self.connection, PostgresConnection):
+            self.connection.foresee_nothing()
+
+    def trimmed(self) -> int:
+        """Let go of what the next transaction will hardly ask for, or what may be old by then."""
+        # A renewal does not count as a write, or whoever rests would look each time.
+        self.workers.forget()
+        return super().trimmed()
+
+    # Where others look for what is ready: past what has left, and not past what was put in since
+
+    def send(self, name: str, rows: Sequence[Row]) -> None:
+        """Execute a statement for each row; what it puts into a queue must be found there."""
+        super().send(name, rows)
+        if name == "save_seat":
+            for pool, _, owner, turn, joined, resting in rows:
+                if not owner and not resting:
+                    first = self._seated.get(pool, (turn, joined))
+                    self._seated[pool] = min(first, (turn, joined))
+        if name in _PUT_IN:
+            grp, place = _PUT_IN[name]
+            for row in rows:
+                if row[grp] is not None and row[grp] < FIRST_GROUP:
+                    self._put_in.setdefault(row[place] >> SEQ_BITS, []).append(row[place])
+
+    def _must_touch(self, done: Any, name: str, count: int) -> None:  # noqa: ANN401 - cursors
+        """Let the connection notice it when the server answers, which is not waited for here."""
+        cursors = done if isinstance(done, list) else [done]
+        for cursor in cursors:
+            cursor.must_touch = (name, count // len(cursors))
+
+    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds, to be looked at and not changed."""
+        found = super().look_at_live(name, asked)
+        if name in _FROM_THE_FIRST and asked[0] < FIRST_GROUP and not self._readonly:
+            seen = self._found.get(asked[0], _NOT_LOOKED)
+            first = self._first_of(name, asked[0], found)
+            # Whoever looks for what is due looks for what is ready next: both are told.
+            self._found[asked[0]] = tuple(
+                old if new is None else new for new, old in zip(first, seen, strict=True)
+            )
+        return found
+
+    def _first_of(self, name: str, pool: int, found: list[TaskRow]) -> Row:
+        """Return where the first that was found stands; if none was, there is nothing at all."""
+        if name == "next_due":
+            return None, None, found[0].due if found else self.latest
+        if not found:
+            return _BEHIND_ALL, 0, None
+        return found[0].rank, place_of(pool, found[0].seq), None
+
+    def write_rows(self) -> None:
+        """Send every row that changed to the file, and where to look for it."""
+        super().write_rows()
+        found, self._found = self._found, {}
+        put_in, self._put_in = self._put_in, {}
+        seated, self._seated = self._seated, {}
+        for pool, place in seated.items():
+            super().send("lower_ring", [(pool, *place)])
+        for pool, first in found.items():
+            super().ask("raise", (pool, *first))
+        for pool, places in put_in.items():
+            super().ask("lower", (pool, self.listed(places)))
+
+    def task_row(self, place: int, new: NewTask) -> Row:
+        """Return the row of a task's body, with what the server must know of a plain one."""
+        return place, new.id, body_of(new), plain_text(new)
+
+
+def plain_text(new: NewTask) -> str | None:
+    """Return what is told of a task on which nothing else hangs; None if something does."""
+    if (
+        new.run is not None
+        or new.owner is not None
+        or new.on_complete is not None
+        or new.idempotency_key is not None
+    ):
+        return None
+    return _told(new.call.function, new.attempts, new.weight, new.share)
+
+
+@lru_cache(maxsize=10_000)
+def _told(function: str, attempts: int, weight: int, share: str | None) -> str:
+    told = {"function": function, "attempts": attempts, "weight": weight, "share": share}
+    return _encode(told).decode()

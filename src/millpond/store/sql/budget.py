@@ -1,0 +1,120 @@
+"""Budgets as rows: they are few, and all read when the first is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.bucket import Bucket, fresh
+from millpond.core.spec import BudgetSpec
+from millpond.errors import NewerPool
+from millpond.store.sql.newer_settings import shares_newer, understood
+from millpond.store.sql.pool import readable
+from millpond.store.verbs.budgets import BudgetTable, Wait
+
+if TYPE_CHECKING:
+    from millpond.core.spec import PoolSpec
+    from millpond.store.sql.codec import Row
+    from millpond.store.sql.unit_of_work import SqlTables
+
+_decode = msgspec.json.Decoder(BudgetSpec).decode
+_buckets = msgspec.json.Decoder(list[Bucket]).decode
+_pools = msgspec.json.Decoder(dict[str, float]).decode
+_waiting = msgspec.json.Decoder(dict[str, Wait]).decode
+
+
+def _spec(text: str) -> BudgetSpec:
+    return understood(text, _decode, "budget")
+
+
+def must_know_budget(row: Row) -> None:
+    """Raise NewerPool for the row of a budget that only a newer version understands."""
+    _spec(row[1])
+
+
+class SqlBudgets(dict[str, BudgetTable]):
+    """The budgets, by name."""
+
+    def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
+        self._tables = tables
+        self._stored: dict[str, Row] | None = None
+        """As they stand in the file; None = nobody has asked yet."""
+        self._newer: dict[str, NewerPool] = {}
+        """Those that only a newer version understands: who asks for one is told so."""
+
+    def must_know(self, spec: PoolSpec) -> None:
+        """Raise NewerPool for a pool that shares a budget of a newer version."""
+        if spec.budgets:
+            self._read()
+            for name in spec.budgets:
+                if name in self._newer:
+                    raise shares_newer(spec.name, self._newer[name])
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
+        """Return a budget, or None."""
+        self._read()
+        if name in self._newer:
+            raise self._newer[name]
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> BudgetTable:
+        self._read()
+        if name in self._newer:
+            raise self._newer[name]
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, budget: BudgetTable) -> None:
+        self._read()
+        super().__setitem__(name, budget)
+
+    def _read(self) -> None:
+        if self._stored is not None:
+            return
+        self._stored = {}
+        for row in self._tables.ask("budgets").fetchall():
+            try:
+                super().__setitem__(row[0], _table(row))
+            except NewerPool as error:
+                self._newer[row[0]] = error
+            else:
+                self._stored[row[0]] = tuple(row)
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        if not self._stored and not self:
+            return
+        stored = self._stored if self._stored is not None else {}
+        for name, budget in self.items():
+            row = _row(budget)
+            if stored.get(name) != row:
+                self._tables.ask("save_budget", row)
+                stored[name] = row
+
+
+def _table(row: Row) -> BudgetTable:
+    name, spec, declared, limit, buckets, pools, waiting = row
+    budget = BudgetTable(_spec(spec))
+    budget.declared, budget.operator_limit = _spec(declared), limit
+    whose, anew = f"budget {name}", fresh(budget.spec.rates)
+    budget.buckets = readable(_buckets, buckets, anew, whose)
+    budget.pools = readable(_pools, pools, {}, whose)
+    budget.waiting = readable(_waiting, waiting, {}, whose)
+    return budget
+
+
+def _row(budget: BudgetTable) -> Row:
+    return (
+        budget.name,
+        _text(budget.spec),
+        _text(budget.declared),
+        budget.operator_limit,
+        _text(budget.buckets),
+        _text(budget.pools),
+        _text(budget.waiting),
+    )
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,201 @@
+"""A transaction that a handler holds: it writes what it likes, then its attempt ends with that.
+
+It has a connection of its own. As long as it lasts everybody else who writes to the store waits, in
+every process: so it may last for a while only, and is rolled back where it lasts longer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from millpond.errors import TransactionTooLong
+from millpond.store.sql.handler_connection import Lent, ended_by_handler
+from millpond.store.verbs import api as steps
+from millpond.store.verbs.settle import holds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.settle import Settlement
+    from millpond.store.protocol import SettleAnswer
+    from millpond.store.sql.database import Connection
+    from millpond.store.sql.transactions import Transactor
+    from millpond.store.sql.unit_of_work import SqlTables
+
+L = TypeVar("L", bound=Lent)
+
+SAVEPOINT = "millpond_handler"
+"""Where a handler's own writes begin, so that they can be taken back and ours kept."""
+
+
+def leave_savepoint(connection: Connection, *, undo: bool) -> None:
+    """Keep a handler's writes, or undo them; TransactionControl if it has ended the transaction."""
+    if not connection.in_transaction:
+        raise ended_by_handler()
+    try:
+        if undo:
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        connection.execute(f"RELEASE {SAVEPOINT}")
+    except Exception as error:
+        if "savepoint" in str(error):
+            raise ended_by_handler() from error
+        raise
+
+
+class HeldTransaction(Generic[L]):
+    """Begun in one thread, used in another, ended in a third if need be: one at a time."""
+
+    in_the_way: ClassVar[str] = "everybody else who writes waits for it"
+    """Why it may not last, for people."""
+
+    def __init__(
+        self,
+        transactor: Transactor[SqlTables, Any],
+        lend: Callable[[Any], L],
+        clock: Callable[[], float],
+        limit: float,
+    ) -> None:
+        self._transactor = transactor
+        self._lend = lend
+        self._clock = clock
+        self._limit = limit
+        self._state = threading.RLock()
+        self._deciding = threading.Lock()
+        """Held for the moment in which it is decided who ends it: its handler, or time."""
+        self._unit: SqlTables | None = None
+        self._lent: L | None = None
+        self._timer: threading.Timer | None = None
+        self._begun_at = 0.0
+        self._ending = False
+        self._given_up = False
+        self._too_long = False
+        self._closed = False
+
+    @property
+    def connection(self) -> L:
+        """The handler's connection."""
+        assert self._lent is not None  # noqa: S101 - it was begun
+        return self._lent
+
+    def begin(self) -> None:
+        """Wait for one's turn and begin; the time it may last counts from now on."""
+        self._transactor.lock.acquire()
+        with self._state:
+            if self._given_up:
+                self._close()
+                return
+            try:
+                connection = self._opened()
+            except BaseException as error:
+                self._undo(error)
+                raise
+            self._lent = self._lend(connection)
+            self._begun_at = time.monotonic()
+            self._timer = threading.Timer(self._limit, self._expire)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _opened(self) -> Any:  # noqa: ANN401 - of the store's driver
+        """Begin, and return the connection that is lent."""
+        self._unit = self._transactor.begin()
+        self._unit.connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        return self._unit.connection
+
+    def give_up(self) -> None:
+        """Do not begin if it has not; whoever is told so late that it has must roll back."""
+        self._given_up = True
+
+    def settle(self, settlement: Settlement) -> SettleAnswer:
+        """End an attempt and commit, or (its fence is stale) take the handler's writes back."""
+        self._begin_to_end()
+        with self._state, self.connection.lock:
+            if self._too_long:
+                self._undo(None)
+                raise self._took_too_long()
+            self.connection.end()
+            try:
+                self.connection.close_cursors()
+                answer = self._settled(settlement)
+            except BaseException as error:
+                self._undo(error)
+                if isinstance(error, self._transactor.errors):
+                    raise self._transactor.translated(error) from error
+                raise
+            self._close()
+            return answer
+
+    def _settled(self, settlement: Settlement) -> SettleAnswer:
+        """End the attempt and commit."""
+        unit = self._unit
+        assert unit is not None  # noqa: S101 - it was begun
+        # Before anything is settled: it must be in the transaction that the handler wrote in.
+        leave_savepoint(unit.connection, undo=not holds(unit, settlement.fence))
+        answer = steps.settle(unit, (settlement,), self._clock())
+        self._transactor.commit(unit)
+        return answer
+
+    def rollback(self) -> None:
+        """Undo everything; of no effect before it has begun, and once it has ended."""
+        self._begin_to_end()
+        with self._state:
+            if self._lent is None or self._closed:
+                return
+            with self._lent.lock:
+                self._lent.end()
+                self._lent.close_cursors()
+                self._undo(None)
+
+    def must_not_be_too_long(self) -> None:
+        """Raise if it was undone because it lasted too long."""
+        if self._too_long:
+            raise self._took_too_long()
+
+    def _expire(self) -> None:
+        """Undo it behind the back of whoever holds it; its connection is closed when he comes."""
+        with self._deciding:
+            if self._ending:
+                return
+            self._too_long = True
+        lock = self.connection.lock
+        self.connection.end(self._took_too_long)
+        if not lock.acquire(blocking=False):
+            # A statement is at work: it is told to stop, and none comes after it.
+            self._transactor.interrupt()
+            lock.acquire()
+        try:
+            # Its handler may have come meanwhile, and closed it.
+            if not self._closed:
+                self._transactor.undo(self._took_too_long())
+                self._transactor.lock.release()
+        finally:
+            lock.release()
+
+    def _begin_to_end(self) -> None:
+        """Let time not end it any more, unless it has begun to."""
+        with self._deciding:
+            self._ending = True
+
+    def _took_too_long(self) -> TransactionTooLong:
+        held = time.monotonic() - self._begun_at
+        return TransactionTooLong(
+            f"a handler held its transaction on {self._transactor.where} for longer than "
+            f"{self._limit:g} s and it was rolled back, since {self.in_the_way}: do what takes "
+            "long before it, wait in it for nothing that writes to the same database, or give "
+            "ctx.transaction(hold=...) more",
+            path=self._transactor.where,
+            held=held,
+            limit=self._limit,
+        )
+
+    def _undo(self, error: BaseException | None) -> None:
+        self._transactor.undo(error or RuntimeError())
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transactor.lock.release()
+        self._transactor.close()

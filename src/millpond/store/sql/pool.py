@@ -1,0 +1,725 @@
+"""A pool as a row: its settings, its counts, and the doors to what belongs to it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from struct import iter_unpack, pack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from millpond.core.adaptive import Limiter
+from millpond.core.admit import Known
+from millpond.core.bucket import Bucket
+from millpond.core.bucket import fresh as fresh_buckets
+from millpond.core.lifecycle import Status
+from millpond.core.order.heap import LazyHeap
+from millpond.core.spec import PoolSpec
+from millpond.core.task import CALLBACKS
+from millpond.errors import MillpondError, NewerPool
+from millpond.store.sql.backlog import SqlBacklog
+from millpond.store.sql.codec import SEQ_BITS, TaskRow
+from millpond.store.sql.newer_settings import understood
+from millpond.store.verbs.arrivals import Arrivals
+from millpond.store.verbs.tables import MEASURED, PoolTable
+from millpond.store.verbs.unclaimed import Fresh, asks_which
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from millpond.core.task import Task
+    from millpond.store.sql.codec import Row
+    from millpond.store.sql.unit_of_work import SqlTables
+
+_FIRSTS = 64
+"""How many of those that came first are asked for at once."""
+
+_decode_spec = msgspec.json.Decoder(PoolSpec).decode
+_decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
+_decode_limiter = msgspec.json.Decoder(Limiter).decode
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+_decode_starved = msgspec.json.Decoder(dict[str, tuple[float, float]]).decode
+_decode_hungry = msgspec.json.Decoder(dict[str, float]).decode
+
+_DEAD = "dead"
+"""The totals of a pool's row hold one count more: how many failed tasks are kept now."""
+
+log = logging.getLogger("millpond.store")
+
+D = TypeVar("D")
+V = TypeVar("V")
+
+_specs: dict[str, PoolSpec] = {}
+"""Settings that were read before: the text decides, so they cannot grow old."""
+
+
+def readable(decode: Callable[[D], V], stored: D, otherwise: V, whose: str) -> V:
+    """Return what is stored, or something else for what cannot be read; that is logged.
+
+    Only for what work goes on without: counts, and who waits for what.
+    """
+    try:
+        return decode(stored)
+    except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
+        log.error("what is stored of %s is damaged and left out: %s", whose, error)  # noqa: TRY400
+        return otherwise
+
+
+def spec_of(text: str) -> PoolSpec:
+    """Return the settings a text stands for."""
+    spec = _specs.get(text)
+    if spec is None:
+        if len(_specs) > 10_000:
+            _specs.clear()
+        spec = _specs[text] = understood(text, _decode_spec, "pool")
+    return spec
+
+
+def spec_text(spec: PoolSpec) -> str:
+    """Return settings as text."""
+    return msgspec.json.encode(spec).decode()
+
+
+class SqlKeys(dict[tuple[str, int | None], Known]):
+    """The idempotency keys that were mentioned."""
+
+    def __init__(self, tables: SqlTables, pool: int) -> None:
+        super().__init__()
+        self._tables = tables
+        self._pool = pool
+        self._stored: dict[tuple[str, int | None], Row | None] = {}
+
+    def get(self, key: tuple[str, int | None], default: Known | None = None) -> Known | None:  # type: ignore[override]
+        """Return what a key stands for, or None."""
+        if key not in self._stored:
+            name, run = key
+            asked = (self._pool, name, run or 0)
+            self._take_in(key, self._tables.ask("key", asked).fetchone())
+        return super().get(key, default)
+
+    def read(self, names: Iterable[str]) -> None:
+        """Read several keys at once, as far as they do not belong to a run."""
+        wanted = [name for name in dict.fromkeys(names) if (name, None) not in self._stored]
+        if len(wanted) < 2:
+            return
+        found: dict[tuple[str, int | None], Row] = {}
+        for name, run, *row in self._tables.ask(
+            "some_keys", (self._pool, self._tables.listed(wanted))
+        ):
+            found[name, run or None] = tuple(row)
+        for key in (*((name, None) for name in wanted), *found):
+            if key not in self._stored:
+                self._take_in(key, found.get(key))
+
+    def __setitem__(self, key: tuple[str, int | None], known: Known) -> None:
+        self._stored.setdefault(key, None)
+        super().__setitem__(key, known)
+
+    def _take_in(self, key: tuple[str, int | None], row: Row | None) -> None:
+        self._stored[key] = row
+        if row is not None:
+            task, status, function, fingerprint = row
+            super().__setitem__(key, Known(task, Status(status), function, _unsigned(fingerprint)))
+
+    def forget_all(self) -> None:
+        """Read everything anew that is asked for from now on."""
+        self.clear()
+        self._stored.clear()
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        saved, dropped = [], []
+        for key, stored in self._stored.items():
+            known = super().get(key)
+            row = None if known is None else _key_row(known)
+            if row == stored:
+                continue
+            address = (self._pool, key[0], key[1] or 0)
+            if row is None:
+                dropped.append(address)
+            else:
+                saved.append((*address, *row))
+            self._stored[key] = row
+        if dropped:
+            self._tables.send("drop_key", dropped)
+        if saved:
+            self._tables.send("save_key", saved)
+
+
+def _key_row(known: Known) -> Row:
+    return (known.task, known.status.value, known.function, _signed(known.fingerprint))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _unsigned(number: int) -> int:
+    return number + (1 << 64) if number < 0 else number
+
+
+class SqlLanes:
+    """What is kept of lanes for ever: the last sequence given, and how many were worked on."""
+
+    def __init__(self, tables: SqlTables, pool: int) -> None:
+        self._tables = tables
+        self._pool = pool
+        self._rows: dict[str, list[int]] = {}
+        self._changed: set[str] = set()
+        self.sequences = _Column(self, 0)
+        self.processed = _Column(self, 1)
+
+    def row(self, lane: str) -> list[int]:
+        """Return [sequence, processed] of a lane."""
+        row = self._rows.get(lane)
+        if row is None:
+            asked = (self._pool, lane)
+            found = self._tables.ask("lane", asked).fetchone()
+            row = self._rows[lane] = list(found or (0, 0))
+        return row
+
+    def change(self, lane: str, column: int, value: int) -> None:
+        """Set one of the two."""
+        self.row(lane)[column] = value
+        self._changed.add(lane)
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        if self._changed:
+            rows = [(self._pool, lane, *self._rows[lane]) for lane in self._changed]
+            self._tables.send("save_lane", rows)
+            self._changed = set()
+
+
+class _Column(dict[str, int]):
+    """One of the numbers of every lane."""
+
+    def __init__(self, lanes: SqlLanes, column: int) -> None:
+        super().__init__()
+        self._lanes = lanes
+        self._column = column
+
+    def get(self, lane: str, default: int = 0) -> int:  # type: ignore[override]
+        """Return the number of a lane."""
+        return self._lanes.row(lane)[self._column] or default
+
+    def __setitem__(self, lane: str, value: int) -> None:
+        self._lanes.change(lane, self._column, value)
+
+
+class SqlFresh(Fresh):
+    """What a bound counts.
+
+    What was asked of the file is remembered until the transaction is over, so that a large batch
+    does not ask for each of its tasks.
+    """
+
+    def __init__(self, pool: SqlPool, count: int) -> None:
+        super().__init__(pool.spec)
+        self._pool = pool
+        self._count = count
+        self._of_keys: dict[str | None, int] = {}
+        self._of_lanes: dict[str | None, int] = {}
+        self._firsts: dict[tuple[str | None, ...], deque[int]] = {}
+
+    __slots__ = ("_firsts", "_of_keys", "_of_lanes", "_pool")
+
+    def of_key(self, key: str | None) -> int:
+        """Return how many of one key there are."""
+        count = self._of_keys.get(key)
+        if count is None:
+            ((count,),) = self._ask("count_listed_of_key", "count_listed_keyless", key)
+            self._of_keys[key] = count
+        return count
+
+    def of_lane(self, lane: str) -> int:
+        """Return how many of one lane there are."""
+        count = self._of_lanes.get(lane)
+        if count is None:
+            tables = self._pool.tables
+            tables.write_rows()
+            asked = (self._pool.number, lane)
+            count = self._of_lanes[lane] = int(
+                tables.ask("count_listed_of_lane", asked).fetchone()[0]
+            )
+        return count
+
+    def oldest_of_lane(self, lane: str) -> int:
+        """Return the id of the first of one lane."""
+
+        def ask() -> list[Row]:
+            tables = self._pool.tables
+            tables.write_rows()
+            asked = (self._pool.number, lane, _FIRSTS)
+            return tables.ask("oldest_listed_of_lane", asked).fetchall()
+
+        return self._first(("lane", lane), ask)
+
+    def oldest(self) -> int:
+        """Return the id of the one that came first."""
+        return self._first((), self._ask_oldest)
+
+    def oldest_of(self, key: str | None) -> int:
+        """Return the id of the first of one key."""
+        names = ("oldest_listed_of_key", "oldest_listed_keyless")
+        return self._first((key,), lambda: self._ask(*names, key, _FIRSTS))
+
+    def _first(self, which: tuple[str | None, ...], ask: Callable[[], list[Row]]) -> int:
+        """Return the first that is counted still; those who come later stand behind it."""
+        known, tasks = self._firsts.setdefault(which, deque()), self._pool.tables.tasks
+        while True:
+            while known:
+                task = tasks.get(known[0])
+                if task is not None and task.listed:
+                    return known[0]
+                known.popleft()
+            known.extend(row[0] for row in ask())
+            if not known:
+                raise LookupError
+            tasks.read(known)
+
+    def _ask_oldest(self) -> list[Row]:
+        tables = self._pool.tables
+        tables.write_rows()
+        asked = (self._pool.number, _FIRSTS)
+        return tables.ask("oldest_listed", asked).fetchall()
+
+    def _ask(self, of_key: str, keyless: str, key: str | None, *more: int) -> list[Row]:
+        tables = self._pool.tables
+        tables.write_rows()
+        number = self._pool.number
+        if key is None:
+            return tables.ask(keyless, (number, *more)).fetchall()
+        return tables.ask(of_key, (number, key, *more)).fetchall()
+
+    def let_go(self) -> None:
+        """Remember nothing of what was asked: the transaction is over, or the bound is another."""
+        if self._of_keys or self._of_lanes or self._firsts:
+            self._of_keys, self._of_lanes, self._firsts = {}, {}, {}
+
+    def add(self, task: Task) -> None:
+        """Count a task that has just come."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        self._count += 1
+        task.listed = self.listed
+        if self.listed and task.new.key in self._of_keys:
+            self._of_keys[task.new.key] += 1
+        if self.listed and task.lane in self._of_lanes:
+            self._of_lanes[task.lane] += 1
+
+    def remove(self, task: Task) -> None:
+        """Count one less."""
+        assert isinstance(task, TaskRow)  # noqa: S101
+        self._count -= 1
+        if task.listed and task.new.key in self._of_keys:
+            self._of_keys[task.new.key] -= 1
+        if task.listed and task.lane in self._of_lanes:
+            self._of_lanes[task.lane] -= 1
+        task.listed = False
+
+    def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
+        """Take over another bound."""
+        del queued
+        listed = asks_which(spec)
+        if listed == self.listed:
+            return
+        self.listed = listed
+        self.let_go()
+        pool = self._pool
+        pool.tables.write_rows()
+        for task in dict.values(pool.tables.tasks):
+            if task.new.pool == pool.name:
+                task.listed = listed and task.fresh and not task.status.terminal
+        low, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS
+        pool.tables.ask("list_fresh", (int(listed), low, high))
+
+
+class SqlParked(dict[str, LazyHeap[int]]):
+    """Parked tasks by the function nobody knew."""
+
+    def __init__(self, pool: SqlPool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def __len__(self) -> int:
+        return self._pool.parked_count
+
+    def __bool__(self) -> bool:
+        return self._pool.parked_count > 0
+
+    def __iter__(self) -> Iterator[str]:
+        if not self._pool.parked_count:
+            return iter(())
+        tables = self._pool.tables
+        tables.write_rows()
+        rows = tables.ask("parked_functions", (self._pool.number,))
+        return iter([row[0] for row in rows])
+
+    def __missing__(self, function: str) -> SqlWaiting:
+        return SqlWaiting(self._pool, function)
+
+    def get(self, function: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
+        """Return those that wait for one function, if any."""
+        waiting = SqlWaiting(self._pool, function)
+        return waiting or default
+
+    def items(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return functions and who waits for them."""
+        return [(function, SqlWaiting(self._pool, function)) for function in self]
+
+    def values(self) -> Any:  # noqa: ANN401 - as dict's
+        """Return who waits, by function."""
+        return [waiting for _, waiting in self.items()]
+
+
+class SqlWaiting(LazyHeap[int]):
+    """The parked tasks of one function."""
+
+    def __init__(self, pool: SqlPool, function: str) -> None:
+        super().__init__()
+        self._pool = pool
+        self._asked = (pool.number, function)
+
+    def peek(self) -> int | None:
+        """Return the first."""
+        tables = self._pool.tables
+        tables.write_rows()
+        row = tables.ask("first_parked", self._asked).fetchone()
+        return None if row is None else row[0]
+
+    def firsts(self, most: int) -> Iterator[int]:
+        """Yield the first of them, as it stands now; they are read at once."""
+        tables = self._pool.tables
+        tables.write_rows()
+        rows = tables.ask("first_parked_some", (*self._asked, most)).fetchall()
+        found = [row[0] for row in rows]
+        tables.tasks.read(found)
+        return iter(found)
+
+    def __iter__(self) -> Iterator[int]:
+        tables = self._pool.tables
+        tables.write_rows()
+        rows = tables.ask("parked_of", self._asked).fetchall()
+        return iter([row[0] for row in rows])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return self.peek() is not None
+
+
+class SqlArrivals(Arrivals):
+    """The live tasks of a pool in the order of their places."""
+
+    __slots__ = ("_pool",)
+
+    def __init__(self, pool: SqlPool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def add(self, task: Task) -> None:
+        """Note nothing: its place is its row's."""
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._pool.tables.live(self._pool))
+
+
+class SqlPool(PoolTable):
+    """A pool that is read from its row and written to it."""
+
+    __slots__ = (
+        "_measured",
+        "_settings",
+        "_stored",
+        "dead",
+        "kept",
+        "known_keys",
+        "lanes",
+        "measured",
+        "number",
+        "parked_count",
+        "sql_backlog",
+        "tables",
+    )
+
+    def __init__(self, tables: SqlTables, number: int) -> None:
+        self.tables = tables
+        self.number = number
+        self.kept = self.dead = self.measured = self.redriven = 0
+        self._measured: list[tuple[float, float]] = []
+        self._stored: Row | None = None
+        self._settings: Row | None = None
+        self.known_keys = SqlKeys(tables, number)
+        self.keys = self.known_keys
+        self.lanes = SqlLanes(tables, number)
+        self.lane_sequences = self.lanes.sequences
+        self.lane_processed = self.lanes.processed
+        self.old_keys = {}
+        self.succeeded = self.unsuccessful = None
+        self.waits = self.run_times = None
+        self.parked_count = 0
+        self.parked = SqlParked(self)
+        self.arrivals = SqlArrivals(self)
+
+    @classmethod
+    def read(cls, tables: SqlTables, row: Row) -> SqlPool:
+        """Return the pool of a row."""
+        self = cls(tables, row[0])
+        (
+            _,
+            self.name,
+            spec,
+            declared,
+            self.revision,
+            self.created_at,
+            self.operator_limit,
+            paused,
+            closed,
+            self.not_before,
+            self.next_seq,
+            self.next_lane,
+            self.live,
+            self.running,
+            self.claimed,
+            fresh,
+            ready,
+            later,
+            self.parked_count,
+            self.parked_apart,
+            self.kept,
+            self.stale_settles,
+            self.measured,
+            totals,
+            grouped,
+            joins,
+            passed_turn,
+            passed_join,
+            resting,
+            unit_timers,
+            fading,
+            tats,
+            holding,
+            starved,
+            hungry,
+            limiter,
+            _,
+        ) = row
+        self.internal = self.name.endswith(CALLBACKS)
+        self.spec, self.declared = spec_of(spec), spec_of(declared)
+        self.paused, self.closed = bool(paused), bool(closed)
+        whose = f"pool {self.name}"
+        self.totals = readable(_decode_counts, totals, {}, whose)
+        self.dead = self._dead_among(self.totals)
+        self.buckets = readable(_decode_buckets, tats, fresh_buckets(self.spec.rates), whose)
+        held = readable(_decode_counts, holding, None, whose)
+        self.holding = self._held() if held is None else held
+        self.starved = readable(_decode_starved, starved, {}, whose)
+        self.hungry = readable(_decode_hungry, hungry, {}, whose)
+        self.limiter = None
+        if limiter:
+            anew = None if self.spec.adaptive is None else Limiter(self.spec.adaptive)
+            self.limiter = readable(_decode_limiter, limiter, anew, whose)
+        counts = {
+            "grouped": grouped,
+            "ready": ready,
+            "later": later,
+            "unit_timers": unit_timers,
+            "fading": fading,
+            "joins": joins,
+            "passed_turn": passed_turn,
+            "passed_join": passed_join,
+            "resting": resting,
+        }
+        self.sql_backlog = SqlBacklog(self.spec, tables, self.number, counts)
+        self.backlog = self.sql_backlog
+        self.fresh = SqlFresh(self, fresh)
+        self._stored, self._settings = row[7:], row[2:7]
+        return self
+
+    def _dead_among(self, totals: dict[str, int]) -> int:
+        """Take the count of dead letters out of the totals; an older version stored none."""
+        dead = totals.pop(_DEAD, None)
+        if dead is None and Status.FAILED in totals:
+            return self.count_dead()
+        return dead or 0
+
+    def _all_totals(self) -> dict[str, int]:
+        """Return the totals with the count of dead letters, once there was one."""
+        if Status.FAILED not in self.totals:
+            return self.totals
+        return {**self.totals, _DEAD: self.dead}
+
+    def count_dead(self) -> int:
+        """Count the failed tasks that are kept."""
+        found: int = self.tables.ask("dead_of_pool", (self.number,)).fetchone()[0]
+        return found
+
+    def _held(self) -> dict[str, int]:
+        """Count how many tasks of the pool each worker runs."""
+        return dict(self.tables.ask("holding_of_pool", (self.number,)).fetchall())
+
+    @classmethod
+    def declared_now(cls, tables: SqlTables, number: int, made: PoolTable) -> SqlPool:
+        """Return a pool that was just declared."""
+        self = cls(tables, number)
+        for name in (
+            *("name", "internal", "spec", "declared", "revision", "created_at", "operator_limit"),
+            *("paused", "closed", "not_before", "next_seq", "next_lane", "live", "running"),
+            *("claimed", "parked_apart", "stale_settles", "totals", "buckets", "holding"),
+            *("starved", "hungry", "limiter"),
+        ):
+            setattr(self, name, getattr(made, name))
+        counts = dict.fromkeys(_COUNTS, 0)
+        counts["grouped"] = int(made.backlog.grouped)
+        self.sql_backlog = SqlBacklog(self.spec, tables, number, counts)
+        self.backlog = self.sql_backlog
+        self.fresh = SqlFresh(self, 0)
+        return self
+
+    def spec_at(self, revision: int) -> PoolSpec:
+        """Return the settings of a revision."""
+        if revision == self.revision:
+            return self.spec
+        asked = (self.number, revision)
+        row = self.tables.ask("revision", asked).fetchone()
+        try:
+            return self.spec if row is None else spec_of(row[0])
+        except NewerPool:  # it was declared anew since, in a way that is known here
+            return self.spec
+
+    @property
+    def paused_units(self) -> set[str]:
+        """The lanes or keys that are paused on their own."""
+        self.tables.write_rows()
+        rows = self.tables.ask("paused_units", (self.number,))
+        return {row[0] for row in rows}
+
+    @paused_units.setter
+    def paused_units(self, units: set[str]) -> None:
+        # That they are paused is written on the units themselves.
+        pass
+
+    def pause(self, unit: str, *, paused: bool) -> None:
+        """Remember nothing: the unit does."""
+
+    def measure(self, waited: float, ran: float) -> None:
+        """Note how long a task had waited for its start, and how long it ran."""
+        self._measured.append((waited, ran))
+
+    def measure_all(self, times: list[tuple[float, float]]) -> None:
+        """Note the same of several."""
+        self._measured += times
+
+    def times(self) -> tuple[list[float], list[float]]:
+        """Return how long the latest attempts waited and ran."""
+        waits: list[float] = []
+        run_times: list[float] = []
+        rows = self.tables.ask("measured", (self.number,))
+        for (times,) in rows:
+            for waited, ran in reversed(list(iter_unpack(">2d", times))):
+                waits.append(waited)
+                run_times.append(ran)
+            if len(waits) >= MEASURED:
+                break
+        return waits[:MEASURED], run_times[:MEASURED]
+
+    def trimmed(self) -> int:
+        """Let go of what is hardly asked for again; return how much is kept in memory."""
+        self.known_keys.forget_all()
+        assert isinstance(self.fresh, SqlFresh)  # noqa: S101
+        self.fresh.let_go()
+        return self.sql_backlog.trimmed()
+
+    # Writing
+
+    def write(self) -> None:
+        """Send what has changed to the file."""
+        backlog = self.backlog
+        assert isinstance(backlog, SqlBacklog)  # noqa: S101
+        self.sql_backlog = backlog
+        backlog.write()
+        self.known_keys.write()
+        self.lanes.write()
+        if self._measured:
+            self._write_measured()
+        self._write_row(backlog)
+
+    def _write_measured(self) -> None:
+        ask = self.tables.ask
+        flat = [value for pair in self._measured[-MEASURED:] for value in pair]
+        self.measured += len(self._measured)
+        self._measured = []
+        ask(
+            "add_measured",
+            (self.number, self.measured, pack(f">{len(flat)}d", *flat)),
+        )
+        if self.measured % MEASURED < len(flat):
+            ask("drop_measured", (self.number, self.measured - 2 * MEASURED))
+
+    def _write_row(self, backlog: SqlBacklog) -> None:
+        counts = backlog.counts()
+        settings = (
+            spec_text(self.spec) if self._settings is None else self._text(self.spec, 0),
+            spec_text(self.declared) if self._settings is None else self._text(self.declared, 1),
+            self.revision,
+            self.created_at,
+            self.operator_limit,
+        )
+        row = (
+            int(self.paused),
+            int(self.closed),
+            self.not_before,
+            self.next_seq,
+            self.next_lane,
+            self.live,
+            self.running,
+            self.claimed,
+            len(self.fresh),
+            counts["ready"],
+            counts["later"],
+            self.parked_count,
+            self.parked_apart,
+            self.kept,
+            self.stale_settles,
+            self.measured,
+            _text(self._all_totals()),
+            counts["grouped"],
+            counts["joins"],
+            counts["passed_turn"],
+            counts["passed_join"],
+            counts["resting"],
+            counts["unit_timers"],
+            counts["fading"],
+            _text(self.buckets),
+            _text(self.holding),
+            _text(self.starved),
+            _text(self.hungry),
+            "" if self.limiter is None else _text(self.limiter),
+            int(self.spec.special),
+        )
+        ask = self.tables.ask
+        is_new = self._settings is None
+        if settings != self._settings:
+            ask("save_pool", (self.number, self.name, *settings, *row))
+            ask("add_revision", (self.number, self.revision, settings[0]))
+        if row != self._stored and not is_new:
+            self.tables.change("change_pool", (*row, self.number), 1)
+        self._settings, self._stored = settings, row
+
+    def _text(self, spec: PoolSpec, column: int) -> str:
+        """Return settings as text; most of the time it is the text that was read."""
+        assert self._settings is not None  # noqa: S101
+        text: str = self._settings[column]
+        return text if _specs.get(text) is spec else spec_text(spec)
+
+
+_COUNTS = (
+    *("grouped", "ready", "later", "unit_timers", "fading"),
+    *("joins", "passed_turn", "passed_join", "resting"),
+)
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()

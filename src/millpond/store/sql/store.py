@@ -1,0 +1,766 @@
+"""A store whose tables are rows: each verb is a job of the writer's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from millpond.core.control import CancelRun, Declare, DeclareBudget, Prune, Redrive
+from millpond.core.store_time import read
+from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
+from millpond.store.clock import ForwardClock, ServerClock, steady
+from millpond.store.protocol import ControlAnswer, Hint, LeaseAnswer
+from millpond.store.sql.handler_connection import Lent
+from millpond.store.sql.handler_transaction import SAVEPOINT, HeldTransaction, leave_savepoint
+from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.repair import damage, mend
+from millpond.store.sql.store_time import JumpLog, move_moments, without_doubt
+from millpond.store.sql.transactions import C
+from millpond.store.sql.unit_of_work import SqlTables
+from millpond.store.sql.view import RowsView
+from millpond.store.sql.writer import Writer, must_not_be_forked
+from millpond.store.verbs import api as steps
+from millpond.store.verbs.settle import holds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from millpond.core.control import Order
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.plan import Wake
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import NewTask
+    from millpond.store.protocol import (
+        Batch,
+        RecoverAnswer,
+        RenewAnswer,
+        SettleAnswer,
+        SubmitAnswer,
+        View,
+    )
+    from millpond.store.sql.database import Connection, Dialect
+    from millpond.store.sql.transactions import Transactor
+
+log = logging.getLogger("millpond.store")
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Lent)
+C_co = TypeVar("C_co", bound="Connection", covariant=True)
+
+_OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
+"""What a damaged row may raise where it is read, compared or written again."""
+_LOOK_AGAIN = 60.0
+"""Seconds for which nobody looks again through a store in which nothing was found."""
+
+_BODIES_KEPT = 20_000
+_ROWS_KEPT = 5_000
+"""How many rows are kept in memory between two transactions, at most."""
+
+
+class Reader(Protocol[C_co]):
+    """Asks the database, and changes nothing in it; for one thread at a time."""
+
+    def ask(self, question: Callable[[C_co], T]) -> T:
+        """Return the answer; an error is one of ours."""
+        ...
+
+    def close(self) -> None:
+        """Let its connection go; safe twice."""
+        ...
+
+
+class Wakes(Protocol):
+    """Carries hints to other processes and from them."""
+
+    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Call `tell` on this loop with the hints of others."""
+        ...
+
+    def hears(self) -> bool:
+        """Return whether no hint of others is lost as things stand."""
+        ...
+
+    def send(self, hint: Hint | None) -> float | None:
+        """Tell the others, after how many seconds to be called again if there is more to tell."""
+        ...
+
+    def close(self) -> None:
+        """Tell and hear no more."""
+        ...
+
+
+class RowsStore(ABC, Generic[C, L]):
+    """What the stores of all databases have in common.
+
+    Readers say it in their own way where there is one (`reading`).
+
+    `inline=True` does every verb on the caller's thread: for tests whose time stands still while
+    they wait.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        where: str,
+        dialect: Dialect,
+        reader: Reader[C],
+        *,
+        clock: Callable[[], float],
+        wakes: Wakes | None = None,
+        inline: bool = False,
+        reading: Dialect | None = None,
+    ) -> None:
+        self._where = where
+        self._dialect = dialect
+        self._reading = dialect if reading is None else reading
+        self._reader = reader
+        self._clock = clock
+        self._wakes = wakes
+        self._dice = random.SystemRandom()
+        self._newer: set[tuple[str, str]] = set()
+        """Pools that only a newer version understands, and why: each is logged once."""
+        self._bodies: dict[int, NewTask] = {}
+        self._kept: SqlTables | None = None
+        self._jumps = JumpLog(where)
+        self._closed = False
+        self._process = os.getpid()
+        self._seen_version = 0
+        self._look_again = 0.0
+        self._writing = self._transactor(self._unit)
+        self._inline = self._writing if inline else None
+        self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
+        self._writer = None if inline else self._new_writer()
+        self._view = RowsView(self._read, clock, self._tell_all_newer)
+
+    # What each database does its own way
+
+    @abstractmethod
+    def _transactor(self, make_unit: Callable[[C], SqlTables]) -> Transactor[SqlTables, C]:
+        """Return what writes, over a connection of its own."""
+
+    def _new_writer(self) -> Writer[SqlTables]:
+        """Return what does the jobs of this process, one after another."""
+        return Writer(self._writing, committed=self._committed)
+
+    @abstractmethod
+    def _connected(self) -> AbstractContextManager[C]:
+        """Open a connection for whatever takes long, and close it afterwards."""
+
+    @abstractmethod
+    def _version_of(self, connection: C) -> int:
+        """Return a number that is another one after anybody else has written."""
+
+    @abstractmethod
+    def _lend(self, connection: C) -> L:
+        """Return what a handler is given in place of a connection."""
+
+    def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
+        """Hear that a transaction may do nothing for a while, or has so many tasks to think of."""
+
+    @property
+    def view(self) -> View:
+        """The reading side."""
+        return self._view
+
+    def _unit(self, connection: C) -> SqlTables:
+        """Return what jobs work on: the last unit of work, while nobody else has written.
+
+        Asked inside the transaction, so nobody can write any more; a connection that was opened
+        anew counts from another number.
+        """
+        kept, self._kept = self._kept, None
+        version = self._version_of(connection)
+        same = kept is not None and kept.connection is connection and kept.version == version
+        if kept is not None and same and not self._keep_time(kept):
+            return kept
+        unit = self._new_unit(connection, self._bodies)
+        unit.version = version
+        unit.on_commit = self._keep
+        return unit
+
+    def _new_unit(
+        self, connection: Connection, bodies: dict[int, NewTask] | None = None
+    ) -> SqlTables:
+        """Return what jobs work on, once it is known what time it is."""
+        unit = self._bare_unit(connection, bodies)
+        if self._keep_time(unit):
+            unit = self._bare_unit(connection, bodies)
+        return unit
+
+    def _bare_unit(
+        self, connection: Connection, bodies: dict[int, NewTask] | None = None
+    ) -> SqlTables:
+        return SqlTables(connection, self._dialect, self._dice.getrandbits(64), bodies)
+
+    # What time it is
+
+    def _keep_time(self, unit: SqlTables) -> bool:
+        """Find out what time it is, and tell the clock; return whether stored moments were moved.
+
+        A clock that does not keep time for a store (one of a test) is believed as it is.
+        """
+        clock = self._clock
+        if not isinstance(clock, ServerClock):
+            return False
+        known = unit.timeline._replace(latest=unit.latest)
+        vouched = clock.vouched(known)
+        reading = read(known, self._wall(unit), vouched)
+        if reading.jump is not None:
+            if self._is_doubtful():
+                vouched = known.latest if vouched is None else vouched
+            if reading.jump.kind == "gap" and vouched is None:
+                vouched = self._vouched_by_others(unit, reading.timeline.latest)
+            reading = read(known, self._wall(unit), vouched)
+        now = unit.timeline = reading.timeline
+        clock.told(now.latest, now.steps)
+        if reading.jump is not None:
+            self._jumps.tell(reading.jump, steady())
+        if not reading.step:
+            return False
+        self._takes_time(unit)
+        unit.latest = now.latest
+        move_moments(unit, reading.step)
+        if reading.step < 0.0:
+            mend(unit.connection, self._dialect, now.latest)
+        self._time_moved(cast("C", unit.connection))
+        return True
+
+    def _time_moved(self, connection: C) -> None:
+        """Hear that what was known of the store is not so any more: its time was moved."""
+
+    def _wall(self, unit: SqlTables) -> float:
+        """Return what the wall clock says that this store goes by."""
+        del unit
+        clock = self._clock
+        return clock.wall() if isinstance(clock, ForwardClock) else clock()
+
+    def _is_doubtful(self) -> bool:
+        """Look for evidence about a clock that jumped; return whether to doubt it."""
+        clock = self._clock
+        return isinstance(clock, ForwardClock) and clock.is_doubtful()
+
+    def _vouched_by_others(self, unit: SqlTables, moment: float) -> float | None:
+        """Return what time it is by the renewals of others; None if none is known to live.
+
+        Asked by a process that has just come, where the clock says that much time has passed. A
+        worker that lives has renewed within its lease: if the clock says otherwise, it was set.
+        """
+        workers = [worker[1:4] for worker in unit.ask("workers").fetchall()]
+        if any(expires_at >= moment for _, expires_at, _ in workers):
+            return None
+        renewed = [
+            expires_at - lease
+            for owner, expires_at, lease in workers
+            if owner and self._lives(unit, owner, expires_at)
+        ]
+        return max(unit.latest, *renewed) if renewed else None
+
+    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+        """Return whether a process is known to live that can have renewed until `renewed`."""
+        del unit, owner, renewed
+        return False
+
+    def _keep(self, unit: SqlTables) -> None:
+        """Keep a unit of work that was committed, unless it has grown."""
+        self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
+
+    # Others
+
+    def listen(self, tell: Callable[[Hint], None]) -> None:
+        """Call `tell` on this loop with the hints of other processes, from now on."""
+        if self._wakes is not None:
+            self._wakes.listen(tell, asyncio.get_running_loop())
+
+    @property
+    def hears(self) -> bool:
+        """Whether no hint of other processes is lost as things stand."""
+        return self._wakes is not None and self._wakes.hears()
+
+    def renewer(self) -> Renewer:
+        """Return what renews from a thread of its own."""
+        return Renewer(self._transactor(self._new_unit), self._clock)
+
+    async def changed(self) -> bool:
+        """Return whether anybody wrote since it was last asked."""
+        version = await self._on_reader(self._version_of)
+        before, self._seen_version = self._seen_version, version
+        return version != before
+
+    async def mend(self, *, whole: bool = False) -> tuple[str, ...]:
+        """Look whether all rows fit together, and put right what does not; return what was wrong.
+
+        It looks without keeping anybody from writing, and has a connection of its own for it. At
+        very many tasks it looks only if it is to look at the `whole`.
+        """
+        self._must_be_open()
+        if self._inline is not None:
+            return self._mended(whole=whole)
+        return await aside(partial(self._mended, whole=whole))
+
+    def _mended(self, *, whole: bool = False) -> tuple[str, ...]:
+        transactor = self._transactor(self._new_unit)
+        try:
+            with self._connected() as connection:
+                wrong = damage(connection, self._reading, whole=whole)
+            if wrong:
+                log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
+                transactor.run(self._mend)
+        except transactor.errors as error:
+            raise transactor.translated(error) from error
+        finally:
+            transactor.close()
+        return tuple(wrong)
+
+    def _mend(self, tables: SqlTables) -> None:
+        """Put things right: a job for a unit of work in which nothing else was done yet."""
+        self._takes_time(tables)
+        mend(tables.connection, self._dialect, self._clock())
+        tables.read_meta()
+
+    def _committed(self, answers: Sequence[Any]) -> float | None:
+        """Tell the others, in the writer's thread, what was just stored."""
+        if self._wakes is None:
+            return None
+        return self._wakes.send(hint_of(answers) if answers else None)
+
+    # How a verb is carried out
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            message = f"the store {self._where} is closed; open a new one"
+            raise StoreClosed(message)
+
+    async def _do(self, job: Callable[[SqlTables], T]) -> T:
+        self._must_be_open()
+        try:
+            return await self._do_once(job)
+        except StoreError as error:
+            if not error.of_counts:
+                raise
+            # A count is wrong, whoever met it: counted anew, the same job goes through.
+            log.error("%s; its counts are counted anew", error)  # noqa: TRY400 - not where it was
+            if not await self.mend() and not isinstance(error, Miscounted):
+                raise
+            return await self._do_once(job)
+
+    async def _do_over_rows(self, job: Callable[[SqlTables], T], *, whole: bool = True) -> T:
+        """Do a job that meets rows of many tasks; one that is damaged is found and set aside.
+
+        So it stops neither its pool nor the others. A verb that is given values itself does not
+        have the `whole` store looked through for what may be the fault of those.
+        """
+        try:
+            return await self._do(job)
+        except _OF_A_ROW as error:
+            if isinstance(error, StoreError) and not (error.of_value or error.of_counts):
+                raise
+            now = time.monotonic()
+            if now < self._look_again:
+                raise
+            log.error("a row of %s is damaged (%r); it is looked for", self._where, error)  # noqa: TRY400
+            if not await self.mend(whole=whole):
+                # There is nothing to be found, and looking takes long.
+                self._look_again = now + _LOOK_AGAIN
+                raise
+        return await self._do(job)
+
+    async def _do_once(self, job: Callable[[SqlTables], T]) -> T:
+        if self._writer is not None:
+            answer = await self._writer.do(job)
+        else:
+            answer = self._do_inline(job)
+        if self._writing.miscounted:
+            self._writing.miscounted = False
+            await self.mend()
+        return answer
+
+    def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
+        assert self._inline is not None  # noqa: S101 - there is one where there is no writer
+        return self._inline.once(job)
+
+    async def _read(self, question: Callable[[SqlTables], object]) -> object:
+        return await self._on_reader(partial(self._answer, question))
+
+    def _answer(self, question: Callable[[SqlTables], T], connection: C) -> T:
+        """Answer a question of one moment; whatever it made of the tables is forgotten."""
+        connection.execute(self._dialect.begin_reading)
+        try:
+            return question(SqlTables(connection, self._reading, 0, readonly=True))
+        finally:
+            if connection.in_transaction:  # some errors end a transaction by themselves
+                connection.execute("ROLLBACK")
+
+    async def _on_reader(self, question: Callable[[C], T]) -> T:
+        """Ask something of the reading connection, in the thread that has it."""
+        self._must_be_open()
+        if self._threads is None:
+            return self._reader.ask(question)
+        must_not_be_forked(self._process, self._where)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._reader.ask, question)
+
+    def _moment(self, now: float | None) -> float:
+        return self._clock() if now is None else now
+
+    # The verbs
+
+    async def submit(
+        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
+    ) -> SubmitAnswer:
+        """Take in batches, each whole or not at all where its pool's policy says so."""
+
+        def job(tables: SqlTables) -> SubmitAnswer:
+            new = [one for batch in batches for one in batch.tasks]
+            self._takes_time(tables, len(new))
+            tables.expect(new)
+            return steps.submit(tables, batches, self._moment(now), entropy)
+
+        return await self._do(job)
+
+    async def lease(
+        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+    ) -> LeaseAnswer:
+        """Give a worker the next tasks of a pool, within every limit in force."""
+
+        def job(tables: SqlTables) -> LeaseAnswer:
+            if self._is_newer(tables, ask.pool):
+                return LeaseAnswer()
+            _expect(tables, ask)
+            answer = steps.lease(tables, ask, self._moment(now), entropy)
+            self._remember(tables, answer)
+            return answer
+
+        return await self._do_over_rows(job)
+
+    async def renew(
+        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
+    ) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return await self._do_over_rows(
+            lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
+        )
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then: LeaseAsk | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> SettleAnswer:
+        """End attempts, each only with its current fence, and lease the next if asked."""
+
+        def job(tables: SqlTables) -> SettleAnswer:
+            named = [one.fence.task for one in settlements]
+            named += [one.successor.task for one in settlements if one.successor is not None]
+            tables.expect_ends(named)
+            self._tell_all_newer(tables)
+            ask = None if then is None or self._is_newer(tables, then.pool) else then
+            if ask is not None:
+                _expect(tables, ask, leaving=len(settlements))
+            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=ask)
+            if then is not None and ask is None:
+                answer = msgspec.structs.replace(answer, lease=LeaseAnswer())
+            # Also what is tried again: that may happen in another process.
+            self._forget([one.fence.task for one in settlements])
+            self._forget(answer.ended)
+            if answer.lease is not None:
+                self._remember(tables, answer.lease)
+            return answer
+
+        return await self._do_over_rows(job, whole=False)
+
+    # Together with what users keep in the same database
+
+    def _submit_over(
+        self,
+        connection: Connection,
+        batches: Sequence[Batch],
+        declare: Sequence[PoolSpec],
+        now: float | None,
+        entropy: int | None,
+    ) -> SubmitAnswer:
+        """Take in batches inside the transaction that is open on a connection of somebody's."""
+        unit = self._new_unit(connection)
+        for spec in declare:
+            steps.control(unit, Declare(spec), self._moment(now), entropy)
+        answer = steps.submit(unit, batches, self._moment(now), entropy)
+        unit.write()
+        return answer
+
+    async def settle_with(
+        self,
+        settlement: Settlement,
+        write: Callable[[L], T],
+        *,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> tuple[SettleAnswer, T | None]:
+        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+
+        Without the current fence it is not called. It may be called again where a transaction
+        failed, and nothing of the call before is left then.
+        """
+
+        def job(tables: SqlTables) -> _WrittenWith[T]:
+            written = _WrittenWith[T]()
+            if holds(tables, settlement.fence):
+                written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
+            if written.error is None:
+                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                self._forget(written.ended)
+            return written
+
+        written = await self._do(job)
+        if written.error is not None:
+            raise written.error
+        assert written.answer is not None  # noqa: S101 - nothing was raised
+        return written.answer, written.value
+
+    def hold(self, limit: float) -> HeldTransaction[L]:
+        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        self._must_be_open()
+        transactor = self._transactor(self._new_unit)
+        return HeldTransaction(transactor, self._lend, self._clock, limit)
+
+    async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
+        """Tell other processes what was stored over another connection than the writer's."""
+
+        def job(_: SqlTables) -> object:
+            self._forget(answer.ended)
+            return answer
+
+        await self._do(job)
+
+    async def recover(
+        self,
+        *,
+        limit: int = 1000,
+        generation: int | None = None,
+        now: float | None = None,
+        entropy: int | None = None,
+    ) -> RecoverAnswer:
+        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+
+        def job(tables: SqlTables) -> RecoverAnswer:
+            moment = self._moment(now)
+            answer = steps.recover(tables, limit, moment, entropy, generation=generation)
+            self._tell_all_newer(tables)
+            return answer
+
+        return await self._do_over_rows(job)
+
+    async def control(
+        self, order: Order, *, now: float | None = None, entropy: int | None = None
+    ) -> ControlAnswer:
+        """Carry out an order."""
+
+        def job(tables: SqlTables) -> ControlAnswer:
+            if isinstance(order, CancelRun | Redrive):
+                self._takes_time(tables)
+            if isinstance(order, Declare | DeclareBudget) and self._declared_newer(tables, order):
+                return ControlAnswer()
+            asked = order
+            if isinstance(order, Prune) and now is None:
+                asked = without_doubt(order, tables.timeline)
+            return steps.control(tables, asked, self._moment(now), entropy)
+
+        return await self._do(job)
+
+    def _is_newer(self, tables: SqlTables, pool: str) -> bool:
+        """Return whether only a newer version understands a pool; that is logged once."""
+        try:
+            tables.pools.get(pool)
+        except NewerPool as error:
+            self._tell_newer(error)
+            return True
+        return False
+
+    def _declared_newer(self, tables: SqlTables, order: Declare | DeclareBudget) -> bool:
+        """Return whether only a newer version understands what is stored under this name."""
+        try:
+            if isinstance(order, DeclareBudget):
+                tables.budgets.get(order.spec.name)
+            else:
+                tables.pools.get(order.spec.name)
+                tables.budgets.must_know(order.spec)
+        except NewerPool as error:
+            self._tell_newer(error)
+            return True
+        return False
+
+    def _tell_newer(self, error: NewerPool) -> None:
+        """Log a pool or budget that only a newer version understands, once."""
+        if (error.pool, error.option) not in self._newer:
+            self._newer.add((error.pool, error.option))
+            log.error("%s", error)
+
+    def _tell_all_newer(self, tables: SqlTables) -> None:
+        """Log every such pool that was met in a unit of work."""
+        for error in tables.pools.newer.values():
+            self._tell_newer(error)
+
+    async def close(self) -> None:
+        """Let go of the database; safe twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._inline is not None:
+            self._inline.close()
+        if self._writer is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        if self._wakes is not None:
+            self._wakes.close()
+        if self._threads is not None:
+            # What is being read ends first; then nobody uses the connection any more.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._reader.close)
+            self._threads.shutdown(wait=False)
+        else:
+            self._reader.close()
+
+    def _forget(self, ended: Sequence[int]) -> None:
+        """Let go of the bodies of tasks that are no longer held."""
+        for identifier in ended:
+            self._bodies.pop(identifier, None)
+
+    def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
+        """Keep the bodies of what is leased: its settle will want them again."""
+        if len(self._bodies) > _BODIES_KEPT:
+            self._bodies.clear()
+        for one in (*answer.leased, *answer.claimed):
+            task = tables.glance(one.fence.task)
+            if task is not None:
+                self._bodies[task.new.id] = task.new
+
+
+class _WrittenWith(Generic[T]):
+    """What became of a handler's writes in the transaction that settles its attempt."""
+
+    value: T | None = None
+    error: BaseException | None = None
+    answer: SettleAnswer | None = None
+
+    @property
+    def wakes(self) -> Sequence[Wake]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.wakes
+
+    @property
+    def ended(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.ended
+
+    @property
+    def finished_runs(self) -> Sequence[int]:
+        """What others are told."""
+        return () if self.answer is None else self.answer.finished_runs
+
+    def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
+        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        connection.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            self.value = write(lent)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # An error that ended the transaction ends everybody's who is in it.
+                raise
+            self.error = error
+        lent.end()
+        lent.close_cursors()
+        leave_savepoint(connection, undo=self.error is not None)
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Do something in a thread that nobody waits for when the loop or the process ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(answer: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(cast("T", answer))
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        answer: T | None = None
+        error: BaseException | None = None
+        try:
+            answer = work()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits is told
+            error = raised
+        # The loop may be closed by now: then nobody is there to be told.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, answer, error)
+
+    threading.Thread(target=run, name="millpond-aside", daemon=True).start()
+    return await done
+
+
+def hint_of(answers: Sequence[Any]) -> Hint:
+    """Return what other processes should hear of these answers."""
+    wakes: dict[str, Wake] = {}
+    ended: list[int] = []
+    finished: list[int] = []
+    cancelled: list[int] = []
+    interrupted: list[int] = []
+    for answer in answers:
+        for wake in getattr(answer, "wakes", ()):
+            before = wakes.get(wake.pool)
+            if before is None or wake.at < before.at:
+                wakes[wake.pool] = wake
+        ended += getattr(answer, "ended", ())
+        finished += getattr(answer, "finished_runs", ())
+        if isinstance(answer, ControlAnswer):
+            cancelled += answer.cancelled
+            interrupted += answer.interrupted
+    return Hint(
+        wakes=tuple(wakes.values()),
+        ended=tuple(ended),
+        finished_runs=tuple(finished),
+        cancelled=tuple(cancelled),
+        interrupted=tuple(interrupted),
+    )
+
+
+class Renewer:
+    """Renews from a thread, and waits there: it has a connection of its own."""
+
+    def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:
+        self._transactor = transactor
+        self._clock = clock
+
+    def renew(self, worker: str, lease: float) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        return self._transactor.run(
+            lambda tables: steps.renew(tables, worker, lease, self._clock())
+        )
+
+    def close(self) -> None:
+        """Let its connection go."""
+        self._transactor.close()
+
+
+def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:
+    """Let as many tasks be read at once as this claim can take."""
+    pool = tables.pools.get(ask.pool)
+    if isinstance(pool, SqlPool):
+        spec = pool.spec
+        slots = max(spec.max_concurrent - pool.running + leaving, 0)
+        pool.sql_backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))

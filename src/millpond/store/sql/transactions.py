@@ -1,0 +1,260 @@
+"""One connection that writes, one transaction after another, each in its turn."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
+
+from millpond.errors import (
+    IllegalTransition,
+    MillpondError,
+    Miscounted,
+    OutcomeUnknown,
+    StoreError,
+)
+from millpond.store.sql.database import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.errors import StoreLocked
+
+log = logging.getLogger("millpond.store")
+
+
+class UnitOfWork(Protocol):
+    """What jobs work on, made anew for each transaction."""
+
+    def write(self) -> None:
+        """Send to the database what the jobs changed."""
+        ...
+
+    def committed(self) -> None:
+        """Hear that it is stored for good."""
+        ...
+
+
+class Line(Protocol):
+    """Where those who are about to write stand in line; one holder at a time."""
+
+    def acquire(self) -> None:
+        """Wait for one's turn, however long it takes."""
+        ...
+
+    def try_acquire(self) -> bool:
+        """Take one's turn if nobody has it."""
+        ...
+
+    def wait(self) -> None:
+        """Stand in line behind whoever has it."""
+        ...
+
+    def release(self) -> None:
+        """Let the next one go; harmless if it is not held."""
+        ...
+
+    def close(self) -> None:
+        """Leave for good; safe twice."""
+        ...
+
+
+Unit = TypeVar("Unit", bound=UnitOfWork)
+C = TypeVar("C", bound=Connection)
+T = TypeVar("T")
+
+
+class Transactor(ABC, Generic[Unit, C]):
+    """Begins, commits and undoes on a connection of its own; for one thread at a time.
+
+    The connection is opened when it is first needed, and anew after an error that spoils it. Below
+    is what all databases have in common; what each does its own way stands at the end.
+    """
+
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """What a call of the database may raise."""
+
+    def __init__(
+        self, where: str, lock: Line, make_unit: Callable[[C], Unit], *, patience: float
+    ) -> None:
+        self.where = where
+        """Which database it is, for people."""
+        self.lock = lock
+        self.patience = patience
+        """Seconds to wait for somebody else's transaction before giving up."""
+        self._make_unit = make_unit
+        self._connection: C | None = None
+        self.miscounted = False
+        """Whether something was stored by a write that touched other rows than it must."""
+
+    def run(self, job: Callable[[Unit], T]) -> T:
+        """Do one job in a transaction of its own, in its turn; try again once if that may help."""
+        self.lock.acquire()
+        try:
+            try:
+                return self.once(job)
+            except StoreError as error:
+                if isinstance(error, OutcomeUnknown) or not self._may_pass(error.__cause__):
+                    raise
+                return self.once(job)
+        finally:
+            self.lock.release()
+
+    def once(self, job: Callable[[Unit], T]) -> T:
+        """Do one job in a transaction of its own; the caller holds the lock.
+
+        An error of ours has changed nothing, so what else the unit did is kept, as in a group.
+        """
+        unit = self.begin()
+        refused: MillpondError | None = None
+        try:
+            try:
+                answer = job(unit)
+            except MillpondError as error:
+                if not self.is_answer(error):
+                    raise
+                refused = error
+            self.commit(unit)
+        except BaseException as error:
+            self.undo(error)
+            if isinstance(error, self.errors):
+                raise self.translated(error) from error
+            raise
+        if refused is not None:
+            raise refused
+        return answer
+
+    def begin(self) -> Unit:
+        """Begin a transaction and give what jobs work on."""
+        try:
+            connection = self._begun()
+            return self._make_unit(connection)
+        except BaseException as error:
+            self.undo(error)
+            if isinstance(error, self.errors):
+                raise self.translated(error) from error
+            raise
+
+    def commit(self, unit: Unit) -> None:
+        """Write and commit; OutcomeUnknown if nobody can tell whether it happened."""
+        unit.write()
+        if not self.connection.in_transaction:
+            # Some errors end a transaction by themselves; whoever met one did not pass it on.
+            message = f"the database {self.where} has undone a transaction that was not over"
+            raise StoreError(message)
+        try:
+            self._commit()
+        except self.errors as error:
+            if self._did_not_commit(error):
+                raise
+            self._disconnect()
+            self._not_known(error)
+        try:
+            unit.committed()
+        except Exception:
+            # It is stored. An error now would have it done a second time.
+            log.exception("after a commit to %s", self.where)
+
+    def undo(self, error: BaseException) -> None:
+        """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""
+        spoilt = self.is_poisonous(error) or self.is_poisonous(error.__cause__)
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except self.errors:
+                spoilt = True
+        if spoilt:
+            self._disconnect()
+
+    def close(self) -> None:
+        """Let go of connection and lock; safe twice."""
+        self._disconnect()
+        self.lock.close()
+
+    @property
+    def connection(self) -> C:
+        """The connection, opened if need be."""
+        if self._connection is None:
+            self._connection = self._opened()
+        return self._connection
+
+    def of_database(self, error: BaseException) -> bool:
+        """Return whether the database raised this, translated or not."""
+        return isinstance(error, self.errors) or isinstance(error.__cause__, self.errors)
+
+    def is_answer(self, error: MillpondError) -> bool:
+        """Return whether an error is what a job answers, having changed nothing.
+
+        What the database raised is not, and neither is a bug of ours: who knows what came before.
+        """
+        if self._connection is not None and not self._connection.in_transaction:
+            # It has ended meanwhile, and with it what others did in it.
+            return False
+        return not (self.of_database(error) or isinstance(error, IllegalTransition | Miscounted))
+
+    def _not_known(self, error: Exception) -> NoReturn:
+        told = " ".join(str(error).split())
+        raise OutcomeUnknown(
+            f"the commit to {self.where} failed ({self._name_of(error)}: {told}): it is not known "
+            "whether this change is stored; look before doing it again, or repeat it with an "
+            "idempotency key",
+            path=self.where,
+        ) from error
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._dispose(connection)
+
+    # What each database does its own way
+
+    @abstractmethod
+    def _opened(self) -> C:
+        """Open a connection."""
+
+    @abstractmethod
+    def _begun(self) -> C:
+        """Begin a transaction that may write, and return its connection."""
+
+    @abstractmethod
+    def _dispose(self, connection: C) -> None:
+        """Close a connection that may be broken, whatever it takes."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Stop the statement that is at work; from another thread."""
+
+    @abstractmethod
+    def translated(self, error: Exception) -> StoreError:
+        """Return our error for one of the database's, saying what to do; the cause is attached."""
+
+    @abstractmethod
+    def is_poisonous(self, error: BaseException | None) -> bool:
+        """Return whether the connection that raised this should not be used any more."""
+
+    def _may_pass(self, error: BaseException | None) -> bool:
+        """Return whether what raised this may well succeed if it is done again at once."""
+        return self.is_poisonous(error)
+
+    def _commit(self) -> None:
+        """Commit what was written."""
+        self.connection.execute("COMMIT")
+
+    @abstractmethod
+    def _did_not_commit(self, error: Exception) -> bool:
+        """Return whether a COMMIT that raised this has certainly not happened."""
+
+    @abstractmethod
+    def _name_of(self, error: Exception) -> str:
+        """Return the database's own name for what happened."""
+
+    @abstractmethod
+    def kept_waiting(self) -> StoreLocked:
+        """Return the error for those who stood in line for too long."""
+
+    def has_to_tidy(self) -> bool:
+        """Return whether there is something to put in order, in a turn of its own."""
+        return False
+
+    def tidy(self) -> None:
+        """Put it in order; the caller holds the lock."""

@@ -1,0 +1,423 @@
+"""The writer: one thread that writes for a whole process, many jobs to a commit.
+
+A commit that reaches the disk costs the same for one job as for two hundred. So what the event
+loop asks for gathers while a commit is under way, and goes together into the next one. Nobody is
+answered before the commit that holds his change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future as BlockingFuture
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from millpond.errors import (
+    MillpondError,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreError,
+    StoreForked,
+    StoreLocked,
+)
+from millpond.store.sql.transactions import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from millpond.store.sql.transactions import Transactor
+
+log = logging.getLogger("millpond.store")
+
+MOST_JOBS, LONGEST = 200, 0.005
+"""How many jobs one transaction takes at most, and for how many seconds it takes more."""
+
+SHARE, LONGEST_AFTER_WAITING = 0.25, 0.1
+"""The same for who waited for its turn: a part of that time, since all that is left waits as long
+again, and never more than so many seconds, since others wait as well."""
+
+_GOODBYE = 0.1
+"""Seconds for which a thread that is to end waits with what it has still to tell."""
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks at who has waited too long, while somebody else holds the lock."""
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+class Job(Generic[Unit]):
+    """Something to do, and whom to tell."""
+
+    __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "told", "work")
+
+    def __init__(
+        self,
+        work: Callable[[Unit], Any],
+        future: asyncio.Future[Any] | BlockingFuture[Any],
+        loop: asyncio.AbstractEventLoop | None,
+        alone: Callable[[list[Any]], list[Any]] | None = None,
+        told: object = None,
+    ) -> None:
+        self.work = work
+        self.alone = alone
+        """What does it in a transaction of its own, with those that wait for the same."""
+        self.told = told
+        self.future = future
+        self.loop = loop
+        self.asked_at = time.monotonic()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def attempt(self, unit: Unit, is_answer: Callable[[MillpondError], bool]) -> None:
+        """Do it; an error of ours is an answer, because it has changed nothing."""
+        try:
+            self.answer = self.work(unit)
+        except MillpondError as error:
+            if not is_answer(error):
+                raise
+            self.error = error
+
+    def tell(self) -> None:
+        """Hand over what became of it; on the loop it came from, if it came from one."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.answer)
+        else:
+            self.future.set_exception(self.error)
+
+
+def must_not_be_forked(opened_by: int, where: str) -> None:
+    """Object to a forked process: it has the store of its parent, and none of its threads."""
+    if os.getpid() != opened_by:
+        raise StoreForked(
+            f"this process was forked from the one that opened {where}: a fork has none of its "
+            "threads; open a Millpond of its own in the child",
+            path=where,
+        )
+
+
+class Writer(Generic[Unit]):
+    """The writing thread of one open store.
+
+    A job must be able to run twice: where a group fails, each of its jobs is tried once more, in a
+    transaction of its own. A job that raises a MillpondError must have changed nothing; any other
+    exception undoes its whole transaction.
+
+    `committed` is called in the thread with the answers of each commit, after they were given. It
+    may answer with a number of seconds: if no job comes by then, it is called without answers.
+    """
+
+    def __init__(
+        self,
+        transactor: Transactor[Unit, Any],
+        *,
+        committed: Callable[[Sequence[Any]], float | None] | None = None,
+    ) -> None:
+        self._transactor = transactor
+        self._where = transactor.where
+        self._patience = transactor.patience
+        self._committed = committed
+        self._jobs: deque[Job[Unit]] = deque()
+        self._news = threading.Condition(threading.Lock())
+        self._closing = False
+        self._hook_again: float | None = None
+        self._in_line = False
+        self._watched = False
+        self._watch_until = 0.0
+        self._process = os.getpid()
+        # A daemon: a program that ends without closing is not held up; its open jobs are not done.
+        self._thread = threading.Thread(target=self._run, name="millpond-writer", daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[Unit], T]) -> asyncio.Future[T]:
+        """Have a job done; the answer arrives once it is committed. Only on an event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._take_in(Job(job, future, loop))
+        return future
+
+    def do_alone(self, work: Callable[[list[P]], list[T]], told: P) -> asyncio.Future[T]:
+        """Have something done that sees to its transaction by itself. Only on an event loop.
+
+        Those that stand in line behind each other with the same `work` are handed to it together.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._take_in(Job(_nothing, future, loop, work, told))
+        return future
+
+    def do_now(self, job: Callable[[Unit], T]) -> T:
+        """Have a job done and wait for it, in a thread that has no event loop."""
+        future: BlockingFuture[T] = BlockingFuture()
+        self._take_in(Job(job, future, None))
+        return future.result()
+
+    def close(self) -> None:
+        """Do what waits, then end; safe twice, and of no effect in a forked child."""
+        if os.getpid() != self._process:
+            return
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        # Whoever holds the database may never let go: what waits is told so, the thread is left.
+        self._thread.join(self._patience + 2 * _LOOK_EVERY)
+
+    def _take_in(self, job: Job[Unit]) -> None:
+        must_not_be_forked(self._process, self._where)
+        with self._news:
+            if self._closing:
+                raise StoreClosed(f"the store {self._where} is closed; open a new one")
+            self._jobs.append(job)
+            then = self._taken_in(job)
+        if then is not None:
+            then()
+
+    def _taken_in(self, job: Job[Unit]) -> Callable[[], None] | None:
+        """Let a job be done that was put in line; return what is left to do without the lock."""
+        del job
+        self._news.notify()
+        return None
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._line_up()
+                try:
+                    group = self._do_group()
+                finally:
+                    self._transactor.lock.release()
+                self._answer(group)
+                self._after_commit([job.answer for job in group if job.error is None])
+                self._tidy()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Leave nobody waiting, however the thread came to its end."""
+        with self._news:
+            self._closing = True
+            left = list(self._jobs)
+            self._jobs.clear()
+        self._answer(self._failed(left, StoreClosed(f"the writer of {self._where} has ended")))
+        self._transactor.close()
+
+    def _wait(self) -> bool:
+        """Wait for something to do; False = there will be no more."""
+        while True:
+            with self._news:
+                if self._jobs:
+                    return True
+                if self._closing and not self._last_words:
+                    return False
+                woken = self._news.wait(self._hook_again)
+            if not woken:
+                self._after_commit(())
+
+    @property
+    def _last_words(self) -> bool:
+        """Whether something is still to be told of what was committed, and it is soon told."""
+        return self._hook_again is not None and self._hook_again <= _GOODBYE
+
+    def _do_group(self) -> list[Job[Unit]]:
+        """Do what waits in one transaction; where that fails, one by one."""
+        if apart := self._apart():
+            return self._do_alone(apart)
+        asked = time.monotonic()
+        try:
+            unit = self._transactor.begin()
+        except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
+            return self._failed(list(self._taken(len(self._jobs))), error)
+        # Only now: all that came while others wrote is taken along.
+        group: list[Job[Unit]] = []
+        try:
+            for job in self._waiting(time.monotonic() - asked):
+                group.append(job)
+                job.attempt(unit, self._transactor.is_answer)
+            self._transactor.commit(unit)
+        except OutcomeUnknown as error:
+            return self._failed(group, error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody must be told
+            self._transactor.undo(error)
+            if len(group) == 1 and not self._transactor.of_database(error):
+                return self._failed(group, error)
+            log.debug("%d jobs on %s are tried one by one: %r", len(group), self._where, error)
+            self._one_by_one(group)
+        return group
+
+    def _apart(self) -> list[Job[Unit]]:
+        """Take the first jobs in line that are done apart from the others, and together."""
+        with self._news:
+            return self._first_apart()
+
+    def _first_apart(self) -> list[Job[Unit]]:
+        apart: list[Job[Unit]] = []
+        while self._jobs and len(apart) < MOST_JOBS:
+            first = self._jobs[0]
+            if first.alone is None or (apart and first.alone != apart[0].alone):
+                break
+            apart.append(self._jobs.popleft())
+        return apart
+
+    def _do_alone(self, jobs: list[Job[Unit]]) -> list[Job[Unit]]:
+        work = jobs[0].alone
+        assert work is not None  # noqa: S101 - that is why they are here
+        try:
+            for job, answer in zip(jobs, work([job.told for job in jobs]), strict=True):
+                job.answer = answer
+        except BaseException as error:  # noqa: BLE001 - those who asked are told
+            self._apart_failed(jobs, error)
+        return jobs
+
+    def _apart_failed(self, jobs: list[Job[Unit]], error: BaseException) -> None:
+        """Tell those who were done apart and together; one that cannot be must not be in the way.
+
+        What the database says is said to all. What cannot be put into words is of one of them.
+        """
+        if len(jobs) < 2 or self._transactor.of_database(error) or isinstance(error, StoreError):
+            self._failed(jobs, error)
+            return
+        for job in jobs:
+            work = job.alone
+            assert work is not None  # noqa: S101 - that is why they are here
+            try:
+                (job.answer,) = work([job.told])
+            except BaseException as alone:  # noqa: BLE001 - the one who asked is told
+                self._failed([job], alone)
+
+    def _one_by_one(self, group: list[Job[Unit]]) -> None:
+        for index, job in enumerate(group):
+            try:
+                job.answer, job.error = self._transactor.once(job.work), None
+            except StoreLocked as error:  # each of the others would wait as long
+                self._failed(group[index:], error)
+                return
+            except BaseException as error:  # noqa: BLE001 - the one who asked is told
+                self._failed([job], error)
+
+    def _waiting(self, waited: float) -> Iterator[Job[Unit]]:
+        """Give the jobs that wait, also those that come meanwhile, as many as one commit takes."""
+        longest = max(LONGEST, min(SHARE * waited, LONGEST_AFTER_WAITING))
+        enough = time.monotonic() + longest
+        for job in self._taken(MOST_JOBS):
+            yield job
+            if time.monotonic() > enough:
+                return
+
+    def _taken(self, most: int) -> Iterator[Job[Unit]]:
+        """Give the jobs that wait, up to one that is done apart."""
+        for _ in range(most):
+            with self._news:  # the patient thread may be taking some away
+                if not self._jobs or self._jobs[0].alone is not None:
+                    return
+                job = self._jobs.popleft()
+            yield job
+
+    def _failed(self, jobs: list[Job[Unit]], error: BaseException) -> list[Job[Unit]]:
+        transactor = self._transactor
+        ours = transactor.translated(error) if isinstance(error, transactor.errors) else error
+        for job in jobs:
+            # Each has an error of its own: raising one adds to its traceback.
+            job.error = copy.copy(ours) if len(jobs) > 1 else ours
+            job.error.__cause__ = ours.__cause__
+        return jobs
+
+    def _tidy(self) -> None:
+        """Let the database be put in order; in a turn of its own, after all are answered."""
+        if not self._transactor.has_to_tidy():
+            return
+        self._line_up()
+        try:
+            self._transactor.tidy()
+        except MillpondError as error:
+            log.warning("%s could not be put in order: %s", self._where, error)
+        finally:
+            self._transactor.lock.release()
+
+    # --- patience -----------------------------------------------------------------------------
+
+    def _line_up(self) -> None:
+        """Wait for the writers' lock; those who asked for something do not wait for ever."""
+        lock = self._transactor.lock
+        if lock.try_acquire():
+            return
+        self._be_watched()
+        self._in_line = True
+        lock.wait()
+        self._in_line = False
+
+    def _be_watched(self) -> None:
+        """See to it that a second thread looks after the jobs while this one stands in line.
+
+        Nobody can stop waiting for such a lock half way. So jobs that have waited too long are
+        taken away behind the back of the thread that waits. The second thread is started when
+        somebody else has the lock, and ends when that has not happened for a while.
+        """
+        with self._news:
+            self._watch_until = time.monotonic() + 4 * _LOOK_EVERY
+            if self._watched:
+                return
+            self._watched = True
+        threading.Thread(target=self._watch, name="millpond-patience", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_EVERY)
+            if self._in_line:
+                self._answer(self._given_up())
+            with self._news:
+                if not self._in_line and time.monotonic() > self._watch_until:
+                    self._watched = False
+                    return
+
+    def _given_up(self) -> list[Job[Unit]]:
+        """Take out the jobs that have waited too long, with an error that says for whom."""
+        latest = time.monotonic() - self._patience
+        given_up: list[Job[Unit]] = []
+        with self._news:
+            while self._jobs and self._jobs[0].asked_at <= latest:
+                given_up.append(self._jobs.popleft())
+        return self._failed(given_up, self._transactor.kept_waiting())
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _answer(self, group: Sequence[Job[Unit]]) -> None:
+        """Tell everybody, with one call per event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Job[Unit]]] = {}
+        for job in group:
+            if job.loop is None:
+                job.tell()
+            else:
+                by_loop.setdefault(job.loop, []).append(job)
+        for loop, jobs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(tell, jobs)
+            except RuntimeError:  # the loop is closed: nobody is there to hear it
+                log.debug("%d answers of %s came too late", len(jobs), self._where)
+
+    def _after_commit(self, answers: Sequence[Any]) -> None:
+        self._hook_again = None
+        if self._committed is None:
+            return
+        try:
+            self._hook_again = self._committed(answers)
+        except Exception:
+            log.exception("after a commit to %s", self._where)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing."""
+
+
+def tell(jobs: Sequence[Job[Any]]) -> None:
+    """Hand over what became of these, on their loop."""
+    for job in jobs:
+        job.tell()

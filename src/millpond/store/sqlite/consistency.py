@@ -1,0 +1,17 @@
+"""Recounting a file: is it whole, and does what its tables say of each other fit together?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.store.sql.consistency import check_rows
+from millpond.store.sqlite.dialect import SQLITE
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+
+def check_tables(connection: Connection) -> list[str]:
+    """Return what is wrong, each in one sentence; nothing = all is well."""
+    whole = connection.execute("PRAGMA integrity_check")
+    return [*(said for (said,) in whole if said != "ok"), *check_rows(connection, SQLITE)]

@@ -1,0 +1,68 @@
+"""A connection of the standard sqlite3 module, lent to a handler."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from millpond.store.sql.handler_connection import Lent, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+
+class LentCursor(sqlite3.Cursor):
+    """A cursor that refuses to begin, commit or roll back."""
+
+    def __init__(self, connection: sqlite3.Connection, lent: LentConnection) -> None:
+        super().__init__(connection)
+        self._lent = lent
+
+    @property
+    def connection(self) -> NoReturn:
+        """Refuse: it could commit."""
+        raise refusal("cursor.connection")
+
+    def execute(self, statement: str, parameters: Any = (), /) -> Self:  # noqa: ANN401 - as sqlite3
+        """Execute a statement."""
+        with self._lent.use(statement):
+            return super().execute(statement, parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> Self:
+        """Execute a statement for each row."""
+        with self._lent.use(statement):
+            return super().executemany(statement, rows)
+
+    def executescript(self, script: str, /) -> NoReturn:
+        """Refuse: it would commit first."""
+        del script
+        raise refusal("executescript()")
+
+
+class LentConnection(Lent):
+    """What a handler is given in place of the connection itself.
+
+    It knows `execute`, `executemany` and `cursor`, as sqlite3 does, and `row_factory` for the
+    cursors to come. When the handler's part is over it is of no use any more.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
+        self.row_factory: Callable[[sqlite3.Cursor, tuple[Any, ...]], Any] | None = None
+        self._connection = connection
+
+    def cursor(self) -> LentCursor:
+        """Return a new cursor."""
+        cursor = LentCursor(self._connection, self)
+        cursor.row_factory = self.row_factory
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, statement: str, parameters: Any = (), /) -> LentCursor:  # noqa: ANN401
+        """Execute a statement; return its cursor."""
+        return self.cursor().execute(statement, parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> LentCursor:
+        """Execute a statement for each row."""
+        return self.cursor().executemany(statement, rows)

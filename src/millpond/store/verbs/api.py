@@ -1,0 +1,216 @@
+"""Steps: each verb as one uninterrupted step over tables, and its answer.
+
+A step asks the world nothing: its moment and its entropy are given. Whoever calls it sees to it
+that nothing else touches the tables meanwhile: a store in memory by not awaiting, a store on disk
+by a transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core import validation as check
+from millpond.core.run import view as run_view
+from millpond.core.ticks import rounded
+from millpond.store.protocol import (
+    Admission,
+    BatchAnswer,
+    ControlAnswer,
+    LeaseAnswer,
+    RecoverAnswer,
+    RenewAnswer,
+    SettleAnswer,
+    SubmitAnswer,
+)
+from millpond.store.verbs.bulk import settle_all
+from millpond.store.verbs.control import control as _control
+from millpond.store.verbs.control import leads, pool_named
+from millpond.store.verbs.lease import lease as _lease
+from millpond.store.verbs.prefetch import wanted_pools
+from millpond.store.verbs.recover import more, next_recovery
+from millpond.store.verbs.recover import recover as _recover
+from millpond.store.verbs.submit import admission
+from millpond.store.verbs.submit import submit as _submit
+from millpond.store.verbs.submit import take_committed as _take_committed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.core.control import Order
+    from millpond.core.lease import LeaseAsk
+    from millpond.core.settle import Settlement
+    from millpond.core.task import NewTask
+    from millpond.store.protocol import Batch
+    from millpond.store.verbs.settle import Ended
+    from millpond.store.verbs.tables import Tables
+
+
+def _begin(tables: Tables, now: float, entropy: int | None) -> float:
+    tables.begin(entropy)
+    moment = rounded(now)
+    # Time does not go back here, whatever a clock does: what was due stays due.
+    if moment > tables.latest:  # noqa: PLR1730 - max costs a call
+        tables.latest = moment
+    return tables.latest
+
+
+def submit(
+    tables: Tables, batches: Sequence[Batch], now: float, entropy: int | None = None
+) -> SubmitAnswer:
+    """Take in batches, each whole or not at all where its pool's policy says so."""
+    now = _begin(tables, now, entropy)
+    answers = [_submit(tables, batch, now) for batch in batches]
+    tables.end(now)
+    return SubmitAnswer(
+        batches=tuple([a if a.run is None else _with_run(tables, a) for a in answers]),
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+    )
+
+
+def take_committed(
+    tables: Tables, tasks: Sequence[NewTask], now: float, entropy: int | None = None
+) -> SubmitAnswer:
+    """Take in what others have submitted inside their own transactions; all of it is accepted."""
+    now = _begin(tables, now, entropy)
+    for new in tasks:
+        _take_committed(tables, new, now)
+    tables.end(now)
+    return SubmitAnswer(
+        batches=(),
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+    )
+
+
+def _with_run(tables: Tables, answer: BatchAnswer) -> BatchAnswer:
+    """Tell of a run as it is after the verb: an empty seed is over already."""
+    if answer.run is None:
+        return answer
+    run = run_view(tables.runs[answer.run.id], resumed=answer.run.resumed)
+    return msgspec.structs.replace(answer, run=run)
+
+
+def lease(tables: Tables, ask: LeaseAsk, now: float, entropy: int | None = None) -> LeaseAnswer:
+    """Give a worker the next tasks of a pool, within every limit in force."""
+    now = _begin(tables, now, entropy)
+    pool_named(tables, ask.pool)
+    answer = _lease(tables, ask, now)
+    tables.end(now)
+    if not tables.has_news:
+        return answer
+    return msgspec.structs.replace(
+        answer,
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+    )
+
+
+def renew(
+    tables: Tables, worker: str, lease: float, now: float, entropy: int | None = None
+) -> RenewAnswer:
+    """Keep everything a worker holds for `lease` seconds more."""
+    check.number("lease", lease, above=0.0)
+    now = _begin(tables, now, entropy)
+    row = tables.workers.get(worker)
+    if row is None:
+        return RenewAnswer(alive=False)
+    tables.renew(row, lease, now)
+    cancelled, interrupted = tables.asked_to_stop(row)
+    return RenewAnswer(
+        alive=True,
+        cancelled=cancelled,
+        interrupted=interrupted,
+        give_back=wanted_pools(tables, row, now) if row.ahead else (),
+    )
+
+
+def settle(
+    tables: Tables,
+    settlements: Sequence[Settlement],
+    now: float,
+    entropy: int | None = None,
+    *,
+    then: LeaseAsk | None = None,
+) -> SettleAnswer:
+    """End attempts, each only with its current fence, and lease the next if asked."""
+    now = _begin(tables, now, entropy)
+    # Before anything is changed: a verb happens wholly or not at all.
+    for one in settlements:
+        for new in one.follow_ups:
+            pool_named(tables, new.pool)
+    if then is not None:
+        pool_named(tables, then.pool)
+    ended = settle_all(tables, settlements, now)
+    leased = _lease(tables, then, now) if then is not None else None
+    tables.end(now)
+    return SettleAnswer(
+        settled=tuple([one[0] for one in ended]),
+        after=tuple([one[1] for one in ended]),
+        started=tuple([one[3] for one in ended]),
+        follow_ups=_told(tables, ended),
+        lease=leased,
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+    )
+
+
+def _told(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
+    """Tell of follow-ups as they are after the verb."""
+    return tuple([tuple([admission(tables, taken) for taken in one[2]]) for one in ended])
+
+
+def recover(
+    tables: Tables,
+    limit: int,
+    now: float,
+    entropy: int | None = None,
+    *,
+    generation: int | None = None,
+) -> RecoverAnswer:
+    """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+    now = _begin(tables, now, entropy)
+    if generation is not None and not leads(tables, generation, now):
+        return RecoverAnswer(moved=0, deposed=True)
+    moved = _recover(tables, limit, now)
+    tables.end(now)
+    return RecoverAnswer(
+        moved=moved,
+        more=more(tables, now),
+        next_at=next_recovery(tables, now),
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+        lost=tables.endings.lost(),
+    )
+
+
+def control(tables: Tables, order: Order, now: float, entropy: int | None = None) -> ControlAnswer:
+    """Carry out an order."""
+    now = _begin(tables, now, entropy)
+    count, revision, left = _control(tables, order, now)
+    tables.end(now)
+    cancelled, interrupted = tables.asked()
+    return ControlAnswer(
+        count=count,
+        revision=revision,
+        more=left,
+        cancelled=cancelled,
+        interrupted=interrupted,
+        finished_runs=tables.finished_runs(),
+        wakes=tables.wakes(),
+        ended=tables.endings.ended(),
+        emptied=tables.endings.emptied(),
+        lost=tables.endings.lost(),
+    )

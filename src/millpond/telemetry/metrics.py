@@ -1,0 +1,197 @@
+"""Meters: what this process does as it does it, and what the store knows when it is asked."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from millpond.core.settle import Raised
+from millpond.runtime.observe.probe import Probe, pool_of
+from millpond.telemetry import names
+from millpond.telemetry.names import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from opentelemetry.metrics import Histogram, Meter
+
+    from millpond.core.settle import Outcome
+    from millpond.core.task import NewTask
+    from millpond.runtime.worker.job import Job
+    from millpond.store.protocol import BatchAnswer
+    from millpond.telemetry.store_reader import PoolReading, Reader
+
+MOST_POOLS, MOST_FUNCTIONS, MOST_ERRORS = 100, 100, 100
+"""How many have series of their own; the others share one."""
+
+
+class Metering(Probe):
+    """Metrics: what this process does as it does it, and what the store knows when it is asked."""
+
+    def __init__(self, meter: Meter, reader: Reader) -> None:
+        self.on = True
+        self._reader = reader
+        self._pool = names.Few(MOST_POOLS)
+        self._function = names.Few(MOST_FUNCTIONS)
+        self._error = names.Few(MOST_ERRORS)
+        self._submits = _seconds(meter, names.SUBMIT_SECONDS, "How long submits took")
+        self._waits = _seconds(
+            meter, names.WAIT_SECONDS, "How long tasks waited, from due to start"
+        )
+        self._runs = _seconds(meter, names.RUN_SECONDS, "How long handlers ran")
+        self._sent = meter.create_counter(names.SENT, "{message}", "Tasks that were stored")
+        self._consumed = meter.create_counter(
+            names.CONSUMED, "{message}", "Attempts, by how they ended"
+        )
+        self._rejected = meter.create_counter(
+            names.REJECTED, "{message}", "Tasks that were refused or dropped, by reason"
+        )
+        self._lost = meter.create_counter(
+            names.LEASES_LOST, "{lease}", "Leases of running tasks that this process lost"
+        )
+        self._recovered = meter.create_counter(
+            names.RECOVERED, "{message}", "Tasks of dead workers, or too late, that were moved on"
+        )
+        self._observe(meter)
+
+    def _observe(self, meter: Meter) -> None:
+        """Have the store asked whenever metrics are read."""
+        meter.create_observable_gauge(
+            names.TASKS, [self._asked(_depths)], "{message}", "Tasks that wait or run, by state"
+        )
+        meter.create_observable_gauge(
+            names.OLDEST, [self._asked(_oldest)], "s", "Age of the oldest task that waits"
+        )
+        meter.create_observable_gauge(
+            names.LIMIT, [self._asked(_limit)], "{message}", "How many may run at once"
+        )
+        meter.create_observable_gauge(
+            names.DEAD,
+            [self._asked(_dead)],
+            "{message}",
+            "Failed tasks that are kept: what a redrive would bring back",
+        )
+        meter.create_observable_counter(
+            names.ENDED, [self._asked(_ended)], "{message}", "Tasks that ever ended, by status"
+        )
+        meter.create_observable_counter(
+            names.STALE, [self._asked(_stale)], "{message}", "Settlements that came too late"
+        )
+
+    def _asked(
+        self, tell: Callable[[PoolReading], Iterable[tuple[str, float]]]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observed(_options: CallbackOptions) -> Iterable[Observation]:
+            reading = self._reader.read() if self.on else None
+            for pool in () if reading is None else reading.pools:
+                for state, number in tell(pool):
+                    told = {names.SYSTEM: names.MILLPOND, names.POOL: pool.name}
+                    yield Observation(number, told | ({names.STATE: state} if state else {}))
+
+        return observed
+
+    def submitting(self, pool: str, count: int) -> tuple[str, float]:  # noqa: ARG002
+        """Note when it began."""
+        return pool, time.perf_counter()
+
+    def submitted(
+        self,
+        begun: tuple[str, float] | None,
+        tasks: Sequence[NewTask],  # noqa: ARG002 - those who were stored are told of by themselves
+        answer: BatchAnswer | None,
+        error: BaseException | None,
+    ) -> None:
+        """Tell how long it took."""
+        if begun is None:
+            return
+        pool, at = begun
+        told = self._about(pool, names.SUBMIT) | {names.OPERATION_TYPE: names.SEND}
+        if answer is not None and answer.refusal is not None:
+            told[names.ERROR] = str(answer.refusal.reason)
+        elif error is not None:
+            told[names.ERROR] = self._error(kind_of(error))
+        self._submits.record(time.perf_counter() - at, told)
+
+    def accepted(self, pool: str, count: int) -> None:
+        """Count tasks that were stored."""
+        self._sent.add(count, self._about(pool, names.SUBMIT))
+
+    def rejected(self, pool: str, reason: str, count: int) -> None:
+        """Count tasks that were refused or dropped."""
+        self._rejected.add(count, self._about(pool, names.SUBMIT) | {names.REASON: reason})
+
+    def began(self, job: Job, jobs: Sequence[Job], waited: Sequence[float]) -> None:  # noqa: ARG002
+        """Tell how long tasks waited."""
+        told = self._about(pool_of(job.leased), names.PROCESS)
+        for one in waited:
+            self._waits.record(one, told)
+
+    def over(
+        self,
+        job: Job,
+        jobs: Sequence[Job],  # noqa: ARG002
+        seconds: float,
+        value: Any,  # noqa: ANN401
+        outcome: Outcome,
+    ) -> None:
+        """Tell how long a handler ran."""
+        told = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
+        if isinstance(outcome, Raised):
+            told[names.ERROR] = self._error(kind_of(value))
+        self._runs.record(seconds, told)
+
+    def settled(self, job: Job, ended: str) -> None:
+        """Count an attempt."""
+        told = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
+        self._consumed.add(1, told | {names.OUTCOME: ended})
+
+    def lost(self, pool: str, count: int) -> None:
+        """Count lost leases."""
+        self._lost.add(count, self._about(pool, names.PROCESS))
+
+    def recovered(self, count: int) -> None:
+        """Count tasks that were moved on."""
+        self._recovered.add(count, {names.SYSTEM: names.MILLPOND})
+
+    def _about(self, pool: str, operation: str) -> dict[str, str]:
+        return {
+            names.SYSTEM: names.MILLPOND,
+            names.OPERATION: operation,
+            names.POOL: self._pool(pool),
+        }
+
+    def _of_function(self, job: Job) -> dict[str, str]:
+        return {names.FUNCTION: self._function(job.leased.call.function)}
+
+
+def _seconds(meter: Meter, name: str, about: str) -> Histogram:
+    return meter.create_histogram(
+        name, "s", about, explicit_bucket_boundaries_advisory=names.SECONDS
+    )
+
+
+def _depths(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield from pool.states()
+
+
+def _oldest(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.oldest
+
+
+def _limit(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.view.spec.max_concurrent
+
+
+def _dead(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.view.dead
+
+
+def _ended(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    for status, count in pool.view.totals.items():
+        yield str(status), count
+
+
+def _stale(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.view.stale_settles

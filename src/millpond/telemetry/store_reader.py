@@ -1,0 +1,135 @@
+"""Reading: pools as the store knows them, for whoever asks from whatever thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.core.task import CALLBACKS
+from millpond.runtime.fleet.closure_worker import OWN
+from millpond.store.protocol import PoolView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millpond.pool.millpond import Millpond
+    from millpond.runtime.runtime import Runtime
+
+log = logging.getLogger("millpond.telemetry")
+
+
+class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool as it was when it was read."""
+
+    name: str
+    view: PoolView
+    callbacks: int
+    """Callbacks that wait or run."""
+    blocked: int
+    """Submitters of this process that wait for room."""
+    oldest: float
+    """Seconds since the first of those that wait was submitted."""
+
+    def states(self) -> Iterator[tuple[str, int]]:
+        """Yield how many tasks are in each state; each task is in one."""
+        view = self.view
+        apart = view.scheduled + view.parked + view.claimed
+        yield "ready", max(view.queued - apart, 0)
+        yield "scheduled", view.scheduled
+        yield "parked", view.parked
+        yield "claimed", view.claimed
+        yield "running", view.running
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """All pools of a Millpond that were read, and how many were not."""
+
+    pools: tuple[PoolReading, ...] = ()
+    left_out: int = 0
+    workers: int = 0
+
+
+async def read(mp: Millpond, most: int) -> Reading:
+    """Read the pools that were declared here, the first `most` of them; on the loop."""
+    runtime = mp.runtime
+    names = list(runtime.declared)
+    found = [await _pool(runtime, name) for name in names[:most]]
+    workers = [name for name in await runtime.view.workers() if not name.endswith(OWN)]
+    return Reading(
+        pools=tuple(one for one in found if one is not None),
+        left_out=len(names[most:]),
+        workers=len(workers),
+    )
+
+
+async def _pool(runtime: Runtime, name: str) -> PoolReading | None:
+    now = runtime.clock()
+    view = await runtime.view.pool(name, now=now)
+    if view is None:
+        return None
+    callbacks = await runtime.view.pool(name + CALLBACKS, measured=False)
+    oldest = view.oldest_queued_at
+    return PoolReading(
+        name=name,
+        view=view,
+        callbacks=0 if callbacks is None else callbacks.queued + callbacks.running,
+        blocked=runtime.submitter.blocked(name),
+        oldest=0.0 if oldest is None else max(now - oldest, 0.0),
+    )
+
+
+class Reader:
+    """Reads pools for other threads, which wait for it; at most `timeout` seconds.
+
+    Who asks again within `fresh` seconds is given what was read before.
+    """
+
+    def __init__(self, mp: Millpond, most: int, timeout: float, fresh: float = 0.0) -> None:
+        self._mp = mp
+        self._most = most
+        self._timeout = timeout
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self._latest: Reading | None = None
+        self._good_until = 0.0
+        self._said = False
+
+    def read(self) -> Reading | None:
+        """Return the pools, or None if they cannot be read now."""
+        with self._lock:
+            if time.monotonic() >= self._good_until:
+                self._latest = self._read()
+                self._good_until = time.monotonic() + self._fresh
+            return self._latest
+
+    def _read(self) -> Reading | None:
+        if not self._mp.is_open:
+            return None
+        runtime = self._mp.runtime
+        if runtime.thread == threading.get_ident():
+            self._say("metrics were asked for on the loop that would have to read them")
+            return None
+        reading = asyncio.run_coroutine_threadsafe(read(self._mp, self._most), runtime.loop)
+        try:
+            found = reading.result(self._timeout)
+        except concurrent.futures.TimeoutError:
+            reading.cancel()
+            self._say(f"pools could not be read within {self._timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - a store that is away must not break a scrape
+            self._say(f"pools could not be read: {error}")
+        else:
+            self._said = False
+            return found
+        return None
+
+    def _say(self, trouble: str) -> None:
+        """Say it once; the next time only after it went well."""
+        if not self._said:
+            log.warning("%s; what this process counted itself is told nevertheless", trouble)
+        self._said = True

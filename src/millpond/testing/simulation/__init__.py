@@ -1,0 +1,1 @@
+"""Seeded simulation over any store, with the trace model and the invariants that judge it."""

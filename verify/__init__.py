@@ -1,0 +1,1 @@
+"""Proofs the project runs on itself: torture, chaos, fuzzing, mutants. Not in the wheel."""

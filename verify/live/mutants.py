@@ -1,0 +1,117 @@
+"""Mistakes of a runtime, made on purpose: those that real workers made, and ours did before."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from millpond.core.lifecycle import Status
+from millpond.runtime.fleet.poll import Polling
+from millpond.runtime.runtime import Runtime
+from millpond.runtime.waiting.results import Waiting
+from millpond.runtime.waiting.task_result import End
+from millpond.runtime.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from millpond.core.plan import Wake
+    from millpond.runtime.worker.job import Job
+
+
+@contextmanager
+def handlers_outlive_their_lease() -> Iterator[None]:
+    """A worker that cannot renew lets its handlers go on."""
+    with patch.object(Worker, "_unsafe", lambda _: None):
+        yield
+
+
+@contextmanager
+def settlements_lost_with_their_answer() -> Iterator[None]:
+    """What could not be told to the store is not told again."""
+    fail = Worker._failed
+
+    def failed(worker: Worker, _ended: object, ask: Any, error: BaseException) -> None:  # noqa: ANN401
+        fail(worker, [], ask, error)
+
+    with patch.object(Worker, "_failed", failed):
+        yield
+
+
+@contextmanager
+def leases_lost_with_their_answer() -> Iterator[None]:
+    """What was leased by a verb whose answer was lost is not given back."""
+
+    async def forget(worker: Worker) -> None:
+        worker._doubtful = False
+
+    with patch.object(Worker, "_disown", forget):
+        yield
+
+
+@contextmanager
+def nothing_but_hints() -> Iterator[None]:
+    """A process learns only of what its own verbs told it."""
+
+    async def look_away(_: Polling) -> None:
+        pass
+
+    with patch.object(Polling, "_round", look_away):
+        yield
+
+
+@contextmanager
+def ends_heard_only_at_home() -> Iterator[None]:
+    """Whoever waits is told of the ends that its own process made."""
+
+    async def look_away(_: Waiting) -> None:
+        pass
+
+    with patch.object(Waiting, "look", look_away):
+        yield
+
+
+@contextmanager
+def the_latest_word_counts() -> Iterator[None]:
+    """The moment named last is the one to wake up at, even if an earlier one was named before."""
+
+    def woken(worker: Worker, wake: Wake) -> None:
+        watch = worker._watches.get(wake.pool)
+        if watch is not None:
+            watch._ask_at = wake.at
+            worker._dry.discard(wake.pool)
+            worker._look_at(wake.pool, watch)
+
+    with patch.object(Worker, "woken", woken):
+        yield
+
+
+@contextmanager
+def a_stale_settle_is_told_as_the_end() -> Iterator[None]:
+    """Whoever waits is told what a handler returned, though it came too late to count."""
+
+    def stale(runtime: Runtime, job: Job) -> None:
+        runtime.waiting.ended(job.id, End(Status.COMPLETED, job.leased.fence.attempt))
+
+    with patch.object(Runtime, "stale", stale):
+        yield
+
+
+@contextmanager
+def a_fenced_worker_goes_on() -> Iterator[None]:
+    """A worker whose leases are gone is not told, and its handlers neither."""
+    with patch.object(Runtime, "fenced", lambda *_: None):
+        yield
+
+
+LIVE_MUTANTS: tuple[Callable[[], Any], ...] = (
+    handlers_outlive_their_lease,
+    settlements_lost_with_their_answer,
+    leases_lost_with_their_answer,
+    nothing_but_hints,
+    ends_heard_only_at_home,
+    the_latest_word_counts,
+    a_stale_settle_is_told_as_the_end,
+    a_fenced_worker_goes_on,
+)

@@ -1,0 +1,1 @@
+"""Servers and files for tests: PostgreSQL, PgBouncer, proxies that fail, SQLite files that fail."""

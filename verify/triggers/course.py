@@ -1,0 +1,164 @@
+"""The course: arm the schedules, hurt the fleet, wait until all is done, and judge."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.control import Pause
+from millpond.pool.schedules.firing import CRON
+from verify.torture.auditor import Check
+from verify.torture.ledger import Ledger, read
+from verify.torture.member import LEDGER, ORDERS
+from verify.torture.supervisor import Child, Supervisor, Unfinished
+from verify.triggers.fleet import Fleet
+from verify.triggers.judge import facts_of, gather, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from verify.torture.place import Place
+    from verify.torture.plan import Orders
+    from verify.triggers.judge import Evidence
+
+WHOLE: dict[str, Any] = {
+    "tasks": 400,
+    "seconds": 90.0,
+    "workers": 4,
+    "submitters": 2,
+    "concurrency": 30,
+    "lease": 4.0,
+    "kill_every": 1.5,
+    "freeze_every": 10.0,
+    "idlers": 0,
+    "patience": 400.0,
+}
+
+SHORT: dict[str, Any] = {
+    **WHOLE,
+    "tasks": 15,
+    "seconds": 2.5,
+    "workers": 2,
+    "submitters": 1,
+    "kill_every": 0.7,
+    "freeze_every": 2.5,
+    "lease": 2.0,
+    "crashes": 0,
+    "patience": 90.0,
+    "stalled": 60.0,
+}
+"""What the suite has time for."""
+
+BEHIND = 3.0
+"""Seconds by which a schedule may be late when nobody is hurt any more: then it has caught up."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What it came to."""
+
+    checks: list[Check]
+    facts: dict[str, int]
+    unfinished: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept."""
+        return self.unfinished is None and not any(check.broken for check in self.checks)
+
+    def lines(self) -> list[str]:
+        """Return the table, line by line."""
+        told = [f"{'promise':62}{'looked at':>10}{'broken':>8}"]
+        for check in self.checks:
+            told.append(f"{check.name:62}{check.seen:>10,}{len(check.broken):>8,}")
+            told += [f"    BROKEN  {broken}" for broken in check.broken[:5]]
+        told += [f"{name:62}{value:>10,}" for name, value in self.facts.items()]
+        if self.unfinished is not None:
+            told.append(f"UNFINISHED  {self.unfinished}")
+        return [*told, "clean" if self.clean else "BROKEN"]
+
+
+class Course:
+    """One run of it, on one store."""
+
+    def __init__(self, orders: Orders, place: Place) -> None:
+        self._home = Path(orders.home)
+        self._place = place
+        self._ledger = Ledger(self._home / LEDGER)
+        self.orders = orders
+        self.evidence: Evidence | None = None
+        """What was judged, once it was."""
+
+    def run(self) -> Report:
+        """Hurt a fleet as ordered, and return what came of it."""
+        unfinished = None
+        try:
+            # The schedules begin here, before anybody is hurt.
+            armed_at: float = self._ask(_now)
+            self.orders = msgspec.structs.replace(self.orders, began=time.monotonic())
+            (self._home / ORDERS).write_bytes(msgspec.json.encode(self.orders))
+            try:
+                self._supervisor().run(lambda: bool(self._ask(_all_done)))
+            except Unfinished as error:
+                unfinished = str(error)
+            return self._ask(lambda fleet: self._judged(fleet, armed_at, unfinished))  # type: ignore[no-any-return]
+        finally:
+            self._ledger.close()
+            self._place.keep_log(self._home)
+
+    def _supervisor(self) -> Supervisor:
+        orders = self.orders
+        places = [Child("worker", number) for number in range(orders.workers)]
+        places += [Child("submitter", number) for number in range(orders.submitters)]
+        return Supervisor(
+            orders, self._ledger, children=places, command=self._member, place=self._place
+        )
+
+    def _member(self, role: str, number: int) -> list[str]:
+        program = "verify.triggers.member"
+        told = [self.orders.home, role, str(number), str(os.getpid())]
+        return [sys.executable, "-m", program, *told]
+
+    async def _judged(self, fleet: Fleet, armed_at: float, unfinished: str | None) -> Report:
+        lines, _ = read(self._home / LEDGER)
+        evidence = self.evidence = await gather(fleet.mp, self.orders, armed_at, lines)
+        return Report(checks=judged(evidence), facts=facts_of(evidence), unfinished=unfinished)
+
+    def _ask(self, ask: Callable[[Fleet], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
+        """Open the store as everybody does, ask it something, and close it again."""
+
+        async def opened() -> Any:  # noqa: ANN401
+            fleet = Fleet(self.orders, self._ledger)
+            async with fleet.mp:
+                return await ask(fleet)
+
+        return asyncio.run(opened())
+
+
+async def _now(fleet: Fleet) -> float:
+    return fleet.mp.runtime.clock()
+
+
+async def _all_done(fleet: Fleet) -> bool:
+    """Return whether the schedules have caught up, and all that they and the triggers made ended.
+
+    Once they have caught up they are paused: what is to be judged comes to an end.
+    """
+    mp = fleet.mp
+    view = mp.runtime.view
+    cron = await view.pool(CRON, measured=False)
+    assert cron is not None
+    if not cron.paused:
+        late = mp.runtime.clock() - BEHIND
+        if any(one.next_at < late for one in await mp.schedules()):
+            return False
+        await mp.runtime.order(Pause(CRON))
+        return False
+    if fleet.late_is_due:
+        await fleet.open_late()
+    return not cron.running and not await fleet.redrive() and not await mp.unsettled()
