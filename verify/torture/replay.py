@@ -1,8 +1,8 @@
 """The audit, replayed in order: each record is held against every limit in force at that point.
 
 The predicates of the simulations (testing/simulation/invariants.py) judge it. Here there are no
-verbs and no answers, only the records of a store that many processes wrote to; what is judged is what happened,
-one arrow after another, and not what a sample of it looked like.
+verbs and no answers, only the records of a store that many processes wrote to. It judges what
+happened, one arrow after another, and not a sample of it.
 """
 
 from __future__ import annotations
