@@ -43,6 +43,7 @@ MAY_SCAN = {
 }
 MAY_SORT = {
     "workers": "there are few",
+    "held_units": "only those held back until the same moment",
     "held_in_pool": "as many as run",
     "held_ahead_by": "as many as one worker holds",
     "asked_to_stop": "as many as one worker holds",
