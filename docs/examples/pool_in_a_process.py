@@ -8,9 +8,9 @@ mp = Millpond()  # in memory
 
 reviews = mp.pool(
     "reviews",
-    max_concurrent=2,  # shared by everybody who submits
+    max_concurrent=2,  # shared by all submitters
     queue=fair_round_robin("tenant"),  # one tenant cannot hold up the others
-    backpressure=bounded(1000),  # beyond it a submitter waits for room
+    backpressure=bounded(1000),  # when 1000 tasks wait, the next submitter waits for room
 )
 
 
