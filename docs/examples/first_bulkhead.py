@@ -1,4 +1,4 @@
-"""Ten callers, a dependency that can take two at a time, and room for three to wait."""
+"""Ten callers, a dependency that takes two at a time, and room for three to wait."""
 
 import asyncio
 
