@@ -1,4 +1,4 @@
-"""Code that blocks: in threads, in processes, in batches; and clients made once."""
+"""Blocking code: in threads, in processes, in batches; and clients that a worker creates once."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from millpond import Context, Failed, Millpond, Retry, SyncContext, TaskFailed
 
 
 class Client:
-    """A client that is expensive to make."""
+    """A client that is expensive to create."""
 
     async def get(self, name: str) -> str:
         await asyncio.sleep(0.001)
@@ -18,7 +18,7 @@ class Client:
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[Client]:
-    yield Client()  # made when the worker starts; what follows runs when it has stopped
+    yield Client()  # created when the worker starts; code after this runs when it has stopped
 
 
 mp = Millpond(resources=lifespan)
@@ -34,7 +34,7 @@ def resize(ctx: SyncContext, name: str) -> str:  # a plain def runs in a thread
 
 
 @work.task(executor="process", timeout=10)
-def crunch(rounds: int) -> int:  # found by name in a process of its own, killed if it is late
+def crunch(rounds: int) -> int:  # runs in a separate process, killed at its timeout
     total = 0
     while rounds:
         rounds -= 1

@@ -1,4 +1,4 @@
-"""A queue that is full: six answers."""
+"""A full queue: six policies."""
 
 import asyncio
 
@@ -32,13 +32,13 @@ async def work(number: int) -> int:
 
 
 async def fill(pool: Pool) -> list[Handle[int]]:
-    """One runs, two wait: the next meets a full queue."""
+    """One task runs and two wait: the queue is full."""
     return [await pool.submit(work.bind(n)) for n in range(3)]
 
 
 async def wait_for_room() -> None:
     await fill(block)
-    handle = await block.submit(work.bind(3))  # returns when there was room
+    handle = await block.submit(work.bind(3))  # returns when there is room
     assert await handle == 3
 
     await fill(block)
@@ -64,11 +64,11 @@ async def refuse() -> None:
 
 async def drop() -> None:
     await fill(newest)
-    handle = await newest.submit(work.bind(3))  # no error: a handle that says so
+    handle = await newest.submit(work.bind(3))  # no exception: the handle says it
     assert (handle.status, handle.rejection_reason) == ("rejected", "drop_newest_queue_full")
 
     first, second, third = await fill(oldest)
-    await oldest.submit(work.bind(3))  # the oldest that never started made room
+    await oldest.submit(work.bind(3))  # drops the oldest task that never started
     await second.refresh()
     assert (second.status, second.rejection_reason) == ("rejected", "drop_oldest_queue_full")
     assert (await first, await third) == (0, 2)

@@ -1,4 +1,4 @@
-"""Calls to a model that counts tokens, is shared by two pools, and now and then says slow down."""
+"""Calls to a model that counts tokens, serves two pools, and sometimes answers "slow down"."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ embed = mp.pool("embed", max_concurrent=10, budgets=[openai])
 
 
 class Busy(Exception):
-    """The model's answer when it is asked too often."""
+    """The model's answer to too many requests."""
 
     retry_after = 0.05
 
@@ -29,7 +29,7 @@ asked: list[str] = []
 
 
 async def call_model(prompt: str) -> int:
-    """Stand in for a model: it uses some tokens, and refuses one call."""
+    """Stand in for a model: use some tokens, and refuse one call."""
     asked.append(prompt)
     await asyncio.sleep(0.001)
     if len(asked) == 3:

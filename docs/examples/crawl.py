@@ -1,4 +1,4 @@
-"""A crawl: a seed that grows while it runs, drained to its end."""
+"""A crawl: a run that grows from one seed, drained to its end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ async def to_the_end() -> None:
     assert (report.completed, report.failed, report.ok) == (5, 1, False)
 
     again = await crawl.drain([visit("/")], run="monday")
-    assert again.finished_before  # the stored report: nothing was fetched again
+    assert again.finished_before  # the stored report: no page was fetched again
 
 
 async def with_a_budget() -> None:
@@ -83,7 +83,7 @@ async def one_result_per_item() -> None:
             yield url
 
     assert await crawl.map(length, WEB) == [1, 5, 11, 5, 6]  # in the order of the items
-    async for size in crawl.map(length, urls()):  # taken as there is room
+    async for size in crawl.map(length, urls()):  # takes items as there is room
         print(size, end=" ")
     print()
 

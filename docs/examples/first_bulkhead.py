@@ -1,10 +1,10 @@
-"""Ten callers, a dependency that can take two at a time, and room for three to wait."""
+"""Ten callers, a dependency that takes two at a time, and room for three to wait."""
 
 import asyncio
 
 from millpond import Bulkhead, BulkheadRejected
 
-llm = Bulkhead("llm", 2, max_queue=3)  # two at work, three waiting, the rest refused at once
+llm = Bulkhead("llm", 2, max_queue=3)  # two run, three wait, the rest are refused at once
 
 
 async def ask(question: int) -> str:

@@ -1,4 +1,4 @@
-"""A pool for several tenants: a limit, a bounded queue, retries, fair turns, and a drain."""
+"""A pool for several tenants: a limit, a bounded queue, retries, fair turns and a drain."""
 
 import asyncio
 
@@ -8,9 +8,9 @@ mp = Millpond()
 
 reviews = mp.pool(
     "reviews",
-    max_concurrent=2,  # at most two at work, whoever submits
-    queue=fair_round_robin("tenant"),  # one tenant after another, not first come first served
-    backpressure=bounded(10, on_full="fail_submitter"),  # ten may wait, the next is refused
+    max_concurrent=2,  # at most two tasks run at once
+    queue=fair_round_robin("tenant"),  # one tenant after another, not first come, first served
+    backpressure=bounded(10, on_full="fail_submitter"),  # ten may wait, the next one is refused
     retry=Retry(attempts=3, initial=0.01),
 )
 
@@ -24,7 +24,7 @@ async def review(number: int, tenant: str) -> str:
     await asyncio.sleep(0.01)  # the slow part
     if number in failures:
         failures.discard(number)
-        raise ConnectionError("the model is away")
+        raise ConnectionError("the model does not answer")
     return f"{tenant}/{number}: fine"
 
 
@@ -47,14 +47,14 @@ async def try_again() -> None:
 
 async def take_turns() -> None:
     started.clear()
-    await reviews.pause()  # nothing starts until all have submitted
+    await reviews.pause()  # no task starts until all are submitted
     for number in range(6):
         await review.submit(number, "bolt")
     await review.submit(6, "cara")
     await review.submit(7, "dune")
     await reviews.resume()
 
-    await reviews.drain()  # until nothing of the pool is queued or running
+    await reviews.drain()  # wait until no task of the pool is queued or running
     print(*started)
 
     assert started == ["bolt", "cara", "dune", "bolt", "bolt", "bolt", "bolt", "bolt"]

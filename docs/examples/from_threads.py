@@ -1,4 +1,4 @@
-"""Threads and tasks at one bulkhead: they stand in one queue and share one limit."""
+"""Threads and asyncio tasks at one bulkhead: they wait in one queue and share one limit."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ def in_a_thread(n: int) -> int:
 
 async def on_the_loop(n: int) -> int:
     async with database:
-        await asyncio.sleep(0.005)  # a driver that does not
+        await asyncio.sleep(0.005)  # a driver that does not block
         return n
 
 

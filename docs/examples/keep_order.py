@@ -1,4 +1,4 @@
-"""Order: within a lane or a key one at a time and in sequence, whatever else runs."""
+"""Order: one task at a time, in sequence, within a lane or a key."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ from millpond import Empty, Millpond, Retry, fifo
 
 dry: list[Empty] = []
 mp = Millpond()
-webhooks = mp.pool("webhooks", lanes=8, on_empty=dry.append)  # eight lanes, one at a time in each
-orders = mp.pool("orders", max_concurrent=100, ordered=True)  # a lane for each key, as they come
+webhooks = mp.pool("webhooks", lanes=8, on_empty=dry.append)  # eight lanes, one task at a time each
+orders = mp.pool("orders", max_concurrent=100, ordered=True)  # one lane for each key
 serial = mp.pool("serial", max_concurrent=1, queue=fifo())
 
 delivered: list[tuple[str, int]] = []
@@ -30,7 +30,7 @@ async def in_lanes() -> None:
     print(f"lane {handle.lane}, sequence {handle.sequence}, {handle.position} ahead")
 
     await webhooks.drain()
-    # The retry of acme's second held up acme, in front of its third, and nobody else.
+    # The retry of acme's second task delays acme's third task, and no other customer.
     assert [n for customer, n in delivered if customer == "acme"] == [0, 1, 2]
     assert delivered[-1] == ("acme", 2)
 

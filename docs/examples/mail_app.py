@@ -16,7 +16,7 @@ async def send(to: str) -> str:
 
 async def main() -> None:
     async with mp:
-        handle = await send.submit("ada@example.com")  # stored: it cannot be lost any more
+        handle = await send.submit("ada@example.com")  # stored: it survives this process
         print(handle.status)
 
 

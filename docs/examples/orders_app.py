@@ -1,4 +1,4 @@
-"""A pool on SQLite: `python orders_app.py` submits, `millpond worker orders_app:mp` works."""
+"""A pool on SQLite: `python orders_app.py` submits, `millpond worker orders_app:mp` runs tasks."""
 
 import asyncio
 import sys
@@ -23,7 +23,7 @@ def in_stock(number: int) -> bool:
 async def pack(ctx: Context, number: int) -> str:
     await asyncio.sleep(8)  # the slow part
     if not in_stock(number):
-        raise LookupError("nothing left to pack")
+        raise LookupError("out of stock")
     return f"order {number} packed in attempt {ctx.attempt}"
 
 

@@ -1,4 +1,4 @@
-"""The other ways through a bulkhead: a value instead of an error, a weight, and a clean stop."""
+"""Other ways to use a bulkhead: a value instead of an error, a weight, and a clean shutdown."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def at_once(prompt: str) -> int | None:
 async def by_weight(prompt: str) -> int:
     async with llm.permit(weight=400, timeout=0.05) as permit:
         tokens = await call_model(prompt)
-        permit.settle(tokens)  # reserved 400; give the rest back, or pay the difference
+        permit.settle(tokens)  # reserved 400: refunds the rest, or charges the difference
         return tokens
 
 
@@ -42,7 +42,7 @@ async def main() -> None:
     assert await at_once("hello") == 50
     assert await by_weight("hello") == 50
 
-    llm.close()  # refuses from now on; work under way goes on
+    llm.close()  # refuses new callers; running calls go on
     left = await llm.drain(timeout=1.0)
     print(f"after drain: {left}")
     assert await by_value("hello") is None

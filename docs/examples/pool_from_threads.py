@@ -1,4 +1,4 @@
-"""A pool for a program of threads: no event loop in sight."""
+"""A pool in a program with threads and without asyncio."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +21,7 @@ def request(name: str) -> str:
 
 
 def main() -> None:
-    with mp.sync:  # opens it on a loop and a thread of its own
+    with mp.sync:  # opens it on an event loop in a thread of its own
         handle = shrink.sync.submit("cat", width=50)
         print(handle.get(timeout=5), handle.status)
 

@@ -1,4 +1,4 @@
-"""Three tenants send pull requests to one pool that works on two at a time, in turns."""
+"""Three tenants send pull requests to one pool, which reviews two at a time, in turns."""
 
 import asyncio
 
@@ -8,9 +8,9 @@ mp = Millpond()  # in memory
 
 reviews = mp.pool(
     "reviews",
-    max_concurrent=2,  # shared by everybody who submits
+    max_concurrent=2,  # shared by all submitters
     queue=fair_round_robin("tenant"),  # one tenant cannot hold up the others
-    backpressure=bounded(1000),  # beyond it a submitter waits for room
+    backpressure=bounded(1000),  # when 1000 tasks wait, the next submitter waits for room
 )
 
 
@@ -24,7 +24,7 @@ async def main() -> None:
     async with mp:
         handles = [await review.submit(n, t) for n in range(3) for t in ("acme", "bolt", "cara")]
         for handle in handles:
-            print(await handle)  # its result; a failed attempt was tried again before
+            print(await handle)  # the result; failed attempts were retried before
 
         assert [handle.status for handle in handles] == ["completed"] * 9
 

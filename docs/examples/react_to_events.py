@@ -1,4 +1,4 @@
-"""Events: emitted once, made into a task by each trigger, replayed, redriven."""
+"""Events: emitted once, one task per trigger, replayed, redriven."""
 
 import asyncio
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ async def main() -> None:
             print(handle.submitted_by, handle.priority, await handle)
 
         again = await mp.emit("webhook.received", Hook("acme", "7"), event_id="evt_1")
-        assert again.duplicate  # the sender was not sure; nothing is done twice
+        assert again.duplicate  # emitted twice, handled once
 
         replayed = await mp.replay("webhook.received", "evt_1")
         before = {one.trigger: one.task_id for one in await told.receipts()}
@@ -61,7 +61,7 @@ async def main() -> None:
 
         for dead in await archive.dead_letters():
             print(dead.event_id, dead.reason)
-        mp.pool("archive")  # what was missing
+        mp.pool("archive")  # the missing pool
         await archive.redrive()
         await archive.deliveries.drain()
         assert await archive.dead_letters() == []

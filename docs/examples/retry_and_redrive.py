@@ -1,4 +1,4 @@
-"""Failures: tried again, given up, set aside with their error, and sent once more."""
+"""Failures: retried, given up, kept as dead letters, and redriven."""
 
 import asyncio
 
@@ -23,15 +23,15 @@ async def send(address: str) -> str:
 
 @mails.task(retry=Retry(attempts=5, initial=0.01, on=ConnectionError, never=TimeoutError))
 async def fetch(name: str) -> str:
-    raise KeyError(name)  # not among those that are tried again
+    raise KeyError(name)  # not in `on`, so not retried
 
 
 @mails.task
 async def poll() -> str:
-    global busy  # noqa: PLW0603 - it stands for the world
+    global busy  # noqa: PLW0603 - it stands for an outside system
     if busy:
         busy = False
-        raise RetryLater(0.01, spend=False)  # not a failure: come back, and do not count it
+        raise RetryLater(0.01, spend=False)  # not a failure: retry later, and do not charge it
     return "ready"
 
 
@@ -55,7 +55,7 @@ async def charge_card() -> str:
 
 @mails.task
 async def buy(ctx: Context) -> str:
-    receipt = await ctx.once("charge", charge_card)  # a later attempt gets what this returned
+    receipt = await ctx.once("charge", charge_card)  # a later attempt gets this result
     if not ctx.is_retry:
         raise ConnectionError("after the charge")
     return receipt
@@ -81,7 +81,7 @@ async def main() -> None:
         assert await (await buy.submit()) == "receipt 1"
         assert charges == ["charged"]  # two attempts, one charge
 
-        # Four are dead letters: listed by the pool, told to the hook, kept with their error.
+        # The pool lists four dead letters with their errors; the hook was called for each.
         letters = await mails.tasks(status="failed")
         for letter in letters:
             print(letter.id, letter.function, letter.attempt, letter.error)

@@ -1,4 +1,4 @@
-"""Work by the clock: crontab lines in a time zone, paces, and events when it is time."""
+"""Periodic tasks: crontab lines in a time zone, intervals, and events."""
 
 import asyncio
 from datetime import datetime

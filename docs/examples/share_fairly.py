@@ -1,4 +1,4 @@
-"""Who is next: by priority, by age, in turns, in weighted turns; and never all of one key."""
+"""Which task is next: by priority, age, turns or weighted turns; and limits per key."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from millpond import Millpond, Pool, Rate, fair_round_robin, priority
 mp = Millpond()
 
 urgent = mp.pool("urgent", queue=priority())  # the default
-aging = mp.pool("aging", queue=priority(aging=60.0))  # a minute of waiting is worth one step
+aging = mp.pool("aging", queue=priority(aging=60.0))  # a minute of waiting adds one to the priority
 fair = mp.pool("fair", queue=fair_round_robin("tenant"))
 weighted = mp.pool("weighted", queue=fair_round_robin("tenant", weights={"acme": 2}))
 limited = mp.pool("limited", max_concurrent=10, max_per_key=2)

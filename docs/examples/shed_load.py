@@ -1,4 +1,4 @@
-"""A web application that answers 503 at once instead of queueing without end. Plain ASGI."""
+"""A web application that answers 503 at once instead of queueing forever. Plain ASGI."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,7 @@ async def app(_scope: Scope, _receive: object, send: Send) -> None:
 
 
 async def main() -> None:
-    """Twenty requests at once: four are served, eight wait, eight are told so at once."""
+    """Send twenty requests at once: four run, eight wait, eight get a 503 at once."""
     statuses: list[int] = []
 
     async def send(message: dict[str, Any]) -> None:

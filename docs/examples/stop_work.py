@@ -1,4 +1,4 @@
-"""Stopping: a task that waits, one that runs, one that is late, and everything at once."""
+"""Cancel and time out: a waiting task, a running one, a late one, and many at once."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ jobs = mp.pool("jobs", max_concurrent=2)
 async def export(ctx: Context, rows: int) -> int:
     for row in range(rows):
         if ctx.cancelled.is_set():
-            return row  # it stops where it likes, and what it returns counts
+            return row  # the handler chooses where it stops; this result counts
         await asyncio.sleep(0.001)
     return rows
 
@@ -44,13 +44,13 @@ async def one_that_waits() -> None:
 async def one_that_runs() -> None:
     handle = await export.submit(1_000_000)
     await until_running(handle)
-    await handle.cancel()  # told, and not interrupted
+    await handle.cancel()  # sets ctx.cancelled, does not interrupt
     print(f"stopped after {await handle} rows")
     assert handle.status == "completed"
 
     stubborn = await wait_for_ever.submit()
     await until_running(stubborn)
-    await stubborn.cancel(mode="interrupt")  # its coroutine is cancelled
+    await stubborn.cancel(mode="interrupt")  # cancels its coroutine
     assert (await stubborn.wait()).status == "cancelled"
 
 
@@ -61,7 +61,7 @@ async def one_that_is_late() -> None:
         print(failed.error_type, failed.error_message)
 
     handle = await export.options(expires_in=0.01, delay=60).submit(1)
-    assert (await handle.wait()).reason == "expired"  # never started, and now it will not
+    assert (await handle.wait()).reason == "expired"  # it did not start in time
 
 
 async def stop_waiting() -> None:
@@ -69,7 +69,7 @@ async def stop_waiting() -> None:
     try:
         await handle.wait(timeout=0.001)
     except TimeoutError:
-        print("not done yet; it goes on")
+        print("not done yet; the task goes on")
     assert await handle == 20
 
 
@@ -77,8 +77,8 @@ async def many() -> None:
     await jobs.pause()
     await jobs.submit_many(export.each([1, 2, 3]), key="acme")
     await jobs.submit_many(export.each([4, 5]), key="bolt")
-    print(await jobs.purge(key="acme"), "that waited")
-    print(await jobs.cancel_all(), "that waited or ran")
+    print(await jobs.purge(key="acme"), "waiting tasks cancelled")
+    print(await jobs.cancel_all(), "waiting or running tasks cancelled")
     await jobs.resume()
     assert await jobs.size() == 0
 

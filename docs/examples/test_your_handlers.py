@@ -1,4 +1,4 @@
-"""Handlers in plain tests: no loop, no waiting, the same outcome each time."""
+"""Handlers in plain tests: no event loop, no waiting, the same outcome each time."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ server = {"is_up": True}
 @mail.task(timeout=30)
 async def send(ctx: Context, to: str) -> str:
     if not server["is_up"]:
-        raise ConnectionError("the mail server is away")
+        raise ConnectionError("the mail server is down")
     await asyncio.sleep(2)
     outbox.append(to)
     return f"sent to {to} at attempt {ctx.attempt}"
@@ -25,7 +25,7 @@ def test_a_mail_is_sent() -> None:
     with lab(mp) as bench:
         handle = bench.submit(send.bind("ada@example.com"))
         bench.run_until_idle()  # the handler runs until it sleeps
-        bench.advance(2)  # and on, two seconds later
+        bench.advance(2)  # two seconds later it goes on
         assert bench.result(handle) == "sent to ada@example.com at attempt 1"
 
 
@@ -54,8 +54,8 @@ def test_a_crash_in_the_middle_is_made_good() -> None:
     outbox.clear()
     with lab(mp, durable=True) as bench:
         handle = bench.submit(send.bind("ada@example.com"))
-        bench.advance(1)  # it is at work
-        bench.restart()  # the process dies, and another takes its place
+        bench.advance(1)  # the handler runs
+        bench.restart()  # the process dies, and another one takes its place
         bench.advance(2)
         assert bench.result(handle) == "sent to ada@example.com at attempt 2"
         assert outbox == ["ada@example.com"]
@@ -67,7 +67,7 @@ def test_a_store_that_is_away_loses_nothing() -> None:
         try:
             bench.submit(send.bind("ada@example.com"), idempotency_key="welcome ada")
         except StoreError:
-            print("it was stored, and nobody heard of it")
+            print("the task was stored, but the answer was lost")
         handle = bench.submit(send.bind("ada@example.com"), idempotency_key="welcome ada")
         assert lost.left == 0
         assert handle.duplicate

@@ -1,4 +1,4 @@
-"""What a pool tells OpenTelemetry, Prometheus and the log."""
+"""A pool with OpenTelemetry, Prometheus and log records."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ mail = mp.pool(
 log = logging.getLogger("my.mail")
 tracer = trace.get_tracer("my.app")
 
-instrument(mp)  # spans and metrics, to whatever the application sets up
+instrument(mp)  # sends spans and metrics to the providers that the application sets up
 
 collector = Collector(mp)
 REGISTRY.register(collector)
@@ -34,7 +34,7 @@ REGISTRY.register(collector)
 @mail.task(key="to")
 async def send(to: str) -> str:
     log.info("connecting for %s", to)
-    with tracer.start_as_current_span("smtp"):  # part of the attempt's trace
+    with tracer.start_as_current_span("smtp"):  # part of the trace of the attempt
         await asyncio.sleep(0.01)
     if to == "bob":
         raise ConnectionError("no such mailbox")
@@ -65,7 +65,7 @@ def one_line(span: ReadableSpan) -> str:
 
 
 async def metrics_for_my_web_application() -> bytes:
-    return await collector.text()  # answer with it, as text/plain
+    return await collector.text()  # the response body, as text/plain
 
 
 def scrape(port: int) -> list[str]:

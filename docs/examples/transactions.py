@@ -1,4 +1,4 @@
-"""Tasks and the application's own tables in one file: stored together, or not at all."""
+"""Tasks and the application's own tables in one SQLite file, committed together."""
 
 import asyncio
 import sqlite3
@@ -21,7 +21,7 @@ async def confirm(order: int) -> str:
 
 @orders.task
 async def charge(ctx: Context, order: int, cents: int) -> int:
-    receipt = order * 1000  # what the payment service gave
+    receipt = order * 1000  # what the payment service returned
     await ctx.submit(confirm.bind(order))
 
     row = (order, cents, receipt)
@@ -35,7 +35,7 @@ async def refund(ctx: Context, order: int) -> int:
         row = tx.execute("SELECT cents FROM payments WHERE id = ?", (order,)).fetchone()
         tx.execute("UPDATE payments SET cents = 0 WHERE id = ?", (order,))
         tx.complete(row[0])
-    return 0  # nobody hears of this: it has completed
+    return 0  # ignored: the task has completed
 
 
 @orders.task
@@ -53,7 +53,7 @@ async def ship(ctx: Context, order: int) -> str:
 
 
 async def take_order(number: int, cents: int) -> int:
-    """The order and its task are one commit; without the one there is not the other."""
+    """Commit the order and its task together: both exist, or neither does."""
     connection = sqlite3.connect(FILE)
     try:
         with connection:

@@ -1,4 +1,4 @@
-"""Tasks and the application's own tables in one PostgreSQL database; DATABASE_URL says which."""
+"""Tasks and the application's own tables in one PostgreSQL database, named by DATABASE_URL."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ async def charge(ctx: Context, order: int, cents: int) -> int:
     async with ctx.transaction() as tx:
         tx.execute("INSERT INTO payments VALUES (%s, %s)", (order, cents))
         tx.complete(cents)
-    return 0  # nobody hears of this: it has completed
+    return 0  # ignored: the task has completed
 
 
 async def take_order(number: int, cents: int) -> int:
-    """The order and its task are one commit; without the one there is not the other."""
+    """Commit the order and its task together: both exist, or neither does."""
     async with await psycopg.AsyncConnection.connect(URL or "") as connection:
         await connection.execute("INSERT INTO placed VALUES (%s)", (number,))
         handle = await orders.submit(charge.bind(number, cents), connection=connection)
@@ -32,7 +32,7 @@ async def take_order(number: int, cents: int) -> int:
 
 async def main() -> None:
     if URL is None:
-        print("set DATABASE_URL to see it work")
+        print("set DATABASE_URL to run this example")
         return
     async with await psycopg.AsyncConnection.connect(URL) as own:
         await own.execute("CREATE TABLE IF NOT EXISTS placed (id bigint PRIMARY KEY)")

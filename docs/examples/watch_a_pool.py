@@ -1,4 +1,4 @@
-"""Looking at a pool: counts, reasons, records, and what is left to do."""
+"""Watch a pool: counts, reasons, audit records, and what is left to do."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Signed HTTP requests as events: verified, stored, and only then answered."""
+"""Signed HTTP requests become events: verified and stored before the answer."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from typing import Any
 from millpond import Millpond
 from millpond.webhooks import Webhooks, github, standard, timestamped
 
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 - yours comes from the environment
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 - read yours from the environment
 OLD_SECRET = b"the one before it, still in use"
 
 mp = Millpond("sqlite:///hooks.db", work=True)
@@ -41,7 +41,7 @@ app.add(
 
 
 async def main() -> None:
-    """Post something to it, as a sender with the same secret would, without a server."""
+    """Post a request, as a sender with the same secret would, without a server."""
     body = b'{"number": 7, "urgency": 3}'
     signed = standard(SECRET).sign("msg_1", body, time.time())
     headers = {"content-type": "application/json", **signed}
@@ -50,7 +50,7 @@ async def main() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
-    async def send(message: Any) -> None:  # noqa: ANN401 - as ASGI has it
+    async def send(message: Any) -> None:  # noqa: ANN401 - as in ASGI
         sent.append(message)
 
     scope = {

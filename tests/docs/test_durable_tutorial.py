@@ -75,7 +75,7 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
         first.wait(PATIENCE)
     with reader.worker() as second:
         seen = reader.until(lambda seen: {*statuses(seen)} == {"completed", "failed"})
-        assert "13 failed 3 LookupError: nothing left to pack" in seen
+        assert "13 failed 3 LookupError: out of stock" in seen
         assert any(line.endswith(" completed 2 ") for line in seen), seen
         (tmp_path / "stock.txt").touch()
         assert ["order 13 packed in attempt 1"] == reader.say("redrive")

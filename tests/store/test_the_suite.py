@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +117,6 @@ def test_the_how_to_shows_the_suite_as_it_is_run() -> None:
     """The example in the page stands, line for line, in the memory store's own test."""
     root = Path(__file__).parents[2]
     page = (root / "docs/how-to/write-a-store.md").read_text("utf-8")
-    example = page[page.index("    class TestMemoryStore") : page.index("`make_store` is called")]
-    assert textwrap.dedent(example).strip() in (
-        root / "tests/store/test_memory_store.py"
-    ).read_text("utf-8")
+    begin = page.index("class TestMemoryStore")
+    example = page[begin : page.index("```", begin)]
+    assert example.strip() in (root / "tests/store/test_memory_store.py").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""`make gateway`: a model that is asked for ten times what it allows, before and after.
+"""`make gateway`: a model gets ten times the requests it allows, without and with a gateway.
 
 It prints both, draws them with --plot, and fails if the gateway breaks one of its promises.
 """
@@ -41,7 +41,7 @@ WORDS = {
 
 @contextmanager
 def store_at(store: str) -> Iterator[str]:
-    """Give the URL of a new store of a kind, or of the one that is named."""
+    """Yield the URL of a new store of a kind, or of a named one."""
     if "://" in store:
         yield store
     elif store == "postgres":
@@ -53,7 +53,7 @@ def store_at(store: str) -> Iterator[str]:
 
 
 async def before(model: HttpModel, limits: Limits, seconds: float) -> Side:
-    """Let the naive way be flooded."""
+    """Flood the naive client."""
     book = await flood(Naive(model, limits), limits, seconds)
     return Side("before", book, await model.book())
 
@@ -61,7 +61,7 @@ async def before(model: HttpModel, limits: Limits, seconds: float) -> Side:
 async def after(
     url: str, model: HttpModel, limits: Limits, seconds: float, count: int
 ) -> tuple[Side, Figures, list[Check]]:
-    """Let the gateway be flooded, and judge it."""
+    """Flood the gateway, and check its promises."""
     gateway = Gateway(url, model, limits)
     async with gateway.mp:
         await gateway.pool.ready()
@@ -74,7 +74,7 @@ async def after(
 
 
 async def run(given: argparse.Namespace) -> int:
-    """Measure both, print, draw, and say whether all promises were kept."""
+    """Measure both, print, draw, and return whether all promises were kept."""
     limits = Limits()
     with store_at(given.store) as url:
         async with serving(limits) as model:
@@ -92,7 +92,7 @@ async def run(given: argparse.Namespace) -> int:
 
 
 def show(was: Figures, found: Figures, checks: list[Check]) -> None:
-    """Print what was measured, and what became of each promise."""
+    """Print the figures, and whether each promise was kept."""
     print(f"{'':38}{'before':>12}{'after':>12}")
     for name, (words, form) in WORDS.items():
         columns = (form.format(getattr(side, name)) for side in (was, found))

@@ -1,4 +1,4 @@
-"""Draws before and after, as SVG: nothing is needed for that but text."""
+"""Draws before and after as SVG, which is plain text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Side:
-    """One way to call the model, and what was seen of it."""
+    """One way to call the model, and its results."""
 
     name: str
     book: Book
@@ -24,7 +24,7 @@ class Side:
 
 
 class Panel:
-    """A part of the drawing with axes of its own."""
+    """A part of the drawing with its own axes."""
 
     def __init__(self, place: int, title: str, across: float, up: float) -> None:
         self._left = LEFT + place * (WIDE + LEFT + GAP)
@@ -56,7 +56,7 @@ class Panel:
         self.parts.append(f'<rect x="{self.x(place)}" y="{top}" {size} fill="{colour}"/>')
 
     def mark_x(self, value: float, words: str) -> None:
-        """Write beneath the axis."""
+        """Write below the axis."""
         self.parts.append(_text(self.x(value), 40 + HIGH + 16, words, anchor="middle"))
 
     def mark_y(self, value: float, words: str) -> None:
@@ -67,7 +67,7 @@ class Panel:
         self.parts.append(_text(self._left - 6, y + 4, words, anchor="end"))
 
     def note(self, words: str) -> None:
-        """Write what the axis across is."""
+        """Write the label of the horizontal axis."""
         self.parts.append(_text(self._left + WIDE / 2, 40 + HIGH + 36, words, anchor="middle"))
 
 
@@ -113,7 +113,7 @@ def drawn(before: Side, after: Side, limits: Limits) -> str:
 
 
 def _tokens(before: Side, after: Side, limits: Limits) -> Panel:
-    """How many tokens the model was asked for in the minute that ends at each moment."""
+    """Draw how many tokens were requested in the minute before each point in time."""
     longest = max(side.book.ended - side.book.began for side in (before, after))
     title = f"Tokens asked for in the last minute (of {limits.minute:g} s)"
     panel = Panel(0, title, longest, 3.0 * limits.tokens)
@@ -132,7 +132,7 @@ def _tokens(before: Side, after: Side, limits: Limits) -> Panel:
 
 
 def _shares(before: Side, after: Side) -> Panel:
-    """What each tenant was given, as a part of its fair share."""
+    """Draw what each tenant got, as a part of its fair share."""
     tenants = list(after.book.asked)
     panel = Panel(1, "Answered, as a part of the fair share", len(tenants), 2.0)
     for part in (0.5, 1.0, 1.5, 2.0):
@@ -149,7 +149,7 @@ def _shares(before: Side, after: Side) -> Panel:
 
 
 def _waits(before: Side, after: Side, limits: Limits) -> Panel:
-    """Which part of the admitted had begun after so many seconds."""
+    """Draw which part of the admitted requests had started after how many seconds."""
     panel = Panel(2, "Admitted requests that have begun", limits.deadline, 1.0)
     for part in (0.25, 0.5, 0.75, 1.0):
         panel.mark_y(part, f"{part:.0%}")

@@ -1,4 +1,4 @@
-"""The gateway: what a team writes around a model that many tenants share."""
+"""The gateway: the code around a model that many tenants share."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,20 +25,20 @@ from millpond.core.spec import BudgetSpec
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client is told: an answer, or why there is none."""
+    """The reply to a client: an answer, or why there is none."""
 
     outcome: str
     """`answered`, `refused` (come back later), `expired` (waited too long), `failed`."""
     waited: float = 0.0
-    """Seconds until the attempt began that was answered."""
+    """Seconds until the answered attempt started."""
     tokens: int = 0
 
 
 class Service(Protocol):
-    """What clients talk to."""
+    """The interface for clients."""
 
     async def ask(self, tenant: str, question: int, most: int) -> Reply:
-        """Answer, sooner or later, one way or the other."""
+        """Answer or refuse a request."""
         ...
 
 
@@ -77,7 +77,7 @@ class Gateway:
         self.answer: TaskFunction[[str, int, int], Reply, Any] = answer
 
     async def ask(self, tenant: str, question: int, most: int) -> Reply:
-        """Reserve what an answer may take at most, and wait for it."""
+        """Reserve the most tokens that an answer may use, and wait for it."""
         options = self.answer.options(weight=most, expires_in=self.limits.deadline)
         try:
             return await (await options.submit(tenant, question, most))

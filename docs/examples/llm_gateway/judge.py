@@ -1,7 +1,7 @@
-"""Holds a run of the gateway against what it promises, by three witnesses.
+"""Checks a run of the gateway against its promises, by three sources.
 
-The clients know what they were told, the model what it was asked, and the store's audit what was
-started when. A promise is kept when none of them knows otherwise.
+The clients record their replies, the model its requests, and the store's audit the start of each
+attempt. A promise is kept if no source contradicts it.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ machine that is busy with other things is slow to start what it may."""
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, what was found, and whether it was kept."""
+    """A promise, what was measured, and whether it was kept."""
 
     promise: str
     found: str
@@ -35,7 +35,7 @@ class Check:
 
 @dataclass
 class Figures:
-    """What is told of a run, before or after."""
+    """The figures of a run, before or after."""
 
     overload: float
     worst_share: float
@@ -47,15 +47,15 @@ class Figures:
     late_wait: float
     """The wait of an admitted request that 99 of 100 do not exceed."""
     most_asked: int
-    """The most tokens that the model was asked for in any of its minutes."""
+    """The most tokens requested in any minute of the model."""
     over_budget: int
-    """How often the model said 429 for the tokens."""
+    """How often the model answered 429 because of the tokens."""
     overloaded: int
     tokens_a_second: float
 
 
 def figures(book: Book, model: list[Entry], limits: Limits) -> Figures:
-    """Sum up what clients and the model know."""
+    """Sum up the records of the clients and of the model."""
     seconds, rate = book.ended - book.began, limits.rate
     said = [entry.answer for entry in model]
     under_load = [entry for entry in model if entry.at <= book.ended]
@@ -121,7 +121,7 @@ def judged(
 
 
 def _nothing_lost(book: Book, model: list[Entry], replay: Replay) -> Check:
-    """Every request was told its end; what the audit, clients and model counted is the same."""
+    """Check that every request got a reply, and that audit, clients and model count the same."""
     told, asked = len(book.every()), sum(book.asked.values())
     events, answered = replay.events, book.told("answered")
     accepted = events[Event.SUBMIT]
@@ -134,7 +134,7 @@ def _nothing_lost(book: Book, model: list[Entry], replay: Replay) -> Check:
 
 
 def tokens_started(records: list[Record]) -> list[tuple[float, int]]:
-    """Return when each attempt began, and the tokens it used; what it reserved, if nobody knows."""
+    """Return when each attempt started, and the tokens it used, or reserved if unknown."""
     starts: list[tuple[float, int]] = []
     open_starts: dict[int, int] = {}
     for record in records:

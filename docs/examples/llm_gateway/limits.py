@@ -1,4 +1,4 @@
-"""What the model's provider allows, and what the gateway makes of it."""
+"""The limits of the provider, and the rate that the gateway derives from them."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,20 +9,20 @@ from millpond import Rate
 
 @dataclass(frozen=True)
 class Limits:
-    """A provider that counts tokens over a sliding minute, and how we keep within that."""
+    """A provider that counts tokens over a sliding minute, and how the gateway stays within."""
 
     tokens: int = 200_000
     """How many tokens may be used in any minute."""
     minute: float = 20.0
     """Seconds that the provider calls a minute; a short one shows several in a short run."""
     burst: float = 2.0
-    """Seconds of the rate that may be saved up while nothing is asked."""
+    """Seconds of the rate that may be saved up while there are no requests."""
     slack: float = 1.0
     """Seconds that a request may be late between its start here and its arrival there."""
     per_tenant: int = 12
-    """How many requests of one tenant wait; one more is told at once to come back later."""
+    """How many requests of one tenant may wait; the next one is refused at once."""
     deadline: float = 10.0
-    """Seconds after which a request that still waits is given up."""
+    """Seconds after which a waiting request is dropped."""
     timeout: float = 20.0
     """Seconds that the model has to answer."""
     most_at_once: int = 64
@@ -44,7 +44,7 @@ class Limits:
 
 
 def windows(seconds: float, used: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Return, for each use, when it was and how many tokens the window that ends with it has."""
+    """Return the time of each use, and the tokens in the window that ends with it."""
     entries, found, now, first = sorted(used), [], 0, 0
     for at, tokens in entries:
         now += tokens

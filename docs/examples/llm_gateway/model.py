@@ -1,4 +1,4 @@
-"""A model that answers slowly, counts tokens, and says 429 when it is asked too much."""
+"""A model that answers slowly, counts tokens, and answers 429 to too many requests."""
 
 import asyncio
 import random
@@ -9,18 +9,18 @@ from typing import NamedTuple, Protocol
 from docs.examples.llm_gateway.limits import Limits
 
 KNEE = 16
-"""Requests at once from which on each makes the others slower."""
+"""Concurrent requests from which each one slows down the others."""
 FULL = 48
-"""Requests at once above which it refuses."""
+"""Concurrent requests above which it refuses."""
 
 
 def tokens_of(question: int, most: int) -> int:
-    """Return how many tokens a question takes, which nobody knows before it was answered."""
+    """Return how many tokens a question takes; a client learns it with the answer."""
     return random.Random(question).randint(most // 5, most)
 
 
 class Busy(Exception):
-    """429: what it was refused for, and after how many seconds to come back."""
+    """429: the reason, and after how many seconds to try again."""
 
     def __init__(self, why: str, retry_after: float) -> None:
         super().__init__(f"{why}, try again in {retry_after:.2f} s")
@@ -29,18 +29,18 @@ class Busy(Exception):
 
 
 class Entry(NamedTuple):
-    """A line of the model's own book: what was asked of it, and what it said."""
+    """A line of the model's own record: a request and its answer."""
 
     at: float
     tenant: str
     tokens: int
-    """What answering it used; of what was refused for the budget, what it would have used."""
+    """Tokens used by the answer; for a refusal over the budget, those it would have used."""
     answer: str
     """`answered`, `over budget`, `overloaded`."""
 
 
 class Model(Protocol):
-    """What a gateway needs of a model."""
+    """What a gateway needs from a model."""
 
     async def ask(self, tenant: str, question: int, most: int) -> int:
         """Return how many tokens a question and its answer took, `most` at most, or raise Busy."""
@@ -49,7 +49,7 @@ class Model(Protocol):
 
 @dataclass
 class FakeModel:
-    """The model itself. Time is that of the loop, so it can be tested on virtual time."""
+    """The model. It uses the event loop's time, so tests can run it on virtual time."""
 
     limits: Limits
     dice: random.Random = field(default_factory=lambda: random.Random(1))

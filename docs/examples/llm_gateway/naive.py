@@ -1,4 +1,4 @@
-"""What most begin with: a semaphore around the call, and a retry when it says 429."""
+"""The usual start: a semaphore around the call, and a retry after a 429."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ AT_ONCE = 32
 
 
 class Naive:
-    """First come, first served, as many at once as seemed right, and try again after a 429."""
+    """First come, first served, a fixed concurrency, and a retry after a 429."""
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model = model
@@ -20,7 +20,7 @@ class Naive:
         self._dice = random.Random(2)
 
     async def ask(self, tenant: str, question: int, most: int) -> Reply:
-        """Wait for room, call, and try again for as long as the client has patience."""
+        """Wait for a slot, call, and retry for as long as the client waits."""
         clock = asyncio.get_running_loop().time
         came = clock()
         try:

@@ -1,4 +1,4 @@
-"""Tenants that together ask for ten times what the provider allows."""
+"""Tenants that together request ten times what the provider allows."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from docs.examples.llm_gateway.gateway import Reply, Service
 from docs.examples.llm_gateway.limits import Limits
 
 MOST, MEAN = 700, 420
-"""Tokens that a request may use, and what it uses on average, by the fake model's dice."""
+"""Tokens that a request may use, and that it uses on average, by the fake model's dice."""
 
 SHARES = {
     "whale": 6.0,
@@ -20,12 +20,12 @@ SHARES = {
     "tiny-1": 0.1,
     "tiny-2": 0.1,
 }
-"""What each tenant asks for, in parts of what the model can serve: ten times too much."""
+"""The load of each tenant, in parts of what the model can serve: ten times in total."""
 
 
 @dataclass
 class Book:
-    """What clients were told, by tenant."""
+    """The replies to clients, by tenant."""
 
     replies: dict[str, list[Reply]] = field(default_factory=lambda: {name: [] for name in SHARES})
     asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARES, 0))
@@ -34,7 +34,7 @@ class Book:
     """When the last request was made."""
 
     def told(self, outcome: str) -> int:
-        """Return how many were told that."""
+        """Return how many got that reply."""
         return sum(reply.outcome == outcome for reply in self.every())
 
     def every(self) -> list[Reply]:
@@ -49,7 +49,7 @@ class Book:
         }
 
     def fair(self) -> dict[str, float]:
-        """Return what would have been fair: nobody gets more while another has less and wants more.
+        """Return the fair shares: no tenant gets more while another has less and wants more.
 
         That is max-min fairness of what was answered in all, by the number of requests.
         """
@@ -61,12 +61,12 @@ class Book:
         return shares
 
     def worst_share(self) -> float:
-        """Return the smallest part of its fair share that any tenant was given."""
+        """Return the smallest part of its fair share that any tenant got."""
         fair, served = self.fair(), self.served()
         return min(served[tenant] / fair[tenant] for tenant in fair)
 
     def wait(self, part: float, deadline: float) -> float:
-        """Return the wait that `part` of the admitted did not exceed; some waited in vain."""
+        """Return the wait that `part` of the admitted did not exceed, the expired included."""
         waits = sorted(
             reply.waited if reply.outcome == "answered" else deadline
             for reply in self.every()
@@ -76,7 +76,7 @@ class Book:
 
 
 async def flood(service: Service, limits: Limits, seconds: float, seed: int = 3) -> Book:
-    """Let every tenant ask for so many seconds, and wait until all have been answered."""
+    """Let every tenant send requests for some seconds, and wait for all replies."""
     rate, book = limits.rate, Book()
     capacity = rate.n / rate.per / MEAN
     clock = asyncio.get_running_loop().time
@@ -91,7 +91,7 @@ async def flood(service: Service, limits: Limits, seconds: float, seed: int = 3)
 async def _tenant(
     service: Service, book: Book, tenant: str, rate: float, seconds: float, dice: random.Random
 ) -> None:
-    """Ask at moments that know nothing of each other, whether the last was answered or not."""
+    """Send requests at independent random times, without waiting for replies."""
     clock = asyncio.get_running_loop().time
 
     async def one() -> None:

@@ -62,108 +62,122 @@ class Bound(NamedTuple):
     why: str
 
 
-REFUSED = "refused with ConfigError (MILL-003); in SQL with SQLSTATE ML003"
-LARGE = "refused with PayloadTooLarge (MILL-014); in SQL with SQLSTATE ML014"
+REFUSED = "refused: `ConfigError` (MILL-003), in SQL SQLSTATE ML003"
+LARGE = "refused: `PayloadTooLarge` (MILL-014), in SQL SQLSTATE ML014"
 CUT = "cut"
 
 TABLE: tuple[Bound, ...] = (
     Bound(
         "MAX_SECONDS",
         "every duration: `delay`, `expires_in`, `timeout`, `wait`, `lease`, `Keep`, `Rate.per`, "
-        "the delays of a `Retry`, `RetryLater`, what a retry function returns, `grace`, `aging`",
+        "the delays of a `Retry`, `RetryLater`, the result of a retry function, `grace`, `aging`",
         "seconds",
         REFUSED,
-        "ten years; added to any moment that is allowed, the sum is exact to the microsecond",
+        "ten years; added to any allowed time, the sum is exact to the microsecond",
     ),
     Bound(
         "MAX_MOMENT",
-        "every moment: `run_at`, `before`",
+        "every point in time: `run_at`, `before`",
         "seconds since 1970",
         REFUSED,
-        "2200-01-01; before the year 2255 a float of seconds is exact to the microsecond",
+        "2200-01-01; a float of seconds is exact to the microsecond until the year 2255",
     ),
     Bound(
         "MAX_THROTTLE",
-        "how long one `Throttled` holds its key or pool back",
+        "how long one `Throttled` holds back its key or pool",
         "seconds",
-        "shortened to it",
-        "a day: a peer's header must not stop a pool for years",
+        "shortened",
+        "one day; a header from another service must not stop a pool for years",
     ),
     Bound(
         "MAX_NAME",
         "names of pools, tasks, aliases, budgets, triggers, schedules, events and bulkheads",
         "characters",
         REFUSED,
-        "plain ASCII: they are part of indexes, paths, log lines and metrics",
+        "plain ASCII, because names are part of indexes, paths, log lines and metrics",
     ),
     Bound(
         "MAX_KEY",
-        "`key`, the value a fair pool shares by, `idempotency_key`, the `lane=` or `key=` of an "
-        "order",
+        "`key`, the share of a fair pool, `idempotency_key`, the `lane=` or `key=` of a control "
+        "command",
         "bytes of UTF-8",
         REFUSED,
-        "key, share and owner stand in one index row of 2,704 bytes",
+        "key, share and owner must fit into one index row of 2,704 bytes",
     ),
     Bound(
         "MAX_FUNCTION",
-        "the function of a call; of a closure, the name that is recorded",
+        "the function name of a call, or the recorded name of a closure",
         "bytes of UTF-8",
-        "refused; a closure's name is cut",
-        "a task that waits for a worker that knows its function is indexed by it",
+        "refused; the name of a closure is cut",
+        "parked tasks are indexed by it",
     ),
-    Bound("MAX_LABELS", "labels of one task", "labels", REFUSED, "each list shows them"),
-    Bound("MAX_LABEL_NAME", "the name of a label", "bytes of UTF-8", REFUSED, "as above"),
+    Bound("MAX_LABELS", "labels of one task", "labels", REFUSED, "lists show them"),
+    Bound("MAX_LABEL_NAME", "the name of a label", "bytes of UTF-8", REFUSED, "lists show it"),
     Bound(
         "MAX_LABEL",
         "the value of a label",
         "bytes of UTF-8",
         REFUSED,
-        "a fair pool may share by it, so it may be as long as a key",
+        "a fair pool may use it as the share, so it may be as long as a key",
     ),
-    Bound("MAX_SUBMITTED_BY", "`submitted_by`", "bytes of UTF-8", REFUSED, "each list shows it"),
+    Bound("MAX_SUBMITTED_BY", "`submitted_by`", "bytes of UTF-8", REFUSED, "lists show it"),
     Bound(
         "MAX_EVENT_ID",
         "the id of an event",
         "bytes of UTF-8",
         REFUSED,
-        "with the names of event and trigger it is an idempotency key",
+        "event name, trigger id and event id together form an idempotency key",
     ),
     Bound("MAX_RUN_NAME", "the name of a run", "bytes of UTF-8", REFUSED, "it is indexed"),
-    Bound("MAX_STEP_NAME", "a step of `ctx.once`", "bytes of UTF-8", REFUSED, "it is a name"),
+    Bound(
+        "MAX_STEP_NAME", "the step name of `ctx.once`", "bytes of UTF-8", REFUSED, "it is a name"
+    ),
     Bound(
         "MAX_PROGRESS",
         "the text of `ctx.progress`",
         "bytes of UTF-8",
         CUT,
-        "it is shown, and should not cost a task its life",
+        "it is only shown, so a long text does not fail the task",
     ),
-    Bound("MAX_ERROR_TYPE", "the type's name of a stored error", "characters", CUT, "it is shown"),
-    Bound("MAX_ERROR_MESSAGE", "the message of a stored error", "characters", CUT, "it is shown"),
-    Bound("MAX_TRACEBACK", "a stored traceback: its end", "characters", CUT, "it is shown"),
+    Bound(
+        "MAX_ERROR_TYPE", "the type name of a stored error", "characters", CUT, "it is only shown"
+    ),
+    Bound(
+        "MAX_ERROR_MESSAGE", "the message of a stored error", "characters", CUT, "it is only shown"
+    ),
+    Bound(
+        "MAX_TRACEBACK",
+        "a stored traceback",
+        "characters",
+        "cut; its end is kept",
+        "it is only shown",
+    ),
     Bound(
         "MAX_PAYLOAD",
-        "the arguments of a call, its result and the payload of an event, unless "
-        "`Millpond(max_payload=)` says otherwise",
+        "the arguments of a call, its result and the payload of an event; "
+        "`Millpond(max_payload=)` changes it",
         "bytes of JSON",
         LARGE,
-        "a queue is not where files belong",
+        "a queue is not a file store",
     ),
     Bound(
         "MAX_SUBMITTED_BODY",
-        "on PostgreSQL, a whole task of a role that may only submit: its arguments, labels and "
-        "all else, whatever `max_payload` says",
+        "on PostgreSQL, a whole task of a role that may only submit: arguments, labels and all "
+        "other options, whatever `max_payload` says",
         "bytes",
-        "refused with SQLSTATE ML014",
-        "`max_payload` is a setting of a process, and such a role may call the function by hand",
+        "refused: SQLSTATE ML014",
+        "`max_payload` is a setting of one process, and such a role can call the function directly",
     ),
-    Bound("MOST_PAYLOAD", "`max_payload` itself", "bytes", REFUSED, "one message to a process"),
+    Bound(
+        "MOST_PAYLOAD", "`max_payload` itself", "bytes", REFUSED, "one message to a child process"
+    ),
     Bound(
         "MAX_COUNT",
-        "`priority` (and its negative), `weight`, `attempts`, `max_concurrent`, `max_per_key`, "
-        "the depth of a bound, `Rate.n`, `lanes` and every other number of things",
+        "`priority` (also negative), `weight`, `attempts`, `max_concurrent`, `max_per_key`, the "
+        "depth of a bound, `Rate.n`, `lanes` and every other count",
         "",
         REFUSED,
-        "a whole number of 32 bits",
+        "a 32-bit integer",
     ),
-    Bound("MAX_NUMBER", "`revision`", "", REFUSED, "a whole number of 64 bits"),
+    Bound("MAX_NUMBER", "`revision`", "", REFUSED, "a 64-bit integer"),
 )
