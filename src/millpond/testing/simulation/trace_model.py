@@ -13,7 +13,7 @@ import msgspec
 from millpond.core import control as orders
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Event, Status
-from millpond.core.task import CALLBACKS
+from millpond.core.task import CALLBACKS, EVERY, with_misfit
 from millpond.core.ticks import rounded
 from millpond.testing.simulation.rate_ledger import Ledger
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from millpond.core.run import RunView
+    from millpond.core.settle import Settlement
     from millpond.core.spec import BudgetSpec, PoolSpec
 
 
@@ -60,6 +61,8 @@ class Fact(msgspec.Struct, kw_only=True):
     worker: str | None = None
     claimed: bool = False
     """Held ahead by `worker`: queued, with the fence of its next attempt."""
+    misfits: tuple[str, ...] = ()
+    """Signatures of its function whose workers gave it back: they could not read its arguments."""
     steps: dict[str, bytes] = {}
 
 
@@ -144,16 +147,26 @@ class Witness:
         for facts in self.pools.values():
             facts.ran = len(facts.running)
         if step.verb == "settle":
-            for settlement in (one for one in step.asked[0] if one.parked and not one.misfit):
-                fact = self.tasks.get(settlement.fence.task)
-                if fact is not None and fact.owner is None:
-                    self.could_not_run.add((fact.worker, fact.function))
+            for settlement in (one for one in step.asked[0] if one.parked):
+                self._given_back(settlement)
         if step.verb == "submit":
             for batch, answer in zip(step.asked, step.answer.batches, strict=True):
                 if answer.run is not None:
                     self._see_run(answer.run, batch.run.holder)
         elif step.verb == "control":
             self._order(step.asked, step.now)
+
+    def _given_back(self, settlement: Settlement) -> None:
+        """Note who could not run a task: for lack of its function, or with these arguments."""
+        fact = self.tasks.get(settlement.fence.task)
+        if fact is None or fact.owner is not None:
+            return
+        if not settlement.misfit:
+            self.could_not_run.add((fact.worker, fact.function))
+        elif settlement.fence.token == fact.token:
+            joined = self.workers.get(fact.worker or "")
+            signature = joined.signatures.get(fact.function, "") if joined is not None else ""
+            fact.misfits = with_misfit(fact.misfits, signature)
 
     def _see_run(self, run: RunView, holder: str | None) -> None:
         if not run.resumed:
@@ -183,6 +196,8 @@ class Witness:
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
                 self._hold(self.pools[pool], unit, rounded(now + seconds))
+            case orders.Redrive(tasks, of):
+                self._tried_again(tasks, of)
             case orders.Join():
                 self._joined(order)
             case orders.Leave(worker) | orders.Bury(worker):
@@ -192,11 +207,20 @@ class Witness:
             case _:
                 pass
 
+    def _tried_again(self, tasks: Sequence[int], of: str | None) -> None:
+        """Forget who could not read the arguments of tasks that an operator redrives."""
+        for fact in (self.tasks[one] for one in tasks if one in self.tasks):
+            if of is None or fact.pool == of:
+                fact.misfits = ()
+
     def _joined(self, order: orders.Join) -> None:
         before = self.workers.setdefault(order.worker, order)
         if before.functions and order.functions:
             known = tuple({*before.functions, *order.functions})
-            self.workers[order.worker] = msgspec.structs.replace(before, functions=known)
+            signatures = {**before.signatures, **order.signatures}
+            self.workers[order.worker] = msgspec.structs.replace(
+                before, functions=known, signatures=signatures
+            )
             self.could_not_run -= {
                 (order.worker, name) for name in set(known) - set(before.functions)
             }
@@ -324,7 +348,9 @@ class Witness:
         if fact.owner is not None:
             return fact.owner == joined.owner
         known = joined.functions is None or fact.function in joined.functions
-        return known and (worker, fact.function) not in self.could_not_run
+        signature = joined.signatures.get(fact.function, "")
+        fits = signature not in fact.misfits and EVERY not in fact.misfits
+        return known and fits and (worker, fact.function) not in self.could_not_run
 
 
 def _put(index: dict[int, Fact], fact: Fact, *, present: bool) -> None:
