@@ -22,7 +22,7 @@ timedelta.
 
 If a value gets past all this and the database refuses it, its own task ends `failed` with reason
 `unstorable` and error [MILL-085](errors.md#mill-085), and every other task, submit and lease goes
-on: see [decision 0017](../explanation/design-decisions/0017-bounds-and-blame.md).
+on: see [decision 0017](../explanation/design-decisions/0017-bounds-and-unstorable-values.md).
 """
 
 
