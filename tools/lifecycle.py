@@ -52,9 +52,9 @@ def page() -> str:
             "|---|---|---|---|",
             *arrows,
             "",
-            "Only `lease` leads into running. A worker ends an attempt with the fence of its lease;",
-            "`lose`, `exhaust` and `stale` take the lease away from a worker that is gone. See",
-            "[leases and fences](leases-and-fences.md).",
+            "Only `lease` leads into running. A worker ends an attempt with the fence of its",
+            "lease; `lose`, `exhaust` and `stale` take the lease away from a worker that is gone.",
+            "See [leases and fences](leases-and-fences.md).",
             "",
         ]
     )

@@ -22,9 +22,9 @@ SPANS = f"""\
 
 | span | kind | attributes |
 |---|---|---|
-| `submit <pool>` | producer | `{names.TASK}`, `{names.FUNCTION}`, `{names.KEY}` for a single task; \
-`{names.COUNT}` for a batch; `{names.DUPLICATE}` if the idempotency key was known; `{names.ERROR}` \
-and `{names.REASON}` if the pool refused or dropped the task |
+| `submit <pool>` | producer | `{names.TASK}`, `{names.FUNCTION}`, `{names.KEY}` for a single \
+task; `{names.COUNT}` for a batch; `{names.DUPLICATE}` if the idempotency key was known; \
+`{names.ERROR}` and `{names.REASON}` if the pool refused or dropped the task |
 | `process <pool>` | consumer, linked to the submit | `{names.TASK}`, `{names.FUNCTION}`, \
 `{names.ATTEMPT}`, `{names.KEY}`, `{names.LANE}`; `{names.WORKER}`: the worker; `{names.WAITED}`: \
 seconds from due to start; `{names.OUTCOME}`: completed, failed, cancelled, retry, released or \
