@@ -104,6 +104,8 @@ class Director:
     quick: bool
     only: str = ""
     """Contenders whose names have this in them; empty = all."""
+    once: bool = False
+    """Measure once, also while others use the disk."""
     fsync: float = math.inf
     """The least that a small write has cost until it was on the disk, in seconds."""
     calm: int = 0
@@ -138,8 +140,9 @@ class Director:
 
         A quick run only shows that all works: it waits for nothing.
         """
-        for _ in range(1 if self.quick else TRIES):
-            calm = self._calm(patience=0.0 if self.quick else PATIENCE)
+        hurried = self.quick or self.once
+        for _ in range(1 if hurried else TRIES):
+            calm = self._calm(patience=0.0 if hurried else PATIENCE)
             measured = way()
             if calm and self._calm(patience=0.0):
                 self.calm += 1

@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all unless given")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round of a tenth")
+    parser.add_argument("--once", action="store_true", help="do not wait until the disk is calm")
     parser.add_argument("--only", default="", help="contenders with this in their name")
     parser.add_argument("--folder", type=Path, help="on the disk to measure; else a temporary one")
     parser.add_argument("--json", action="store_true", help="print data instead of a table")
@@ -78,9 +79,8 @@ def main() -> int:
     if unknown := set(options.sections) - SECTIONS.keys():
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     folder = Path(tempfile.mkdtemp(prefix="millpond-bench-", dir=options.folder))
-    stage = Stage(
-        folder, options.rounds or (1 if options.quick else 3), options.quick, options.only
-    )
+    rounds = options.rounds or (1 if options.quick else 3)
+    stage = Stage(folder, rounds, options.quick, options.only, options.once)
     every: dict[str, Found] = {}
     try:
         if not options.json:

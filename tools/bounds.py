@@ -22,7 +22,7 @@ Numbers must be finite. A `Rate` must refill its whole burst within ten years. S
 
 If the database refuses a value in spite of these checks, only its own task fails, with reason
 `unstorable` and error [MILL-085](errors.md#mill-085). All other work goes on: see [decision
-0017](../explanation/design-decisions/0017-bounds-and-blame.md).
+0017](../explanation/design-decisions/0017-bounds-and-unstorable-values.md).
 """
 
 
