@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import psycopg
 
 from millpond.errors import MillpondError
 from millpond.store.postgres.inbox import Arrival
-from millpond.store.protocol import Batch
+from millpond.store.protocol import Batch, SubmitAnswer
+from millpond.store.verbs import api as steps
 from verify.fuzz.differential import Differential, Played, Turn, answer_of
 from verify.fuzz.kinds import POOL, spec_of
 from verify.fuzz.player import Player
 from verify.fuzz.streams import Streams
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millpond.core.task import NewTask
+    from millpond.store.verbs.tables import Tables
     from millpond.testing.simulation.history import Verb
     from verify.servers.schemas import Schema
 
@@ -69,6 +74,15 @@ class InboxDifferential(Differential):
         await super().close()
 
 
+_take_committed = steps.take_committed
+
+
+def _with_equal_ids(tables: Tables, tasks: Sequence[NewTask], now: float) -> SubmitAnswer:
+    """Take in what was committed; callbacks of what it evicts get the same ids on both sides."""
+    return _take_committed(tables, tasks, now, tasks[0].id if tasks else None)
+
+
+@mock.patch.object(steps, "take_committed", _with_equal_ids)
 async def play_inbox(schema: Schema, kind: str, seed: int, *, acts: int) -> Played:
     """Play the history of a seed while others submit; raise Diverged where it differs."""
     streams = Streams(kind, seed, "inbox")
