@@ -25,12 +25,13 @@ demo: venv      ## see it work; ARGS="..." is passed on
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
-	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(QUICK:%=tests/pool/test_%.py))
-	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(QUICKEST:%=tests/pool/test_%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
 
-# Tests in which days pass ask a server a hundred thousand times.
-QUICKEST := triggers control lanes limits submit cancel idempotency
-QUICK    := $(QUICKEST) dead_letters retry runs
+# Tests of pools that durable stores pass too. In none of them a process polls for days: on a server
+# a day is a hundred thousand questions.
+AGAIN := callbacks cancel control dead_letters idempotency lanes limits recovery retry runs states \
+    submit triggers
 
 test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
 	@for store in sqlite postgres; do \

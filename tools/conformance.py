@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import shown as on_stores
+
 STAGES = {
     "bulkhead": "the bulkhead",
     "pools": "pools in a process, on the memory store",
@@ -21,6 +23,7 @@ STAGES = {
     "cli": "the command line and the dashboard",
     "none": "not in 1.0",
 }
+STORE_NAMES = {"memory": "memory", "sqlite": "SQLite", "postgres": "PostgreSQL"}
 SUITES = ("tests", "src/millpond/testing")
 
 HEAD = """\
@@ -28,7 +31,8 @@ HEAD = """\
 # Conformance
 
 What Millpond promises, row by row. A row is shown when a test names its id; until then the page
-says at which stage it is due. Where Millpond decided against a behaviour of the design a row was
+says at which stage it is due. The last column names the stores that the tests run on; it is empty
+where a promise needs no store. Where Millpond decided against a behaviour of the design a row was
 drawn from, the row says so and why.
 """
 
@@ -47,12 +51,23 @@ class Row:
     choice: str = ""
     left: str = ""
     """What the tests that name it do not show yet; until they do the row is still to come."""
+    only: str = ""
+    """The one store that a promise about durable stores concerns; it is not shown on others."""
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
             raise BadRow(f"{self.id}: no such stage: {self.stage}")
         if self.stage == "none" and not self.choice:
             raise BadRow(f"{self.id}: not in 1.0, and does not say why")
+        if self.only and self.only not in on_stores.STORES:
+            raise BadRow(f"{self.id}: no such store: {self.only}")
+
+    @property
+    def durable_on(self) -> set[str]:
+        """The durable stores that tests must show this row on."""
+        if self.stage not in ("sqlite", "postgres"):
+            return set()
+        return {self.only} if self.only else {"sqlite", "postgres"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,7 @@ def tests_in(body: Iterable[ast.stmt], rows: list[str]) -> Iterator[tuple[str, l
 
 
 def shown_by(root: Path, known: Mapping[str, Row]) -> dict[str, list[Shown]]:
-    """Return, for each row, the tests that name it; a row nobody promised is an error."""
+    """Return, for each row, the tests that name it; an id that is no row is an error."""
     shown: dict[str, list[Shown]] = {name: [] for name in known}
     for suite in SUITES:
         for file in sorted((root / suite).rglob("*.py")):
@@ -153,20 +168,30 @@ def done(row: Row, shown: Mapping[str, list[Shown]]) -> bool:
     return bool(shown[row.id]) and not row.left
 
 
+def where(stores: set[str] | None) -> str:
+    """Return the fourth column: the stores that the tests run on."""
+    if stores == set(on_stores.STORES):
+        return "every store"
+    return ", ".join(STORE_NAMES[store] for store in on_stores.in_order(stores or set()))
+
+
 def promise(row: Row) -> str:
     """Return the second column; a choice stands beside what it changes."""
     noted = row.choice and row.stage != "none"
     return f"{row.promise} *Chosen otherwise:* {row.choice}" if noted else row.promise
 
 
-def table(family: Family, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
+def table(
+    family: Family, shown: Mapping[str, list[Shown]], stores: on_stores.Shown
+) -> Iterator[str]:
     """Yield one family's section."""
     whole = sum(done(row, shown) for row in family.rows)
     yield from ("", f"## {family.title}", "", f"{family.about}", "")
     yield from (f"{whole} of {len(family.rows)} rows shown.", "")
-    yield from ("| row | promise | shown by |", "|---|---|---|")
+    yield from ("| row | promise | shown by | on |", "|---|---|---|---|")
     for row in family.rows:
-        yield f"| {row.id} | {cell(promise(row))} | {cell(answer(row, shown[row.id]))} |"
+        cells = (promise(row), answer(row, shown[row.id]), where(stores.get(row.id)))
+        yield f"| {row.id} | {' | '.join(map(cell, cells))} |"
 
 
 def absent(root: Path) -> Iterator[str]:
@@ -198,12 +223,12 @@ def page(root: Path) -> str:
     """Return the whole page."""
     all_families = families(root)
     rows = {row.id: row for family in all_families for row in family.rows}
-    shown = shown_by(root, rows)
+    shown, stores = shown_by(root, rows), on_stores.listed(root)
     lines = [
         HEAD,
         *counts(rows, shown),
     ]
     for family in all_families:
-        lines += table(family, shown)
+        lines += table(family, shown, stores)
     lines += absent(root)
     return "\n".join(lines) + "\n"

@@ -3,7 +3,17 @@
 import sys
 from pathlib import Path
 
-from tools import bounds, commands, conformance, errors, lifecycle, options, telemetry, values
+from tools import (
+    bounds,
+    commands,
+    conformance,
+    errors,
+    lifecycle,
+    options,
+    shown,
+    telemetry,
+    values,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,9 +47,17 @@ def main() -> int:
         old = stale()
         print("\n".join(f"out of date, run `make docs`: {path}" for path in old) or "up to date")
         return bool(old)
+    add_shown_rows()
     for path, text in pages().items():
         path.write_text(text, "utf-8")
     return 0
+
+
+def add_shown_rows(root: Path = ROOT) -> None:
+    """Add what tests show now to the list of shown rows."""
+    order = [row.id for family in conformance.families(root) for row in family.rows]
+    rows = shown.grown(shown.listed(root), shown.collected(root))
+    (root / shown.LIST).write_text(shown.text_of(rows, order), "utf-8")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,6 @@ def test_pages_of_events(place: str, millpond: Call) -> None:
     assert "no events" in millpond("events", "nothing").err
 
 
-@pytest.mark.rows("TR-21")
 @pytest.mark.parametrize("durable", ["sqlite", "postgres"])
 def test_before_any_event_there_is_an_empty_list(
     durable: str, request: pytest.FixtureRequest, tmp_path: Path, millpond: Call

@@ -4,16 +4,104 @@ import ast
 from pathlib import Path
 
 import pytest
-from tools import conformance
+from tools import conformance, shown
 
 ROOT = Path(__file__).parents[2]
 ROWS = {row.id: row for family in conformance.families(ROOT) for row in family.rows}
 
 
-def test_every_bulkhead_row_is_shown_by_a_test() -> None:
-    """Each BH row has at least one test that names it."""
-    shown = conformance.shown_by(ROOT, ROWS)
-    assert [] == [row for row in ROWS if row.startswith("BH-") and not shown[row]]
+def is_whole(session: pytest.Session) -> bool:
+    """Return whether this session collected every test that names a row."""
+    options = session.config.option
+    if any(getattr(options, name, None) for name in ("keyword", "markexpr", "deselect", "lf")):
+        return False
+    files = {item.path for item in session.items}
+    tests = [test.file for row in conformance.shown_by(ROOT, ROWS).values() for test in row]
+    # The store suites inherit their tests from the package.
+    suites = [home for home in shown.HOMES if home.endswith(".py")]
+    return all(ROOT / one in files for one in tests + suites if one.startswith("tests/"))
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest) -> shown.Shown:
+    """Give what the whole suite shows; a session that collected less has it collected anew."""
+    if is_whole(request.session):
+        return shown.of_items(request.session.items, ROOT)
+    return shown.collected(ROOT)
+
+
+@pytest.mark.timeout(300)
+def test_no_row_loses_its_tests_or_a_store(found: shown.Shown) -> None:
+    """What shown.toml lists is still shown; only an edit of that file gives it up."""
+    assert [] == shown.lost(shown.listed(ROOT), found)
+
+
+@pytest.mark.timeout(300)
+def test_all_that_is_shown_is_on_the_list(found: shown.Shown) -> None:
+    """A row or store that a test has added is listed by `make docs`, and from then on kept."""
+    listed = shown.listed(ROOT)
+    assert listed == shown.grown(listed, found)
+
+
+def test_a_promise_about_durable_stores_is_shown_on_both_of_them() -> None:
+    """On SQLite and PostgreSQL, unless the row says which one alone it concerns."""
+    listed = shown.listed(ROOT)
+    whole = [row for row in ROWS.values() if row.id in listed and not row.left]
+    missing = {row.id: row.durable_on - listed[row.id] for row in whole}
+    assert {} == {row: stores for row, stores in missing.items() if stores}
+
+
+def test_a_lost_row_and_a_lost_store_are_named() -> None:
+    """The message says which row, and which store of it."""
+    before = {"A": {"memory", "sqlite"}, "B": set[str](), "C": {"postgres"}}
+    now = {"A": {"memory"}, "C": {"memory", "postgres"}}
+    assert ["B has no test any more", "A is no longer shown on sqlite"] == shown.lost(before, now)
+
+
+def test_the_list_grows_and_never_shrinks() -> None:
+    """`make docs` adds rows and stores; it leaves what no test shows to a person to delete."""
+    before = {"A": {"memory", "sqlite"}, "B": {"memory"}}
+    now = {"A": {"postgres"}, "C": {"memory"}}
+    after = shown.grown(before, now)
+    assert {"A": {"memory", "sqlite", "postgres"}, "B": {"memory"}, "C": {"memory"}} == after
+    text = shown.text_of(after, ["C", "A", "B"])
+    assert text.endswith('C = ["memory"]\nA = ["memory", "sqlite", "postgres"]\nB = ["memory"]\n')
+
+
+def test_make_test_runs_some_files_on_other_stores_too() -> None:
+    """The Makefile says which; tests marked `memory` are left out there."""
+    again = shown.files_run_again(ROOT)
+    assert {"sqlite", "postgres"} == again["tests/pool/test_lanes.py"]
+    assert "tests/pool/test_cron.py" not in again
+
+
+def test_the_stores_of_a_test_are_read_from_its_marks_parameters_fixtures_and_folder() -> None:
+    """In that order: the first of them that names a store counts."""
+    again = {"tests/pool/test_x.py": {"sqlite"}}
+
+    class Item:
+        def __init__(self, nodeid: str, *fixtures: str, **params: str) -> None:
+            self.nodeid, self.fixturenames = nodeid, fixtures
+            self.callspec = type("CallSpec", (), {"params": params})
+            self.marks: dict[str, pytest.Mark] = {}
+
+        def get_closest_marker(self, name: str) -> pytest.Mark | None:
+            return self.marks.get(name)
+
+    def stores(item: Item) -> list[str]:
+        return shown.in_order(shown.stores_of(item, again))  # type: ignore[arg-type]
+
+    assert ["postgres"] == stores(Item("tests/durable/test_x.py::test_a", place="postgres"))
+    assert ["sqlite"] == stores(Item("tests/faults/test_x.py::test_a", "postgres", kind="sqlite"))
+    assert ["postgres"] == stores(Item("tests/store/test_x.py::test_a", "postgres"))
+    assert ["sqlite"] == stores(Item("tests/durable/test_x.py::test_a"))
+    assert [] == stores(Item("tests/core/test_x.py::test_a"))
+    one = Item("tests/pool/test_x.py::test_a")
+    assert ["memory", "sqlite"] == stores(one)
+    one.marks["memory"] = pytest.mark.memory("its own").mark
+    assert ["memory"] == stores(one)
+    one.marks["stores"] = pytest.mark.stores("postgres").mark
+    assert ["postgres"] == stores(one)
 
 
 def test_what_is_left_out_points_at_rows_that_are_left_out() -> None:
@@ -31,7 +119,7 @@ def tree(source: str, root: Path) -> Path:
     return root
 
 
-def test_a_row_nobody_promised_is_refused(tmp_path: Path) -> None:
+def test_a_row_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """A test that names an unknown id breaks the page, and the message says which."""
     root = tree('@pytest.mark.rows("BH-99")\ndef test_it(): ...\n', tmp_path)
     with pytest.raises(conformance.BadRow, match="test_it names BH-99"):

@@ -119,6 +119,7 @@ async def test_others_go_on_while_a_handler_writes(books: Books) -> None:
     assert ([1], sorted([first.id, second.id])) == (books.seen, books.ledger())
 
 
+@pytest.mark.rows("CX-16")
 async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> None:
     """Whoever lost its lease is told so, and the next attempt writes."""
 
@@ -143,6 +144,7 @@ async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> 
     assert ([2], [handle.id]) == (books.seen, books.ledger())
 
 
+@pytest.mark.rows("CX-16")
 async def test_a_lease_that_is_lost_in_the_middle(books: Books) -> None:
     """It is looked at when the turn has come, and not only when the handler began to write."""
 

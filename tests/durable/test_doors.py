@@ -40,6 +40,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.rows("TR-17")
+@pytest.mark.stores("memory")
 async def test_a_path_that_is_not_there_forges_no_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -55,6 +56,7 @@ async def test_a_path_that_is_not_there_forges_no_log_line(
 
 
 @pytest.mark.rows("TR-17")
+@pytest.mark.stores
 @pytest.mark.parametrize(
     "url",
     [
@@ -76,6 +78,7 @@ def test_the_password_of_a_keyword_dsn_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.rows("TR-17")
+@pytest.mark.stores
 @pytest.mark.parametrize(
     "statement",
     [
@@ -96,6 +99,7 @@ def test_a_statement_that_ends_the_transaction_is_known_in_any_disguise(statemen
 
 
 @pytest.mark.rows("TR-17")
+@pytest.mark.stores
 @pytest.mark.parametrize(
     "statement",
     ["SELECT 1", "PREPARE p AS SELECT 1", "ROLLBACK WORK TO x", "SAVEPOINT a", "SELECT '/*'"],
@@ -161,7 +165,7 @@ async def test_the_cursor_of_a_file_does_not_lend_its_connection(tmp_path: Path)
     assert 1 == len(seen)
 
 
-@pytest.mark.rows("TR-17")
+@pytest.mark.rows("TR-14")
 def test_every_notify_looks_at_the_queue_first(postgres_url: str) -> None:
     """A full one would make the caller's own commit fail."""
 

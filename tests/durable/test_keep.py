@@ -10,7 +10,7 @@ from tests.pool.moments import result_of
 from verify.servers.schemas import Schema
 
 from millpond import Keep, Millpond, Retry, TaskFailed
-from millpond.errors import ConfigConflict
+from millpond.errors import ConfigConflict, UnknownTask
 
 Place = Path | Schema
 
@@ -61,6 +61,27 @@ async def test_a_leader_with_short_values_leaves_the_pools_of_others_alone(
     async with application(fleet, "first", own=own) as first:
         again = await first.tasks["job"].options(idempotency_key="once").submit(1)
         assert (True, done) == (again.duplicate, again.id)
+
+
+@pytest.mark.rows("DE-T06")
+async def test_a_completed_task_is_readable_for_as_long_as_it_is_kept(place: Place) -> None:
+    """It is out of the queue at once; another process reads its result until its time is over."""
+    fleet = Fleet(place)
+    keep = Keep(completed=300.0)
+    async with application(fleet, "jobs", own=keep) as first:
+        done = await first.tasks["job"].submit(7)
+        assert 7 == await result_of(done)
+        assert 0 == await first.get_pool("jobs").size()
+    await asyncio.sleep(100)
+    async with application(fleet, "jobs", own=keep) as second:
+        # It prunes once a minute.
+        await asyncio.sleep(130)
+        assert ["completed"] == await second.status([done.id])
+        assert 7 == await (await second.handle(done.id, of=second.tasks["job"]))
+        await asyncio.sleep(150)
+        assert ["expired"] == await second.status([done.id])
+        with pytest.raises(UnknownTask):
+            await second.handle(done.id)
 
 
 @pytest.mark.rows("TR-09")

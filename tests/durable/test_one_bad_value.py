@@ -354,7 +354,6 @@ async def test_every_store_takes_the_same_progress_texts(where: str | None, text
         assert text == record.progress[1] or len(text.encode()) > bounds.MAX_PROGRESS
 
 
-@pytest.mark.rows("TR-17")
 @pytest.mark.parametrize("urgency", [10**399, -(10**399), "9" * 400, 1e308])
 async def test_a_number_too_large_for_a_priority_is_none(where: str | None, urgency: Any) -> None:
     """The event is delivered with the default, as where there is nothing at the path."""

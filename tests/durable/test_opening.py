@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.durable.looking import looked_at
+from tests.durable.test_damage import edit
 from tests.pool.fleet import Fleet
+from verify.servers.schemas import Schema
 
 from millpond import Millpond
 from millpond.store.sql.codec import SEQ_BITS
@@ -75,9 +77,9 @@ def test_a_commit_reaches_the_disk_before_it_is_acknowledged(tmp_path: Path) -> 
 
 
 @pytest.mark.rows("DE-24")
-async def test_sequences_are_64_bit_and_are_not_used_again(tmp_path: Path) -> None:
+async def test_sequences_are_64_bit_and_are_not_used_again(place: Path | Schema) -> None:
     """A lane goes on beyond 2^32, over restarts and purges, and gives no number twice."""
-    fleet = Fleet(tmp_path / "work.db")
+    fleet = Fleet(place)
     beyond = 1 << 40
 
     def process() -> Millpond:
@@ -91,9 +93,9 @@ async def test_sequences_are_64_bit_and_are_not_used_again(tmp_path: Path) -> No
 
     async with process() as mp:
         assert 1 == (await mp.tasks["job"].submit()).sequence
-    with closing(sqlite3.connect(tmp_path / "work.db", isolation_level=None)) as file:
-        file.execute("UPDATE millpond_lane SET sequence = ?", (beyond,))
-        file.execute("UPDATE millpond_pool SET next_seq = ?", ((1 << SEQ_BITS) - 1000,))
+    edit(place, f"UPDATE millpond_lane SET sequence = {beyond}")  # noqa: S608 - a number
+    last = (1 << SEQ_BITS) - 1000
+    edit(place, f"UPDATE millpond_pool SET next_seq = {last}")  # noqa: S608 - a number
     given: list[int] = []
     for _ in range(2):
         async with process() as mp:

@@ -205,6 +205,7 @@ async def test_a_fix_that_no_signature_shows_takes_a_redrive(
 
 
 @pytest.mark.rows("TR-11")
+@pytest.mark.stores("memory")
 async def test_after_a_day_it_fails_for_its_own_reason_and_a_redrive_brings_it_back() -> None:
     """The failure says which argument and which function, with no attempt charged."""
     fleet = Fleet()

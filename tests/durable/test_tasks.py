@@ -2,8 +2,15 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,14 +18,51 @@ from tests.pool.fleet import Fleet, until
 from verify.servers.schemas import Schema
 
 from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
+from millpond.core.settle import Settlement
 from millpond.errors import IdempotencyConflict
+from millpond.runtime.batching import weight_of
 
 
-class Invoice(msgspec.Struct):
-    """A result with a type of its own."""
+class Currency(Enum):
+    """What an invoice is paid in."""
+
+    EURO = "EUR"
+
+
+class Line(msgspec.Struct):
+    """One line of an invoice."""
+
+    text: str
+    size: tuple[int, ...]
+
+
+@dataclass
+class Invoice:
+    """A result with types that JSON does not know."""
 
     number: int
-    lines: list[str]
+    lines: list[Line]
+    by_name: dict[str, tuple[float, ...]]
+    total: Decimal
+    currency: Currency
+    due: datetime
+    ident: UUID
+    scan: bytes
+    tags: frozenset[str]
+    note: str | None = None
+
+
+INVOICE = Invoice(
+    number=3,
+    lines=[Line("tea", (1, 2)), Line("milk", ())],
+    by_name={"tea": (1.5,)},
+    total=Decimal("19.90"),
+    currency=Currency.EURO,
+    due=datetime(2026, 11, 18, 12, 30, 0, 7, tzinfo=UTC),
+    ident=UUID(int=7),
+    scan=b"\x00\xff",
+    tags=frozenset({"food"}),
+)
 
 
 async def completed(pool: Pool, count: int) -> bool:
@@ -125,8 +169,9 @@ async def test_records_of_the_audit_are_kept_for_their_time(place: Path | Schema
 # What others wait for
 
 
+@pytest.mark.rows("TRAP-18")
 async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(place: Path | Schema) -> None:
-    """`mp.handle(id, of=...)` in another process gives the object, not its bytes."""
+    """`mp.handle(id, of=...)` in another process gives an equal object of the same types."""
     fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
@@ -134,20 +179,93 @@ async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(place: Path
         pool = mp.pool("bills")
 
         @pool.task
-        async def bill(number: int) -> Invoice:
-            return Invoice(number, ["tea", "milk"])
+        async def bill(draft: Invoice) -> Invoice:
+            assert INVOICE == draft
+            return draft
 
         return mp
 
     client, worker, reader = process(work=False), process(work=True), process(work=False)
     async with client:
-        task = (await client.tasks["bill"].submit(3)).id
+        task = (await client.tasks["bill"].submit(INVOICE)).id
     async with worker:
         await until(lambda: completed(worker.get_pool("bills"), 1))
     async with reader:
         handle = await reader.handle(task, of=reader.tasks["bill"])
-        assert Invoice(3, ["tea", "milk"]) == await handle
+        result = await handle
+        assert INVOICE == result
+        found = [vars(one) for one in (INVOICE, result)]
+        assert [type(value) for value in found[0].values()] == [
+            type(value) for value in found[1].values()
+        ]
+        assert isinstance(result.lines[0], Line)
+        assert isinstance(result.lines[0].size, tuple)
         assert ["completed"] == await reader.status([task])
+
+
+@pytest.mark.rows("CX-19")
+async def test_a_result_that_is_too_large_fails_its_own_task_alone(place: Path | Schema) -> None:
+    """It ends as bad_result, after one run; what ended in the same moment is stored in batches."""
+    fleet = Fleet(place)
+    mp = fleet.millpond(work=True)
+    pool = mp.pool("films", max_concurrent=14, retry=Retry(attempts=5))
+    ran: Counter[int] = Counter()
+
+    @pool.task
+    async def film(kilobytes: int) -> str:
+        ran[kilobytes] += 1
+        await asyncio.sleep(1)
+        return "x" * (kilobytes << 10)
+
+    settles: list[int] = []
+    async with mp:
+        settle = mp.runtime.store.settle
+
+        async def weighed(settlements: Sequence[Settlement], **options: Any) -> Any:
+            settles.append(sum(map(weight_of, settlements)))
+            return await settle(settlements, **options)
+
+        mp.runtime.store.settle = weighed  # type: ignore[method-assign]
+        sizes = [900 + number for number in range(12)]
+        handles = await pool.submit_many(film.each([*sizes, 2048]))
+        *good, large = await mp.wait(handles)
+    assert [900 << 10, "bad_result", 1] == [len(good[0].result or ""), large.reason, large.attempt]
+    assert ["completed"] * 12 == [one.status for one in good]
+    assert dict.fromkeys((*sizes, 2048), 1) == ran
+    assert sum(settles) > 10 << 20
+    assert max(settles) <= 8 << 20
+
+
+@pytest.mark.rows("DE-R11")
+async def test_give_up_after_counts_from_the_first_start_in_any_process(
+    place: Path | Schema,
+) -> None:
+    """The first start is stored: the process that goes on after a crash measures from there."""
+    fleet = Fleet(place)
+    starts: list[tuple[float, str]] = []
+    retry = Retry(attempts=100, initial=10, factor=1, jitter=0, give_up_after=35)
+
+    def process(name: str) -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("mail", retry=retry)
+
+        @pool.task
+        async def send() -> None:
+            clocked(starts, name)
+            raise OSError
+
+        return mp
+
+    first, second = process("one"), process("two")
+    await first.__aenter__()
+    handle = await first.tasks["send"].submit()
+    await asyncio.sleep(15)
+    await fleet.crash(first)
+    async with second:
+        there = await (await second.handle(handle.id)).wait(timeout=120)
+    assert ("failed", 4) == (there.status, there.attempt)
+    assert ["one", "one", "two", "two"] == [name for _, name in starts]
+    assert [0, 10, 20, 30] == pytest.approx([at - starts[0][0] for at, _ in starts], abs=1.0)
 
 
 async def test_a_client_is_told_of_an_end_by_another_process(place: Path | Schema) -> None:
@@ -255,6 +373,69 @@ async def test_a_backoff_goes_on_while_no_process_is_there(place: Path | Schema)
         await asyncio.sleep(400)
     assert ["one 1", "two 2"] == [word for _, word in ran]
     assert pytest.approx(300.0, abs=1.5) == ran[1][0]
+
+
+# Lanes and stops
+
+
+@pytest.mark.rows("DE-T08")
+async def test_a_lane_is_served_again_at_the_moment_its_task_settles(place: Path | Schema) -> None:
+    """Nothing passes between the end of one task and the start of the next, however it ended."""
+    fleet = Fleet(place)
+    mp = fleet.millpond(work=True)
+    pool = mp.pool("hooks", lanes=2, retry=Retry.never())
+    starts: list[tuple[float, str]] = []
+
+    @pool.task(key="to")
+    async def send(to: str, how: str) -> None:
+        clocked(starts, how)
+        await asyncio.sleep(1.7)
+        if how == "fails":
+            raise OSError
+
+    async with mp:
+        began = asyncio.get_running_loop().time()
+        handles = [await send.submit("acme", how) for how in ("a", "fails", "b", "cancelled", "c")]
+        await asyncio.sleep(2)
+        await handles[3].cancel()
+        await mp.wait(handles)
+    assert ["a", "fails", "b", "c"] == [how for _, how in starts]
+    expected = [1.7 * number for number in range(4)]
+    assert expected == pytest.approx([at - began for at, _ in starts], abs=0.01)
+
+
+@pytest.mark.rows("CX-T113", "CX-T114")
+async def test_a_worker_that_stops_gives_back_all_that_it_holds(place: Path | Schema) -> None:
+    """What runs and what it claimed ahead goes back at once; another worker is charged nothing."""
+    fleet = Fleet(place)
+    ran: list[tuple[str, int, int]] = []
+
+    def process(name: str, seconds: float) -> Millpond:
+        mp = fleet.millpond(work=True)
+        pool = mp.pool("jobs", max_concurrent=2, prefetch=4)
+
+        @pool.task
+        async def job(ctx: Context, number: int) -> None:
+            ran.append((name, number, ctx.attempt))
+            await asyncio.sleep(seconds)
+
+        return mp
+
+    first, second = process("first", 3600.0), process("second", 0.1)
+    async with first:
+        await first.get_pool("jobs").submit_many(first.tasks["job"].each(range(10)))
+        await asyncio.sleep(1)
+        snapshot = await first.get_pool("jobs").snapshot()
+        assert (2, 4) == (snapshot.running, snapshot.claimed)
+    left = asyncio.get_running_loop().time()
+    async with second:
+        pool = second.get_pool("jobs")
+        snapshot = await pool.snapshot()
+        assert (0, 0, 10) == (snapshot.running, snapshot.claimed, snapshot.queued)
+        await until(lambda: completed(pool, 10), within=10)
+        assert asyncio.get_running_loop().time() - left < 5
+    assert [("first", 0, 1), ("first", 1, 1)] == ran[:2]
+    assert [("second", number, 1) for number in range(10)] == sorted(ran[2:])
 
 
 # Limits over processes

@@ -52,7 +52,7 @@ def is_synchronous(primary: OwnServer) -> bool:
     return found == [("sync",)]
 
 
-@pytest.mark.rows("HN-21")
+@pytest.mark.rows("HN-21", "TR-05")
 async def test_a_fleet_goes_on_at_the_promoted_standby(
     primary: OwnServer, standby: OwnServer, told: Told
 ) -> None:
@@ -67,11 +67,13 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         await asyncio.to_thread(primary.crash)
         await until(lambda: told.away)
         standby.execute("SELECT pg_promote()")
+        submit_in_sql(standby, submitter, 30)
         async with asyncio.timeout(40):
             await insisted(submitter.pool.resume, lambda: False)
             assert [2 * number for number in range(10, 20)] == [await one for one in waiting]
             assert 42 == await (await submitter.job.submit(21))
-        assert 12 == await submitter.completed()
+            await until(lambda: 30 in worker.runs)
+        assert 13 == await submitter.completed()
         await until(lambda: told.away == told.back)
     assert set(worker.runs.values()) == {1}
 

@@ -63,7 +63,7 @@ async def test_a_killed_worker_is_found_long_before_its_lease_and_a_stopped_one_
                 seen = await pool.snapshot()
                 assert (1, 0) == (seen.running, seen.queued)
                 other.kill()
-                async with asyncio.timeout(25):
+                async with asyncio.timeout(10):
                     assert "done 1" == await handle
         finally:
             other.kill()

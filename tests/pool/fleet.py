@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,16 @@ from millpond.runtime.runtime import wall_clock
 from millpond.store.protocol import Store
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong at the next verb of a name, before or after the store has carried it out."""
+
+    verb: str
+    error: Exception | None = None
+    """What the process gets for an answer; None = the process stops there and never goes on."""
+    stored: bool = False
+
+
 class Cable:
     """The way of one process to the shared store; once cut, nothing comes through any more."""
 
@@ -22,6 +33,7 @@ class Cable:
         self._store = store
         self._own = own
         self.cut = False
+        self.troubles: list[Trouble] = []
 
     @property
     def view(self) -> Any:
@@ -34,11 +46,27 @@ class Cable:
             return ability
 
         async def send(*args: Any, **kwargs: Any) -> Any:
-            if self.cut:
-                await asyncio.get_running_loop().create_future()
-            return await ability(*args, **kwargs)
+            trouble = self._next(verb)
+            if self.cut or (trouble is not None and not trouble.stored):
+                await self._fail(trouble)
+            answer = await ability(*args, **kwargs)
+            if trouble is not None:
+                await self._fail(trouble)
+            return answer
 
         return send
+
+    def _next(self, verb: str) -> Trouble | None:
+        found = next((one for one in self.troubles if one.verb == verb), None)
+        if found is not None:
+            self.troubles.remove(found)
+        return found
+
+    async def _fail(self, trouble: Trouble | None) -> None:
+        if trouble is not None and trouble.error is not None:
+            raise trouble.error
+        self.cut = True
+        await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """Leave the store to the others; a connection of its own is closed."""
@@ -81,6 +109,10 @@ class Fleet:
         cable: Any = Cable(self.store, own=self._place is not None)
         self._cables[mp] = cable
         return cable  # type: ignore[no-any-return]
+
+    def fail(self, mp: Millpond, *troubles: Trouble) -> None:
+        """Let something go wrong between one process, which is open, and the store."""
+        self._cables[mp].troubles += troubles
 
     async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
         """End a process in the middle of whatever it does: it settles nothing and never leaves.

@@ -7,6 +7,7 @@ from millpond.errors import BadStoreURL
 from millpond.pool.store_url import shown
 
 
+@pytest.mark.rows("TR-17")
 @pytest.mark.parametrize(
     ("url", "told"),
     [

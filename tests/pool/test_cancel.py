@@ -37,7 +37,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
         assert [] == started
 
 
-@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79", "CX-T84", "CX-03")
+@pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T84", "CX-03")
 async def test_a_running_task_is_told_and_may_still_complete() -> None:
     """Cancelling is asking: the handler sees ctx.cancelled, and what it returns counts."""
     mp = Millpond()
@@ -58,6 +58,37 @@ async def test_a_running_task_is_told_and_may_still_complete() -> None:
         assert "running" == (await handle.refresh()).status
         assert "finished anyway" == await handle
         assert "completed" == handle.status
+
+
+@pytest.mark.rows("CX-T79", "CX-T78")
+async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -> None:
+    """Others start and end, leases are renewed and recovered: it runs on, once, to its own end."""
+    mp = Millpond()
+    pool = mp.pool("work", max_concurrent=2, retry=Retry.constant(0.0))
+    runs: list[str] = []
+
+    @pool.task
+    async def job(name: str, seconds: float) -> str:
+        runs.append(name)
+        await asyncio.sleep(seconds)
+        return name
+
+    async with mp:
+        plain, cancelled = await job.submit("plain", 100), await job.submit("cancelled", 100)
+        await rounds()
+        assert await cancelled.cancel()
+        await pool.resize(3)
+        worker = mp.runtime.workers[0]
+        before = worker.turns
+        for number in range(20):
+            await (await job.submit(f"other {number}", 1))
+            worker.look_everywhere()
+            await mp.runtime.store.recover()
+        assert 20 <= worker.turns - before
+        assert ["running"] * 2 == await mp.status([plain.id, cancelled.id])
+        assert ["plain", "cancelled"] == [await plain, await cancelled]
+        assert [1, 1] == [plain.attempt, cancelled.attempt]
+    assert [1, 1] == [runs.count(name) for name in ("plain", "cancelled")]
 
 
 async def test_a_handler_that_asks_late_hears_of_an_early_cancel() -> None:

@@ -5,8 +5,11 @@ import threading
 import time
 
 import pytest
+from tests.pool.stores import Watched
+from tests.stores import fresh_store
 
 from millpond import CancelReason, Context, Millpond, Retry, SyncContext, TaskFailed
+from millpond.core.control import Bury
 
 pytestmark = pytest.mark.rows("TR-23")
 
@@ -75,6 +78,40 @@ async def test_a_thread_sees_that_its_worker_stops() -> None:
             handle = await block.submit()
             await began.wait()
         assert "stop" == await handle
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("reason", [CancelReason.CANCEL, CancelReason.LEASE_LOST])
+async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: CancelReason) -> None:
+    """Both come from outside the process; a thread cannot be interrupted, but it can look."""
+    store = fresh_store()
+    mp = Millpond(lease=0.6)
+    mp.make_store = lambda: Watched(store)
+    pool = mp.pool("work", retry=Retry.never())
+    began, over = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    seen: list[tuple[CancelReason | None, bool]] = []
+
+    @pool.task
+    def block(ctx: SyncContext) -> None:
+        loop.call_soon_threadsafe(began.set)
+        until = time.monotonic() + 20
+        while not ctx.cancelled and time.monotonic() < until:
+            time.sleep(0.005)
+        seen.append((ctx.cancel_reason, ctx.lease_lost))
+        loop.call_soon_threadsafe(over.set)
+
+    async with mp:
+        handle = await block.submit()
+        await began.wait()
+        if reason is CancelReason.CANCEL:
+            await handle.cancel()
+        else:
+            for worker in await store.view.workers():
+                await store.control(Bury(worker))
+        await asyncio.wait_for(over.wait(), 20)
+        await handle.wait()
+    assert [(reason, reason is CancelReason.LEASE_LOST)] == seen
 
 
 @pytest.mark.parametrize("reason", [CancelReason.CANCEL, CancelReason.TIMEOUT, CancelReason.STOP])

@@ -101,7 +101,7 @@ async def test_late_progress_and_late_steps_change_nothing() -> None:
         one.go.set()
 
 
-@pytest.mark.rows("CX-T66", "CX-T113")
+@pytest.mark.rows("CX-T66")
 async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
     """Told that its leases are gone, it interrupts what it runs, joins again, and works on."""
     store = memory()

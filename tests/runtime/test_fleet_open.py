@@ -269,6 +269,7 @@ def test_durability_is_one_of_two(given: Any) -> None:
 
 
 @pytest.mark.real_loop
+@pytest.mark.rows("TR-17")
 async def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
     """The URL of a store that cannot be opened ends in logs."""
     with pytest.raises(StoreUnreachable) as caught:

@@ -66,6 +66,7 @@ async def test_a_look_that_fails_is_done_again() -> None:
 
 
 @pytest.mark.rows("TR-19")
+@pytest.mark.stores("sqlite")
 @pytest.mark.real_loop
 async def test_the_first_task_of_thousands_of_pools_runs_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

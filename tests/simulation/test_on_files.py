@@ -1,5 +1,6 @@
 """Seeded histories on SQLite and PostgreSQL: the same story as in memory, by stores in turn."""
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from verify.servers.schemas import Schemas
 from verify.simulate import lived_on_a_file, retold, retold_on_a_server
 
 from millpond.testing.simulation.history import load
-from millpond.testing.simulation.seeded import flow_specs, memory_store, simulate_on
+from millpond.testing.simulation.seeded import Lived, flow_specs, memory_store, simulate_on
 
 FOUND = {
     path.stem: load(path.read_bytes())
@@ -16,12 +17,31 @@ FOUND = {
 }
 
 
+async def lived_with_crashes(seed: int, steps: int) -> Lived:
+    """Return the next history, from a seed on, in which workers crash and lose their leases."""
+    for number in count(seed):
+        lived = await simulate_on(number, memory_store(), steps=steps)
+        if {"crash", "lease lost"} <= lived.faults:
+            return lived
+    raise AssertionError
+
+
 @pytest.mark.rows("DE-T24")
-@pytest.mark.parametrize("seed", [3, 17])
+@pytest.mark.parametrize("seed", [0, 20])
 async def test_histories_with_crashes_are_the_same_on_a_file(seed: int) -> None:
-    """I12, with leaders that come and go."""
-    lived = await simulate_on(seed, memory_store())
-    await retold(lived.history)
+    """I12, with workers that crash between any two steps: every invariant holds there, too."""
+    await retold((await lived_with_crashes(seed, 200)).history)
+
+
+@pytest.mark.rows("DE-T24")
+@pytest.mark.real_loop
+@pytest.mark.parametrize("seed", [0, 20])
+async def test_histories_with_crashes_are_the_same_on_a_server(
+    seed: int, postgres_schemas: Schemas
+) -> None:
+    """I12, with workers that crash between any two steps: every invariant holds there, too."""
+    lived = await lived_with_crashes(seed, 100)
+    await retold_on_a_server(lived.history, postgres_schemas, (1,))
 
 
 @pytest.mark.rows("DE-T24")

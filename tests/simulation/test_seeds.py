@@ -108,7 +108,6 @@ def simulated(seed: int) -> Lived:
     return simulate(seed)
 
 
-@pytest.mark.rows("DE-22")
 def test_few_histories_hold_every_named_fault() -> None:
     """Each kind of trouble falls on some seed, and no promise is broken by any of it."""
     assert set(FAULTS) == {fault for seed in range(40) for fault in simulated(seed).faults}

@@ -60,6 +60,7 @@ async def writes_nothing(store: Store, written: Callable[[], Any]) -> None:
 
 
 @pytest.mark.rows("TR-19")
+@pytest.mark.stores("sqlite")
 async def test_asking_empty_pools_writes_nothing_to_a_file() -> None:
     """Not one commit that another connection could see, whatever kind of pool is asked."""
     with fresh_file() as path:

@@ -48,6 +48,7 @@ async def ends_in_spite_of_a_wrong_count(
 
 
 @pytest.mark.rows("TR-01")
+@pytest.mark.stores("sqlite")
 async def test_a_wrong_count_in_a_file_is_counted_anew(caplog: pytest.LogCaptureFixture) -> None:
     """The end of the task is stored, not refused for ever, and the log says what was wrong."""
     with fresh_file() as path:

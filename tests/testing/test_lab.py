@@ -207,7 +207,6 @@ def test_a_handler_that_goes_round_and_round_is_reported(
         assert "running" in bench.why(handle), "the lab can still be asked"
 
 
-@pytest.mark.rows("TR-24")
 def test_a_lab_goes_on_for_decades(mp: Millpond, pool: Pool) -> None:
     """Timers are due at their moment, however far the clock has come from 0."""
 

@@ -84,6 +84,24 @@ def test_a_kill_repeats_no_more_than_was_at_work(tmp_path: Path) -> None:
     assert sum(runs.values()) - len(ITEMS) <= 8
 
 
+@pytest.mark.rows("TR-13")
+def test_after_a_kill_a_new_run_says_what_is_left_and_how_to_go_on(tmp_path: Path) -> None:
+    """How many items of which run; the command that it prints does the rest of them."""
+    log = tmp_path / "log"
+    line = ("-j1", "--shell", "echo {} >> log; [ {} != b ] || until [ -e go ]; do sleep 0.01; done")
+    killed = started(*line, cwd=tmp_path, items="a\nb\nc\nd")
+    until(lambda: lines(log) == ["a", "b"])
+    killed.kill()
+    killed.communicate(timeout=PATIENCE)
+    (tmp_path / "go").touch()
+    told = started(*line, ":::", "z", cwd=tmp_path).communicate(timeout=PATIENCE)[1]
+    assert "3 items are left of the run of this command" in told
+    store = told.partition("--resume --store ")[2].split()[0]
+    resumed = started("--resume", "--store", store, *line, cwd=tmp_path)
+    assert "4 of 4 done" in resumed.communicate(timeout=PATIENCE)[1]
+    assert ["a", "b", "z", "b", "c", "d"] == lines(log)
+
+
 def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path: Path) -> None:
     """No item is ever at work twice at a time."""
     script = (

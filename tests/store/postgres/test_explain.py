@@ -20,6 +20,8 @@ from millpond.core.control import Cancel, Declare, DeclareBudget, Join, Leave
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
+from millpond.core.spec import PoolSpec, fifo
+from millpond.core.task import Call, NewTask
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -152,6 +154,7 @@ def too_much(few: Seen, many: Seen) -> dict[str, str]:
     }
 
 
+@pytest.mark.rows("CX-09", "CX-T107")
 @pytest.mark.timeout(120)
 async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> None:
     with own.database() as url:
@@ -173,6 +176,51 @@ async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> No
     assert {} == too_much(few[1], many[1])
     # What the planner knows of the tables makes no difference either.
     assert {} == too_much(many[1], many[0])
+
+
+LANES = PoolSpec(name="lanes", lanes=2, max_concurrent=2, order=fifo())
+
+
+async def used_lanes(url: str) -> None:
+    """Submit to a lane, claim from it and settle, a few times."""
+    store = PostgresStore(address_of(url))
+    ask = LeaseAsk(pool="lanes", worker="w", want=2)
+    held = (await store.lease(ask)).leased
+    for number in range(HANDFUL):
+        first = next(_numbers) * 10**15
+        await store.submit([Batch(tasks=(laned(first, number),))])
+        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in held]
+        answer = await store.settle(ends, then=ask)
+        assert answer.lease is not None
+        held = answer.lease.leased
+        assert 2 == len(held)
+    await store.settle([Settlement(fence=one.fence, event=Event.RELEASE) for one in held])
+    await store.close()
+
+
+def laned(first: int, number: int) -> NewTask:
+    """Return a task for one of both lanes."""
+    return NewTask(id=first + number, pool="lanes", call=Call("work"))
+
+
+@pytest.mark.rows("DE-03")
+async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer) -> None:
+    """Submit, claim and settle read as many rows with 4,000 tasks in the lanes as with 100."""
+    seen = []
+    for length in (100, 4_000):
+        with own.database() as url, connected(url) as connection:
+            store = PostgresStore(address_of(url))
+            await store.control(Declare(LANES))
+            await store.control(Join("w", 3600.0))
+            first = next(_numbers) * 10**15
+            await store.submit([Batch(tasks=tuple(laned(first, n) for n in range(length)))])
+            await store.close()
+            connection.execute(f'SET search_path = "{address_of(url).schema}"'.encode())
+            connection.execute("ANALYZE")
+            with watched(own, connection) as counted:
+                await used_lanes(url)
+            seen.append(counted)
+    assert {} == too_much(*seen)
 
 
 async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-17")]
+pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-14"), pytest.mark.stores("postgres")]
 
 SIZE_CAN_BE_SET = 17
 """The first version of PostgreSQL with a setting for the queue, which has eight gigabytes else."""

@@ -167,6 +167,7 @@ def wrong_in(url: str) -> list[str]:
         counting.close()
 
 
+@pytest.mark.rows("CX-08", "CX-21")
 async def test_what_is_committed_late_is_found(own_url: str) -> None:
     """Also if what came after it was found, and the next of it, and marks were set past both."""
     store = PostgresStore(address_of(own_url))

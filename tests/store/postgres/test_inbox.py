@@ -15,13 +15,15 @@ from millpond.core.control import Close, Declare, Join
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
+from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo, ring_buffer
 from millpond.core.task import Call, NewTask, Task
 from millpond.store.postgres import inbox
+from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.notify import channel_of
 from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
-from millpond.store.protocol import Batch, BatchAnswer
+from millpond.store.protocol import Batch, BatchAnswer, PoolView
 from millpond.store.verbs import api as steps
 
 pytestmark = pytest.mark.real_loop
@@ -76,8 +78,9 @@ def connected(schema: Schema, **options: Any) -> Iterator[Own]:
 async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgresStore]:
     """Open a store, and a pool and a worker in it."""
     store = InlinePostgresStore(schema)
+    options.setdefault("max_concurrent", 5)
     try:
-        await store.control(Declare(PoolSpec(name="p", max_concurrent=5, **options)))
+        await store.control(Declare(PoolSpec(name="p", **options)))
         await store.control(Join("w", 60.0, owner="me"))
         yield store
     finally:
@@ -137,6 +140,7 @@ async def test_who_asks_whether_others_wrote_hears_of_it(schema: Schema) -> None
         assert ("p",) == await store.view.due(now=9e9)
 
 
+@pytest.mark.rows("CX-08")
 async def test_a_claim_finds_what_was_committed_before_it(schema: Schema) -> None:
     """In the order in which it was submitted, as far as it is committed."""
     async with opened(schema, order=fifo()) as store:
@@ -148,6 +152,69 @@ async def test_a_claim_finds_what_was_committed_before_it(schema: Schema) -> Non
             # It came first and is committed late: nobody has passed it over.
             early.connection.commit()
             assert [1] == await leased(store)
+
+
+@pytest.mark.rows("CX-21")
+async def test_a_commit_that_is_an_hour_late_is_found_at_once(schema: Schema) -> None:
+    """The next claim has it, at the very moment of the commit: nothing waits out a time."""
+    now = [1000.0]
+    store = InlinePostgresStore(schema, lambda: now[0])
+    await store.control(Declare(PoolSpec(name="p", max_concurrent=9, order=fifo())))
+    await store.control(Join("w", 9999.0, owner="me"))
+    with connected(schema) as own:
+        within(store, own, new(1))
+        for at in range(2, 6):
+            now[0] += 900.0
+            await store.submit([Batch(tasks=(new(at),))])
+            assert [at] == await leased(store)
+        own.connection.commit()
+    assert [1] == await leased(store)
+    await store.close()
+
+
+POOLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bounded": {"backpressure": bounded(100, per_key=50)},
+    "fair": {"order": fair_round_robin(), "max_per_key": 2},
+    "lanes": {"order": fifo(), "lanes": 2, "max_concurrent": 2},
+}
+
+
+@pytest.mark.rows("CX-07")
+@pytest.mark.parametrize("kind", POOLS)
+async def test_a_submit_in_a_callers_transaction_and_the_writers_do_not_wait_for_each_other(
+    schema: Schema, kind: str
+) -> None:
+    """It goes in while a writer has the turn, and writers go on while it is not committed."""
+    async with opened(schema, **POOLS[kind]) as store:
+        await store.submit([Batch(tasks=(new(1, key="k"),))])
+        with connected(schema) as own, connected(schema) as writer:
+            own.connection.execute("SET lock_timeout = '2s'")
+            take_turn(writer)
+            within(store, own, new(2, key="k"))
+            own.submit("key => 'k'")
+            writer.connection.rollback()
+            # It stays open; the schema's own connection has no patience for it either.
+            await store.submit([Batch(tasks=(new(3, key="other"),))])
+            first = (await store.lease(ASK)).leased
+            assert 1 in {one.fence.task for one in first}
+            ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in first]
+            await store.settle(ends)
+            assert 0 == (await view_of(store)).running
+            own.connection.commit()
+        assert 2 in await leased(store)
+
+
+def take_turn(writer: Own) -> None:
+    """Take the turn of a writer, until the transaction ends."""
+    writer.connection.execute(to_write(writer.schema).encode())
+
+
+async def view_of(store: PostgresStore) -> PoolView:
+    """Return the pool's counts."""
+    found = await store.view.pool("p")
+    assert found is not None
+    return found
 
 
 async def test_more_than_one_transaction_moves(

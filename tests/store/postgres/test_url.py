@@ -130,6 +130,7 @@ def test_what_cannot_be_an_address_is_refused(url: str, reason: str | None) -> N
     assert "postgresql://user:password@host/database" in str(caught.value)
 
 
+@pytest.mark.rows("TR-17")
 @pytest.mark.parametrize(
     "url",
     [

@@ -90,6 +90,7 @@ SPECS = {
     "plain": PoolSpec(name="p", max_concurrent=20, order=fifo()),
     "fair": PoolSpec(name="p", max_concurrent=20, order=fair_round_robin(), max_per_key=2),
     "limited": PoolSpec(name="p", max_concurrent=20, order=priority(), max_per_key=2),
+    "lanes": PoolSpec(name="p", max_concurrent=20, order=fifo(), lanes=20),
 }
 
 
@@ -137,18 +138,44 @@ async def cost_of_ten_rounds(store: SqliteStore) -> Cost:
         assert answer.lease is not None
         leased = answer.lease.leased
         assert len(leased) == 20
-    await store.close()
     return cost
 
 
+async def cost_of_twenty_submits(store: SqliteStore) -> Cost:
+    """What it costs to submit a task, twenty times."""
+    await store.submit([Batch(tasks=(NewTask(id=1 << 40, pool="p", call=Call("f"), key="k0"),))])
+    cost = Cost(store)
+    for number in range(1, 21):
+        new = NewTask(id=(1 << 40) + number, pool="p", call=Call("f"), key=f"k{number}")
+        await store.submit([Batch(tasks=(new,))], now=2.0)
+    return cost
+
+
+async def cost_of_twenty_reports(store: SqliteStore) -> Cost:
+    """What it costs to count a pool, as snapshots and the report of each minute do."""
+    assert await store.view.pool("p", now=2.0) is not None
+    cost = Cost(store)
+    for _ in range(20):
+        view = await store.view.pool("p", now=2.0)
+        assert view is not None
+        assert view.queued > 900
+    return cost
+
+
+@pytest.mark.rows("DE-03", "CX-09", "CX-T107")
 @pytest.mark.parametrize("kind", SPECS)
-async def test_a_claim_costs_the_same_however_many_wait(kind: str, tmp_path: Path) -> None:
-    """With thirty times as many tasks in the queue the database does no more for a claim."""
+async def test_a_claim_a_submit_and_a_report_cost_the_same_however_many_wait(
+    kind: str, tmp_path: Path
+) -> None:
+    """With thirty times as many tasks in the queue, or in a lane, the database does no more."""
     few = await with_a_queue(tmp_path / "few.db", SPECS[kind], 1_000)
     many = await with_a_queue(tmp_path / "many.db", SPECS[kind], 30_000)
-    small, large = await cost_of_ten_rounds(few), await cost_of_ten_rounds(many)
-    assert large.statements <= small.statements * 1.25
-    assert large.steps <= small.steps * 1.25
+    for cost_of in (cost_of_twenty_reports, cost_of_twenty_submits, cost_of_ten_rounds):
+        small, large = await cost_of(few), await cost_of(many)
+        assert large.statements <= small.statements * 1.25
+        assert large.steps <= small.steps * 1.25 + 100
+    await few.close()
+    await many.close()
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -71,6 +71,7 @@ def test_a_url_that_is_no_text_is_refused() -> None:
         path_of(Path("work.db"))  # type: ignore[arg-type]
 
 
+@pytest.mark.rows("TR-17")
 def test_a_refused_url_does_not_repeat_its_password() -> None:
     """Errors end in logs."""
     with pytest.raises(BadStoreURL) as caught:

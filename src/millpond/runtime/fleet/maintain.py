@@ -81,8 +81,8 @@ class Maintenance:
         self._pruning: asyncio.Task[None] | None = None
         self._replayable: dict[str, float] = {}
         """Pools that triggers submit to, and for how long their events can be replayed."""
-        self._audit_before = 0.0
-        """Records of the audit before this moment are forgotten in this turn."""
+        self._audit_before: float | None = None
+        """This turn prunes audit records from before this moment; None = it prunes none."""
         self._records_until: float | None = None
         """When the last records of the audit grow old, once nothing else is left to forget."""
 
@@ -330,9 +330,10 @@ class Maintenance:
             self._kept.discard(pool)
             self._keys.pop(pool, None)
         self._replayable = await self._replays() if to_prune else {}
-        records = await self._longest_audit(known) if runtime.shared else 0.0
-        self._audit_before = now - records
-        if chosen and runtime.shared:
+        # Only the number of its audit records bounds a store that no other process shares.
+        records = await self._longest_audit(known) if runtime.shared else None
+        self._audit_before = None if records is None else now - records
+        if chosen and records is not None:
             self._records_until = now + records
         elif self._records_until is not None and self._records_until < now:
             # Records are of no pool: whichever is asked forgets those of all.

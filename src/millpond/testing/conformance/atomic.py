@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Settled
-from millpond.core.spec import bounded
+from millpond.core.spec import Order, bounded, fair_round_robin, fifo, lifo, priority
 from millpond.store.protocol import Batch
-from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, failed
+from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, failed, names_of
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
@@ -31,6 +33,38 @@ class AtomicConformance(StoreSuite):
         started = [leased.fence.task for claim in claims for leased in claim]
         assert (3, 3) == (len(started), len(set(started)))
         assert (3, 7) == ((await lab.pool()).running, (await lab.pool()).queued)
+
+    @mark.rows("DP-07")
+    @pytest.mark.parametrize(
+        ("order", "first", "rest"),
+        [
+            (fifo(), "a b d", "c e f"),
+            (lifo(), "f e d", "c b a"),
+            (priority(), "f a d", "c b e"),
+            (fair_round_robin(), "a d f", "b c e"),
+        ],
+        ids=["fifo", "lifo", "priority", "fair"],
+    )
+    @scenario
+    async def test_claims_at_once_take_the_first_of_the_order(
+        self, lab: Lab, order: Order, first: str, rest: str
+    ) -> None:
+        """Six claims race for three slots; each takes a task that is ready, and its row says so."""
+        await lab.declare(order=order, max_concurrent=3)
+        await lab.join("w2")
+        given = [("a", 1, "x"), ("b", 0, "x"), ("c", 1, "x"), ("d", 1, "y"), ("e", 0, "y")]
+        ids = {
+            name: await lab.put(name, priority=level, share=share, delay=60.0 * (name == "c"))
+            for name, level, share in (*given, ("f", 9, "z"))
+        }
+        workers = [WORKER, "w2"] * 3
+        claims = await asyncio.gather(*(lab.lease(1, worker=each) for each in workers))
+        started = [leased for claim in claims for leased in claim]
+        assert sorted(first.split()) == sorted(names_of(started).split())
+        for leased in started:
+            row = await lab.task(leased.fence.task)
+            assert (Status.RUNNING, leased.fence) == (row.status, row.fence)
+        assert {Status.QUEUED} == set(await lab.statuses(*(ids[name] for name in rest.split())))
 
     @scenario
     async def test_submits_at_once_never_exceed_the_bound(self, lab: Lab) -> None:

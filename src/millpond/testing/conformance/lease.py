@@ -71,6 +71,25 @@ class LeaseConformance(StoreSuite):
         assert [] == await lab.lease()
         assert [] == await lab.lease(worker="w2")
 
+    @mark.rows("CX-T108")
+    @scenario
+    async def test_a_claim_passes_over_what_is_claimed_due_later_or_gone(self, lab: Lab) -> None:
+        """Of six tasks a worker gets the two that wait, are due and are still there."""
+        await lab.declare(max_concurrent=9)
+        await lab.join("w2")
+        claimed, cancelled, pruned = [await lab.put(name) for name in ("a", "b", "c")]
+        await lab.put("later", delay=60.0)
+        assert [claimed] == ids_of(await lab.lease(1, worker="w2"))
+        await lab.control(orders.Cancel((pruned,)))
+        lab.later(1.0)
+        await lab.control(orders.Prune(POOL, lab.now, lab.now))
+        await lab.control(orders.Cancel((cancelled,)))
+        assert await lab.view.task(pruned) is None
+        await lab.put("d")
+        await lab.put("e")
+        assert "d e" == names_of(await lab.lease())
+        assert 3 == (await lab.pool()).running
+
     @scenario
     async def test_no_more_is_leased_than_asked_for(self, lab: Lab) -> None:
         """A worker gets at most what it has room for."""

@@ -8,7 +8,15 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import DAY, WORKER, Lab, completed, ids_of
+from millpond.testing.conformance.lab import (
+    DAY,
+    INSTANT,
+    WORKER,
+    Lab,
+    completed,
+    ids_of,
+    released,
+)
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
@@ -84,6 +92,44 @@ class RecoverConformance(StoreSuite):
         assert 0 == (await lab.recover()).moved
         assert [Status.RUNNING, Status.QUEUED] == await lab.statuses(running, waiting)
         assert before == len(await lab.records())
+
+    @mark.rows("CX-T63", "CX-T65", "CX-T69", "CX-20")
+    @scenario
+    async def test_one_pass_takes_all_that_was_lost_and_nothing_else(self, lab: Lab) -> None:
+        """What its worker settled in time stays ended; what another holds by now stays there."""
+        await lab.declare(max_concurrent=20)
+        await lab.join("w2", lease=5.0)
+        for _ in range(12):
+            await lab.put(attempts=3)
+        ended, given_back, *lost = await lab.lease(worker="w2")
+        lab.later(4.0)
+        await lab.applied(completed(ended), released(given_back))
+        again = await lab.one()
+        assert given_back.fence.task == again.fence.task
+        lab.later(1.0)
+        answer = await lab.recover()
+        assert (10, False) == (answer.moved, answer.more)
+        assert {Status.QUEUED} == set(await lab.statuses(*ids_of(lost)))
+        assert Status.COMPLETED == await lab.status(ended.fence.task)
+        assert again.fence == (await lab.task(again.fence.task)).fence
+        await lab.applied(completed(again))
+
+    @mark.rows("CX-20", "DE-R16")
+    @scenario
+    async def test_a_renewed_lease_is_not_lost(self, lab: Lab) -> None:
+        """A lease counts from the last renewal: an instant before its end nothing is lost."""
+        await lab.declare()
+        await lab.join("w2", lease=5.0)
+        task = await lab.put()
+        leased = await lab.one(worker="w2")
+        lab.later(4.0)
+        await lab.renew("w2", 5.0)
+        lab.later(5.0 - INSTANT)
+        assert 0 == (await lab.recover()).moved
+        assert leased.fence == (await lab.task(task)).fence
+        lab.later(INSTANT)
+        assert 1 == (await lab.recover()).moved
+        assert Status.QUEUED == await lab.status(task)
 
     @scenario
     async def test_an_expired_task_is_failed_without_being_asked_for(self, lab: Lab) -> None:

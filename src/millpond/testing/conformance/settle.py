@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args, get_type_hints
 
+import msgspec
 import pytest
 
 from millpond.core import control as orders
@@ -14,7 +16,7 @@ from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
-from millpond.core.task import Call
+from millpond.core.task import Call, Fence
 from millpond.errors import UnknownPool
 from millpond.testing.conformance.lab import (
     POOL,
@@ -35,6 +37,12 @@ ENDS = pytest.mark.parametrize(
     "end", [completed, retried, failed, stopped, released, corrupt], ids=lambda end: end.__name__
 )
 End = Callable[[Leased], Settlement]
+
+
+def fenced_orders() -> set[type]:
+    """Return the orders that carry a fence: what an attempt writes besides its end."""
+    every = {each for group in get_args(orders.Order) for each in get_args(group) or (group,)}
+    return {each for each in every if Fence in get_type_hints(each).values()}
 
 
 class SettleConformance(StoreSuite):
@@ -245,6 +253,39 @@ class SettleConformance(StoreSuite):
         await lab.one()
         await self._refused(lab, end(old))
 
+    @mark.rows("CX-16")
+    @scenario
+    async def test_no_write_of_a_lost_attempt_changes_anything(self, lab: Lab) -> None:
+        """Progress, steps, holds, weights and follow-ups are refused as the settle itself is."""
+        await lab.declare(rates=(Rate(50, per=1.0, of="weight"),))
+        await lab.join("w2", lease=5.0)
+        task = await lab.put(attempts=5, key="k", weight=2)
+        old = await lab.one(worker="w2")
+        lab.later(5.0)
+        await lab.recover()
+        current = await lab.one()
+        late: list[orders.AttemptOrder] = [
+            orders.Progress(old.fence, 0.5, "late"),
+            orders.Remember(old.fence, "step", b"late"),
+        ]
+        # An order that carries a fence and is not tried here would be one that nothing guards.
+        assert {type(each) for each in late} == fenced_orders()
+        before = await lab.task(task), await lab.pool()
+        assert [0, 0] == [(await lab.control(each)).count for each in late]
+        assert before == (await lab.task(task), await lab.pool())
+        follow_up = lab.new()
+        held = Settlement(fence=old.fence, event=Event.RETRY, hold="pool", hold_for=60.0)
+        spent = Settlement(fence=old.fence, event=Event.COMPLETE, weight=50)
+        await self._refused(lab, held, spent, completed(old, follow_up))
+        assert await lab.view.task(follow_up.id) is None
+        assert 0.0 == (await lab.pool()).held_until
+        await lab.put(weight=40)
+        assert 1 == len(await lab.lease())
+        for each in late:
+            in_time = msgspec.structs.replace(each, fence=current.fence)
+            assert 1 == (await lab.control(in_time)).count
+        await lab.applied(completed(current))
+
     @ENDS
     @scenario
     async def test_a_wrong_token_changes_nothing(self, lab: Lab, end: End) -> None:
@@ -390,6 +431,7 @@ class SettleConformance(StoreSuite):
     def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseAsk:
         return LeaseAsk(pool=pool, worker=worker, want=want)
 
+    @mark.rows("CX-10")
     @scenario
     async def test_a_settle_may_lease_the_next(self, lab: Lab) -> None:
         """The slot that came free is filled in the same step."""
@@ -400,6 +442,21 @@ class SettleConformance(StoreSuite):
         assert answer.lease is not None
         assert "b" == names_of(answer.lease.leased)
         assert (1, 1) == ((await lab.pool()).running, (await lab.pool()).queued)
+
+    @mark.rows("CX-10")
+    @scenario
+    async def test_a_cancel_and_a_recovery_need_no_worker(self, lab: Lab) -> None:
+        """Each is a step of its own: it counts at once, though nobody leases or settles."""
+        await lab.declare(max_concurrent=1)
+        await lab.join("w2", lease=5.0)
+        lost, waiting = await lab.put(), await lab.put()
+        await lab.one(worker="w2")
+        await lab.control(orders.Cancel((waiting,)))
+        assert [Status.RUNNING, Status.CANCELLED] == await lab.statuses(lost, waiting)
+        lab.later(5.0)
+        await lab.recover()
+        assert Status.QUEUED == await lab.status(lost)
+        assert (0, 1) == ((await lab.pool()).running, (await lab.pool()).queued)
 
     @scenario
     async def test_a_settle_may_lease_its_own_follow_up(self, lab: Lab) -> None:
