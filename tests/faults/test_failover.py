@@ -129,6 +129,7 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         await asyncio.to_thread(primary.stop)
         await asyncio.to_thread(swapped, primary, tmp_path / "copy")
         await asyncio.to_thread(primary.start)
+        await until(lambda: may_be_written(primary))
         submit_in_sql(primary, worker, 5)
         async with asyncio.timeout(60):
             await insisted(worker.pool.resume, lambda: False)
@@ -136,6 +137,12 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
             assert 14 == await (await worker.job.submit(7))
             # The backup knows nothing of its end: it runs again, as everything since then would.
             await until(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
+
+
+def may_be_written(server: OwnServer) -> bool:
+    """Whether a server has come to the end of its recovery; until then it only reads."""
+    with psycopg.connect(server.tcp_url) as connection:
+        return connection.execute("SELECT pg_is_in_recovery()").fetchall() == [(False,)]
 
 
 def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
