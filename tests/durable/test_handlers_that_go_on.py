@@ -135,7 +135,7 @@ async def test_a_stopped_worker_holds_the_task_of_a_thread_that_goes_on(
             assert 1 == blocking.began
 
             async def left() -> bool:
-                return not one.runtime._lingering
+                return not one.runtime.local_workers.lingering
 
             await until(left)
 

@@ -35,9 +35,10 @@ from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload.signature import MISSING, Signature
 from millpond.runtime.executors.processes.parent import Brief, Verdict
-from millpond.runtime.worker.batch import Failed
-from millpond.runtime.worker.job import BatchShape, Handler, Job, Where
-from millpond.runtime.worker.outcome import BadResult, Misfit, Policy, Unreadable
+from millpond.runtime.jobs.batch_call import Failed
+from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
+from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
+from millpond.runtime.jobs.policy import Policy
 
 if TYPE_CHECKING:
     from typing import Unpack

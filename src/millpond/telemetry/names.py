@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from millpond.core.backoff import qualified_name
 from millpond.pool.scope import NAMED
-from millpond.runtime.worker.outcome import RemoteError
+from millpond.runtime.jobs.outcome import RemoteError
 
 # Attributes of OpenTelemetry's conventions.
 SYSTEM = "messaging.system"
