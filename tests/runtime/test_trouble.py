@@ -117,7 +117,7 @@ async def test_room_that_could_not_be_offered_is_offered_again(
         await first.cancel()
         await rounds()
         assert not parked.done()
-        assert any("offered again" in record.message for record in caplog.records)
+        assert any("go on waiting" in record.message for record in caplog.records)
         before = clock()
         second = await parked
         assert 2 * OFFER_AGAIN == pytest.approx(clock() - before, abs=0.01)
