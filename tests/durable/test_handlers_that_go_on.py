@@ -154,7 +154,8 @@ async def test_closing_says_which_task_it_leaves_to_others(
                 handle = await block.options(timeout=3600).submit()
                 await blocking.blocks()
         assert any(
-            f"leaves task {handle.id} of pool one" in record.message for record in caplog.records
+            f"leaves while the handler of task {handle.id} of pool one" in record.message
+            for record in caplog.records
         )
         async with two.worker():
             assert "completed" == (await (await two.handle(handle.id)).wait()).status

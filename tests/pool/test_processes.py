@@ -111,7 +111,7 @@ async def test_a_child_that_dies_is_a_failed_attempt(task: object) -> None:
     async with opened():
         with pytest.raises(TaskFailed, match="process ended") as caught:
             await (await tasks.pool.submit(task))  # type: ignore[call-overload]
-        assert "ChildDied" in caught.value.error_type
+        assert "millpond.ChildDied" == caught.value.error_type
         assert 4 == await (await tasks.in_a_loop.submit(2))
 
 

@@ -25,10 +25,10 @@ from typing import (
 import msgspec
 
 from millpond.core import validation as check
-from millpond.core.backoff import qualified_name
 from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
+from millpond.core.type_names import qualified_name
 from millpond.errors import ConfigError, ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.options import Options, checked, policy

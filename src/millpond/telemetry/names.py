@@ -6,7 +6,7 @@ stable yet; a pool is a destination, a task a message. What they have no word fo
 
 from __future__ import annotations
 
-from millpond.core.backoff import qualified_name
+from millpond.core.type_names import qualified_name
 from millpond.pool.scope import NAMED
 from millpond.runtime.jobs.outcome import RemoteError
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core import validation as check
-from millpond.core.backoff import Retry, qualified_name, tries_again
+from millpond.core.backoff import Retry, tries_again
 from millpond.core.bounds import MAX_THROTTLE
 from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
+from millpond.core.type_names import qualified_name
 from millpond.runtime.ctrl_c import is_ctrl_c
 from millpond.runtime.error_info import ErrorInfo, describe
 from millpond.runtime.jobs.policy import DEFAULT_RETRY, Policy, carried
