@@ -7,6 +7,9 @@ from typing import Any
 from millpond import Millpond, Pool, RetryLater, bounded
 from millpond.core.control import Leave
 from millpond.store.memory import MemoryStore
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.shared import SharedMembers, SharedStore
+from millpond.store.sqlite.store import SqliteStore
 
 
 class Line:
@@ -138,3 +141,19 @@ async def test_room_that_another_process_made_is_offered() -> None:
         job = client.tasks["job"]
         handles = await asyncio.gather(*(pool.submit(job.bind(number)) for number in range(5)))
         assert list(range(5)) == [await handle for handle in handles]
+
+
+def test_a_store_may_have_some_members_of_the_protocol_only() -> None:
+    """What a store lacks is None; a store that has all of them declares the protocol."""
+
+    class Polled(MemoryStore):
+        async def changed(self) -> bool:
+            return True
+
+    none, some = SharedMembers(MemoryStore(), shared=True), SharedMembers(Polled(), shared=True)
+    assert none.changed is None
+    assert some.changed is not None
+    for members in (none, some):
+        assert (None, None, None) == (members.renewer, members.presence, members.listen)
+        assert (False, False) == (members.elects, members.hears)
+    assert all(SharedStore in store.__mro__ for store in (SqliteStore, PostgresStore))

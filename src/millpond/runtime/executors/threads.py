@@ -81,7 +81,7 @@ class Threads:
 
 
 class _Thread:
-    """One daemon thread that does what is put before it until it is told to go."""
+    """One daemon thread that runs what is in its queue until it gets None."""
 
     def __init__(self, owner: Threads) -> None:
         self.work: SimpleQueue[Any] = SimpleQueue()
@@ -94,7 +94,7 @@ class _Thread:
             done, fn = given
             try:
                 result, error = fn(), None
-            except BaseException as raised:  # noqa: BLE001 - it goes to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - the future gets it
                 result, error = None, raised
             must_not_be_child(self._process)
             self._owner.report(self, done, result, error)

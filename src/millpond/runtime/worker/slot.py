@@ -154,7 +154,7 @@ class Slot:
             self.task.uncancel()
             if not self.task.cancelling():
                 # Before Python 3.13 a task that cancelled itself still has it coming. And while
-                # this waits, the job may be told to stop once more.
+                # this waits, the worker may stop the job once more.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 

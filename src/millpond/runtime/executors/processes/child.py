@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import NoReturn
 
-# How much of an error's message and traceback is told.
+# How much of an error's message and traceback is sent.
 _LONGEST_TEXT = 32 * 1024
 _MAIN = "__mp_main__"
 _SIGTERM_EXIT = 128 + signal.SIGTERM
@@ -177,7 +177,7 @@ class Child:
             channel.deliver(fields[0])
 
     def work(self) -> None:
-        """Run jobs until told to close."""
+        """Run jobs until the parent sends CLOSE."""
         while (job := self._jobs.get()) is not None:
             channel, fields = job
             kind, answer = _attempt(channel, fields)
@@ -333,13 +333,13 @@ def _text(error: BaseException) -> str:
     for tell in (str, repr):
         try:
             return tell(error)
-        except BaseException:  # noqa: BLE001, S112 - one that cannot be told is one still
+        except BaseException:  # noqa: BLE001, S112 - an error without a text is still an error
             continue
     return object.__repr__(error)
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback from the handler on; what it stands on here tells nobody anything."""
+    """Return the traceback from the handler on, without our own frames."""
     try:
         import traceback  # noqa: PLC0415 - needed when something broke, and not small
 
@@ -347,7 +347,7 @@ def _traceback(error: BaseException) -> str:
         while trace is not None and _is_ours(trace.tb_frame):
             trace = trace.tb_next
         return "".join(traceback.format_exception(type(error), error, trace))
-    except BaseException:  # noqa: BLE001 - an error that cannot be told is still an error
+    except BaseException:  # noqa: BLE001 - an error without a traceback is still an error
         return ""
 
 
