@@ -9,8 +9,8 @@ from millpond.pool.events.receipt import Emission, EventInfo, Receipt
 from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection
-from millpond.pool.run import RunReport
-from millpond.pool.schedules.schedule import ScheduleInfo
+from millpond.pool.runs.report import RunReport
+from millpond.pool.schedules.stored import ScheduleInfo
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
 from millpond.runtime.error_info import ErrorInfo
 from millpond.runtime.observe.hooks import Counts, DeadLetter, Empty, Observed

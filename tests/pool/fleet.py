@@ -11,6 +11,7 @@ from verify.servers.sqlite_files import InlineStore
 
 from millpond import Keep, Millpond
 from millpond.core.control import Bury
+from millpond.pool.internals import internals_of
 from millpond.runtime.runtime import wall_clock
 from millpond.store.protocol import Store
 
@@ -74,7 +75,7 @@ class Fleet:
     ) -> Millpond:
         """Return the Millpond of one more process."""
         mp = Millpond(work=work, keep=keep, lease=lease)
-        mp.make_store = lambda: self._cable(mp)
+        internals_of(mp).owner.make_store = lambda: self._cable(mp)
         return mp
 
     def _cable(self, mp: Millpond) -> Store:
@@ -89,7 +90,7 @@ class Fleet:
         """
         cable = self._cables[mp]
         cable.cut = True
-        runtime = mp.runtime
+        runtime = internals_of(mp).runtime
         workers = list(runtime.workers)
         tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
         for worker in workers:
@@ -102,7 +103,7 @@ class Fleet:
                 task.cancel()
             await asyncio.sleep(0)
         await asyncio.gather(*alive, return_exceptions=True)
-        mp._runtime = mp._stack = None
+        internals_of(mp).owner.abandon()
         await cable.close()
         if found_dead:
             grave = self.store

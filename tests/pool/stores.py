@@ -13,6 +13,7 @@ from millpond import Millpond
 from millpond.core.control import Order
 from millpond.core.lease import LeaseAsk
 from millpond.core.settle import Settlement
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import (
     Batch,
     ControlAnswer,
@@ -176,7 +177,7 @@ def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     enter = Millpond.__aenter__
 
     async def enter_shared(mp: Millpond) -> Millpond:
-        mp.make_store = made
+        internals_of(mp).owner.make_store = made
         return await enter(mp)
 
     monkeypatch.setattr(Millpond, "__aenter__", enter_shared)

@@ -4,6 +4,7 @@ import pytest
 
 from millpond import AlreadyOpen, Millpond
 from millpond.errors import BadStoreURL
+from millpond.pool.internals import internals_of
 from millpond.pool.store_url import shown
 
 
@@ -42,4 +43,4 @@ async def test_where_pools_are_kept_may_change_until_it_is_opened() -> None:
     async with mp:
         with pytest.raises(AlreadyOpen):
             mp.url = "sqlite:///other.db"
-    assert not mp.durable
+    assert not internals_of(mp).owner.durable

@@ -21,6 +21,7 @@ from millpond import (
     fifo,
 )
 from millpond.core.audit import Record
+from millpond.pool.internals import internals_of
 from millpond.testing.clock import run_virtual
 
 
@@ -129,7 +130,7 @@ def test_equal_histories_have_equal_audits() -> None:
 
     async def history() -> list[Record]:
         mp = Millpond()
-        mp.seed = 7
+        internals_of(mp).owner.seed = 7
         pool = mp.pool("again", max_concurrent=2, queue=fifo())
 
         @pool.task

@@ -17,6 +17,7 @@ from millpond import (
     TaskFailed,
 )
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -216,7 +217,7 @@ async def test_each_item_is_settled_once() -> None:
             snapshot.completed,
             snapshot.failed,
             snapshot.running,
-            press.mp.runtime.counts.stale_settles,
+            internals_of(press.mp).runtime.counts.stale_settles,
         )
 
 
@@ -242,13 +243,13 @@ async def test_a_corrupt_item_is_set_aside_and_the_others_run(any_pace: Opened) 
         good = await press.double.submit(1)
         broken = NewTask(id=77, pool="work", call=Call("double", b"{not json"))
         answer = await any_pace.last.submit((Batch(tasks=(broken,)),))
-        press.mp.runtime.heed(answer)
+        internals_of(press.mp).runtime.heed(answer)
         assert 2 == await good
         handle = await (await press.mp.handle(77)).wait()
         assert ("failed", "corrupt", 1) == (
             handle.status,
             handle.reason,
-            press.mp.runtime.counts.corrupt,
+            internals_of(press.mp).runtime.counts.corrupt,
         )
     assert [[1]] == press.calls
 
@@ -301,12 +302,11 @@ async def test_a_batch_handler_may_be_a_plain_function() -> None:
 async def test_leaving_gives_a_gathering_batch_back() -> None:
     """A worker that stops while a batch is gathered gives its items back uncharged."""
     press = Press(size=64, linger=100)
-    press.mp = press.pool.millpond
     async with press.mp:
         handle = await press.double.submit(1)
         await rounds()
-        (worker,) = press.mp.runtime.workers
-        await press.mp.runtime.remove_worker(worker)
+        (worker,) = internals_of(press.mp).runtime.workers
+        await internals_of(press.mp).runtime.remove_worker(worker)
         await handle.refresh()
         assert ("queued", 0) == (handle.status, handle.attempt)
     assert [] == press.calls

@@ -20,6 +20,7 @@ from millpond import (
     fifo,
     ring_buffer,
 )
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -439,7 +440,7 @@ async def test_hooks_that_fail_are_counted_and_nothing_else() -> None:
         handle = await job.submit()
         assert "failed" == (await handle.wait()).status
         await asyncio.sleep(5)
-        assert 2 == mp.runtime.counts.hook_errors
+        assert 2 == internals_of(mp).runtime.counts.hook_errors
         assert "failed" == (await (await job.submit()).wait()).status
 
 
@@ -479,7 +480,7 @@ async def test_observers_that_raise_are_counted_and_the_others_told() -> None:
 
     async with mp:
         assert "done" == await (await job.submit())
-        assert (["completed"], 1) == (seen, mp.runtime.counts.observer_errors)
+        assert (["completed"], 1) == (seen, internals_of(mp).runtime.counts.observer_errors)
         stop()
         stop()
         await (await job.submit())

@@ -10,6 +10,7 @@ from tests.pool.stores import Watched, memory, rounds
 
 from millpond import Millpond, Retry, bounded
 from millpond.errors import ConfigError, NotOpen, TaskFailed
+from millpond.pool.internals import internals_of
 from millpond.runtime.runtime import ON_ITS_WAY, Runtime
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ async def test_a_close_that_is_cancelled_is_a_close(after: float, times: int) ->
 
     closing = asyncio.create_task(main())
     await asyncio.sleep(0.9)
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     await asyncio.sleep(0.1 + after)
     for _ in range(times):
         closing.cancel()
@@ -105,7 +106,7 @@ async def test_a_worker_that_is_cancelled_as_it_leaves_gives_back_what_it_runs()
         assert "running" == (await handle.refresh()).status
         leaving.cancel()
         assert isinstance(await outcome(leaving), asyncio.CancelledError)
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
         assert ("queued", 0) == ((await handle.refresh()).status, handle.attempt)
         async with mp.worker():
             await soon(begun.get())
@@ -127,7 +128,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open() -> None:
     mp.pool("p")
     opening = asyncio.create_task(mp.__aenter__())
     await asyncio.sleep(1)
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     opening.cancel()
     assert isinstance(await outcome(opening), asyncio.CancelledError)
     assert [True] == undone
@@ -144,13 +145,13 @@ async def test_a_worker_that_cannot_start_is_none() -> None:
         store.append(Watched(memory()))
         return store[-1]
 
-    mp.make_store = make
+    internals_of(mp).owner.make_store = make
     async with mp:
         store[-1].failures.append(OSError("away"))
         with pytest.raises(OSError, match="away"):
             async with mp.worker():
                 pass
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
 
 
 async def test_a_grace_that_is_none_is_refused_before_there_is_a_worker() -> None:
@@ -160,7 +161,7 @@ async def test_a_grace_that_is_none_is_refused_before_there_is_a_worker() -> Non
         with pytest.raises(ConfigError, match="grace"):
             async with mp.worker(grace=-1):
                 pass
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
 
 
 async def test_a_handler_may_close_its_own_millpond() -> None:
@@ -177,7 +178,7 @@ async def test_a_handler_may_close_its_own_millpond() -> None:
             raise
 
     await mp.__aenter__()
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     await pool.submit(close)
     await asyncio.sleep(20)
     assert 1 == len(heard)
@@ -199,7 +200,7 @@ async def test_a_hook_may_close_its_own_millpond() -> None:
         await asyncio.sleep(1)
 
     await mp.__aenter__()
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     await pool.submit(quick)
     await asyncio.sleep(20)
     assert [True] == closed
@@ -211,7 +212,7 @@ async def test_who_closes_twice_waits_for_one_end() -> None:
     mp = Millpond()
     pool = mp.pool("p")
     await mp.__aenter__()
-    first = mp.runtime
+    first = internals_of(mp).runtime
     await pool.submit(stubborn)
     await asyncio.sleep(0)
     await asyncio.gather(*(mp.__aexit__(None, None, None) for _ in range(3)))
@@ -340,7 +341,7 @@ async def test_a_submit_that_waits_for_the_way_to_the_store_is_told() -> None:
         stores.append(Watched(memory()))
         return stores[-1]
 
-    mp.make_store = make
+    internals_of(mp).owner.make_store = make
     work = mp.task(for_long)
     async with mp:
         await pool.submit(work.bind())
@@ -364,7 +365,7 @@ async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> No
         stores.append(Watched(memory()))
         return stores[-1]
 
-    mp.make_store = make
+    internals_of(mp).owner.make_store = make
     async with mp, mp.worker():
         await pool.pause()
         stores[-1].freeze()
@@ -379,7 +380,7 @@ async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> No
         await soon(asyncio.gather(first, third))
         assert 2 == await pool.size()
         await asyncio.sleep(sum(ON_ITS_WAY) + 1)  # until then it might have been on its way
-        assert 2 == len(mp.runtime.closures)
+        assert 2 == len(internals_of(mp).runtime.closures)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -394,7 +395,7 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         for _ in range(count):
             await pool.submit(for_long, retry=Retry.never())
         await asyncio.sleep(0.01)
-        return [slot.task for worker in mp.runtime.workers for slot in worker._slots]
+        return [slot.task for worker in internals_of(mp).runtime.workers for slot in worker._slots]
 
     with asyncio.Runner() as runner:
         slots = runner.run(main())
@@ -435,7 +436,7 @@ async def test_whoever_brings_a_worker_may_go_before_it_is_there() -> None:
         await asyncio.sleep(0.2)
         first.cancel()
         assert 1 == (await soon(second)).completed
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
         # Opened and closed by one and the same task, as task groups and the like want it.
         assert [made[0]] * 2 == made
 
@@ -458,7 +459,7 @@ async def test_what_keeps_a_brought_worker_from_serving_is_raised() -> None:
     async with mp:
         both = [asyncio.create_task(pool.drain()) for _ in range(2)]
         assert [OSError] * 2 == [type(await outcome(one)) for one in both]
-        assert ({}, []) == (mp.runtime.brought, mp.runtime.workers)
+        assert ({}, []) == (internals_of(mp).runtime.brought, internals_of(mp).runtime.workers)
 
 
 async def test_workers_on_a_stack_of_the_users_own_close_in_any_order() -> None:
@@ -467,7 +468,7 @@ async def test_workers_on_a_stack_of_the_users_own_close_in_any_order() -> None:
     pool = mp.pool("p", max_concurrent=2)
     first, second = AsyncExitStack(), AsyncExitStack()
     await mp.__aenter__()
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     await first.enter_async_context(mp.worker())
     await second.enter_async_context(mp.worker(pools=[pool], concurrency=1))
     await pool.submit(for_long)

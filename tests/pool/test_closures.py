@@ -10,6 +10,7 @@ from tests.pool.fleet import Fleet
 
 from millpond import Millpond, Retry, TaskFailed
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
@@ -159,9 +160,9 @@ async def test_closures_leave_nothing_behind() -> None:
         await asyncio.sleep(10)
         await pool.submit(good, idempotency_key="k")
         await pool.submit(good, idempotency_key="k")
-        assert 1 == len(mp.runtime.closures)
+        assert 1 == len(internals_of(mp).runtime.closures)
         await pool.purge()
-        assert {} == mp.runtime.closures
+        assert {} == internals_of(mp).runtime.closures
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -177,8 +178,8 @@ async def test_the_code_of_a_cancelled_submit_is_kept_until_it_is_known(
         ran.append("closure")
 
     async with mp:
-        await pool.ready()
-        submit = mp.runtime.store.submit
+        await internals_of(pool).ready()
+        submit = internals_of(mp).runtime.store.submit
 
         async def later(*args: Any) -> Any:
             await asyncio.sleep(0.5)
@@ -190,14 +191,18 @@ async def test_the_code_of_a_cancelled_submit_is_kept_until_it_is_known(
             sent.append(asyncio.create_task(later(*args)))
             return await asyncio.shield(sent[-1])
 
-        monkeypatch.setattr(mp.runtime, "store", Over(mp.runtime.store, submit=on_its_way))
+        monkeypatch.setattr(
+            internals_of(mp).runtime,
+            "store",
+            Over(internals_of(mp).runtime.store, submit=on_its_way),
+        )
         submitting = asyncio.create_task(pool.submit(closure))
         await asyncio.sleep(0.1)
         submitting.cancel()
         await asyncio.sleep(5)
         assert (["closure"] if stored else []) == ran
         await asyncio.sleep(100)
-        assert {} == mp.runtime.closures
+        assert {} == internals_of(mp).runtime.closures
     assert len(ran) == stored
 
 

@@ -19,6 +19,7 @@ from millpond import (
     fifo,
 )
 from millpond.errors import NotSupported, UnknownTask
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -468,8 +469,8 @@ async def test_a_watcher_that_leaves_early_leaves_nothing_behind() -> None:
         watcher = handle.progress()
         assert (0.1, "") == await anext(watcher)
         await watcher.aclose()  # type: ignore[attr-defined]
-        assert {} == mp.runtime.progress._watchers
-        assert {} == mp.runtime.waiting._tasks
+        assert {} == internals_of(mp).runtime.progress._watchers
+        assert {} == internals_of(mp).runtime.waiting._tasks
 
 
 # Resources

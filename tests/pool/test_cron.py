@@ -16,9 +16,10 @@ from millpond import Context, Millpond
 from millpond.core.event import Event
 from millpond.core.task import Call, NewTask
 from millpond.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
+from millpond.pool.internals import internals_of
 from millpond.pool.schedules import firing as cron
 from millpond.pool.schedules.firing import CRON, SPEC, shown
-from millpond.pool.schedules.schedule import schedules
+from millpond.pool.schedules.stored import schedules
 from millpond.store.protocol import Batch
 
 DAY = 86_400.0
@@ -50,8 +51,8 @@ class Fleet:
         mp = Millpond(work=work, lease=30.0)
         if self._store is None:
             self._store = fresh_store()
-        mp.make_store = lambda: Shared(self._store, slow)
-        mp.shared = not alone
+        internals_of(mp).owner.make_store = lambda: Shared(self._store, slow)
+        internals_of(mp).owner.shared = not alone
         pool = mp.pool("reports", max_concurrent=4)
 
         @pool.task
@@ -109,7 +110,7 @@ async def test_many_processes_arm_it_once_and_one_fires() -> None:
         await asyncio.sleep(170)
         (told,) = await first.schedules()
         assert not told.paused
-        view = await first.runtime.view.pool(CRON)
+        view = await internals_of(first).runtime.view.pool(CRON)
         assert view is not None
         assert 1 == view.queued
         for other in others:
@@ -211,7 +212,7 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
             # To look at schedules is not to declare one's own again.
             (told,) = await old.schedules()
             assert 60 == told.every
-            view = await new.runtime.view.pool(CRON)
+            view = await internals_of(new).runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued
             before = wall()
@@ -237,7 +238,7 @@ async def test_a_change_is_in_force_also_if_the_clock_was_set_back_before_it(
     new, report = fleet.process(work=False)
     async with new:
         behind = wall() - 3_600
-        monkeypatch.setattr(new.runtime, "clock", lambda: behind)
+        monkeypatch.setattr(internals_of(new).runtime, "clock", lambda: behind)
         new.cron("report", every=80, task=report)
         (told,) = await new.schedules()
         assert 80 == told.every
@@ -252,10 +253,10 @@ async def test_processes_that_differ_and_open_at_once_agree_on_one_of_them() -> 
         mp.cron("report", every=pace, task=report)
     await asyncio.gather(*(mp.__aenter__() for mp, _ in processes))
     last = processes[-1][0]
-    view = await last.runtime.view.pool(CRON)
+    view = await internals_of(last).runtime.view.pool(CRON)
     assert view is not None
     assert 1 == view.queued
-    (told,) = await schedules(last.runtime)
+    (told,) = await schedules(internals_of(last).runtime)
     assert told.every in paces
     for mp, _ in processes:
         await mp.__aexit__(None, None, None)
@@ -269,7 +270,7 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule(
     old, report = fleet.process()
     old.cron("report", every=60, task=report)
     async with old:
-        runtime = old.runtime
+        runtime = internals_of(old).runtime
         holding = asyncio.Event()
         original = runtime.store.settle
 
@@ -286,7 +287,7 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule(
             await asyncio.sleep(5)
             (told,) = await new.schedules()
             assert 70 == told.every
-            view = await new.runtime.view.pool(CRON)
+            view = await internals_of(new).runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued + view.running
 
@@ -305,7 +306,7 @@ async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_the
         await asyncio.sleep(600)
         (told,) = await old.schedules()
         assert 45 == told.every
-        view = await old.runtime.view.pool(CRON)
+        view = await internals_of(old).runtime.view.pool(CRON)
         assert view is not None
         assert 1 == view.queued
         moments = range(int(before // 45) + 1, int(wall() // 45) + 1)
@@ -321,7 +322,7 @@ async def test_what_is_declared_again_after_such_a_death_is_in_force(
     schedule = old.cron("report", every=60, task=report)
     async with old:
         await change_and_die(fleet, 45, monkeypatch)
-        await schedule.arm()
+        await internals_of(schedule).arm()
         (told,) = await old.schedules()
         assert 60 == told.every
 
@@ -347,7 +348,7 @@ async def test_a_firing_that_is_overlooked_is_not_armed_again(
         await asyncio.sleep(90)
         monkeypatch.setattr(cron, "standing_of", overlook)
         async with second:
-            view = await second.runtime.view.pool(CRON)
+            view = await internals_of(second).runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued
 
@@ -398,7 +399,8 @@ async def test_a_firing_that_fails_is_tried_until_it_succeeds(
     mp, _ = fleet.process()
     mp.cron("told", every=600)
     told: list[tuple[Any, ...]] = []
-    original = mp._channels.told
+    events = internals_of(mp).events
+    original = events.new_event
 
     def failing(*event: Any) -> Any:
         told.append(event)
@@ -406,7 +408,7 @@ async def test_a_firing_that_fails_is_tried_until_it_succeeds(
             raise ConnectionError("away")
         return original(*event)
 
-    monkeypatch.setattr(mp._channels, "told", failing)
+    monkeypatch.setattr(events, "new_event", failing)
     async with mp:
         await asyncio.sleep(1_150)
         assert 1 == len(await mp.events("cron.told"))
@@ -463,13 +465,13 @@ async def test_a_firing_that_cannot_be_read_keeps_nobody_from_the_others(
     fleet = Fleet()
     mp, report = fleet.process(work=False)
     async with mp:
-        await mp.runtime.declare(SPEC)
+        await internals_of(mp).runtime.declare(SPEC)
         broken = NewTask(
             id=7, pool=CRON, call=Call(CRON, b"{"), key="odd", run_at=wall() + 5_000, attempts=9
         )
-        await mp.runtime.store.submit((Batch(tasks=(broken,)),))
+        await internals_of(mp).runtime.store.submit((Batch(tasks=(broken,)),))
         with caplog.at_level(logging.WARNING, "millpond.cron"):
-            await mp.cron("fine", every=600, task=report).arm()
+            await internals_of(mp.cron("fine", every=600, task=report)).arm()
             assert ["fine"] == [told.id for told in await mp.schedules()]
     assert "task 7" in caplog.text
 

@@ -22,6 +22,7 @@ from millpond import (
     fifo,
 )
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 ONCE = Retry.never()
@@ -98,8 +99,10 @@ async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
         gone = NewTask(
             id=7, pool="parcels", call=Call("gone", b'{"to":{"street":"x"}}'), expires_in=5.0
         )
-        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=(gone,)),)))
-        mp.runtime.maintenance.nudge()
+        internals_of(mp).runtime.heed(
+            await internals_of(mp).runtime.store.submit((Batch(tasks=(gone,)),))
+        )
+        internals_of(mp).runtime.maintenance.nudge()
         await asyncio.sleep(60)
 
     first, second, third = told
@@ -138,7 +141,7 @@ async def test_a_hook_that_fails_is_counted_and_the_lane_goes_on(how: str) -> No
         await pool.submit_many(send.each(range(4)))
         await pool.drain()
         await asyncio.sleep(10)
-        assert 2 == mp.runtime.counts.hook_errors
+        assert 2 == internals_of(mp).runtime.counts.hook_errors
 
     assert [0, 1, 2, 3] == ran
 
@@ -343,7 +346,7 @@ async def test_a_record_that_cannot_be_read_is_set_aside_and_its_lane_goes_on() 
     async with mp:
         await pool.pause()
         first = await send.submit(1)
-        runtime = mp.runtime
+        runtime = internals_of(mp).runtime
         bad = NewTask(id=99, pool="webhooks", call=Call("send", b"\x00not json"))
         await runtime.store.submit([Batch(tasks=(bad,))])
         await send.submit(2)
@@ -484,7 +487,7 @@ async def test_an_idle_or_paused_pool_asks_the_store_nothing() -> None:
 
     async with mp:
         await (await send.submit())
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         await asyncio.sleep(1)
         before = worker.turns
         await asyncio.sleep(3600)

@@ -27,6 +27,7 @@ from millpond import (
     RetryLater,
     TaskFailed,
 )
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -231,7 +232,7 @@ async def test_a_handler_that_swallows_its_timeout_runs_until_it_ends(
         with caplog.at_level(logging.WARNING, "millpond.worker"):
             await asyncio.sleep(8)
         assert "running" == (await handle.refresh()).status
-        assert 1 == mp.runtime.counts.stuck
+        assert 1 == internals_of(mp).runtime.counts.stuck
         record = next(r for r in caplog.records if "does not stop" in r.message)
         assert ("work", handle.id) == (record.__dict__["pool"], record.__dict__["task"])
         # One local slot of two is still taken by it.
@@ -249,7 +250,7 @@ async def test_a_handler_that_swallows_its_timeout_runs_until_it_ends(
         with pytest.raises(TaskFailed) as caught:
             await handle
         assert "TimeoutError" == caught.value.error_type
-        assert 1 == mp.runtime.counts.stuck
+        assert 1 == internals_of(mp).runtime.counts.stuck
         assert "slow" == await held
 
 
@@ -269,7 +270,7 @@ async def test_an_error_that_the_timeout_brought_about_is_a_timeout() -> None:
         with pytest.raises(TaskFailed, match="longer than 5 s") as caught:
             await (await job.submit())
         assert "TimeoutError" == caught.value.error_type
-        assert 0 == mp.runtime.counts.stuck
+        assert 0 == internals_of(mp).runtime.counts.stuck
 
 
 async def test_a_result_that_comes_with_the_timeout_is_not_two_ends() -> None:
@@ -291,7 +292,7 @@ async def test_a_result_that_comes_with_the_timeout_is_not_two_ends() -> None:
         assert (1, 0, 0) == (
             (s := await pool.snapshot()).failed,
             s.completed,
-            mp.runtime.counts.stale_settles,
+            internals_of(mp).runtime.counts.stale_settles,
         )
 
 

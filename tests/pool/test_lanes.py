@@ -26,6 +26,7 @@ from millpond import (
     priority,
 )
 from millpond.errors import BatchTooLarge, ConfigConflict, ConfigError, PoolFull, TaskFailed
+from millpond.pool.internals import internals_of
 
 ONCE = Retry.never()
 
@@ -685,7 +686,7 @@ async def test_a_hook_that_fails_is_counted_and_changes_nothing() -> None:
     async with mp:
         for _ in range(3):
             assert "sent" == await (await send.submit())
-        assert 3 == mp.runtime.counts.hook_errors
+        assert 3 == internals_of(mp).runtime.counts.hook_errors
 
 
 # What is refused

@@ -25,6 +25,7 @@ from tests.stores import DURABLE
 from millpond import Millpond, Pool, Retry, bounded, fail_fast, fifo, priority, ring_buffer
 from millpond.errors import MillpondError
 from millpond.pool.handle import Handle
+from millpond.pool.internals import internals_of
 from millpond.pool.snapshot import Snapshot
 from millpond.pool.task import BoundCall
 from millpond.runtime.observe.hooks import Observed
@@ -87,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @property
     def runtime(self) -> Runtime:
-        return self.mp.runtime
+        return internals_of(self.mp).runtime
 
     # Its parts
 
@@ -109,10 +110,10 @@ class PoolMachine(RuleBasedStateMachine):
         **given: Any,
     ) -> None:
         self.mp = Millpond(work=False)
-        self.mp.seed = 7
+        internals_of(self.mp).owner.seed = 7
         if pauses is not None:
             # A store that others may use, too, and that takes its time.
-            self.mp.make_store = lambda: Watched(memory(), pauses=pauses)
+            internals_of(self.mp).owner.make_store = lambda: Watched(memory(), pauses=pauses)
         self.limit = self.ceiling = limit
         self.per_key = per_key
         self.concurrency = concurrency

@@ -18,6 +18,7 @@ from millpond import (
     fair_round_robin,
     lifo,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import LeaseAnswer
 
 
@@ -144,8 +145,8 @@ async def test_closing_gives_everything_back() -> None:
     async with mp:
         handles = [await bench.job.submit(n) for n in range(5)]
         await rounds()
-        (worker,) = mp.runtime.workers
-        await mp.runtime.remove_worker(worker)
+        (worker,) = internals_of(mp).runtime.workers
+        await internals_of(mp).runtime.remove_worker(worker)
         states = [await handle.refresh() for handle in handles]
         assert [(Status.QUEUED, 0)] * 5 == [(one.status, one.attempt) for one in states]
         assert 0 == (await bench.pool.snapshot()).claimed
@@ -212,7 +213,7 @@ async def test_a_claim_that_began_here_is_not_begun_again_by_a_slow_answer(pause
     """While a lease is on its way a claim may begin and end; the store may have started it, too."""
     store = Watched(memory(), pauses=pauses)
     mp = Millpond()
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("ahead", prefetch=3, max_concurrent=4)
     ran: list[int] = []
 
@@ -251,7 +252,7 @@ async def test_claims_start_while_the_store_takes_its_time() -> None:
     """The slot that a job leaves is taken at once; no answer is waited for."""
     bench = Bench(max_concurrent=1, prefetch=3)
     store = Watched(memory())
-    bench.mp.make_store = lambda: store
+    internals_of(bench.mp).owner.make_store = lambda: store
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(5)]
         await rounds()
@@ -271,7 +272,7 @@ async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
         for n in range(4):
             await bench.job.submit(n)
         await rounds()
-        (worker,) = bench.mp.runtime.workers
+        (worker,) = internals_of(bench.mp).runtime.workers
         first, *others = worker.ahead.held["ahead"]
         worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
         assert [claim.fence.task for claim in others] == worker.ahead.tasks()
@@ -282,7 +283,7 @@ async def test_a_claim_that_was_given_back_is_not_begun_by_a_slow_answer(pauses:
     """While a lease is on its way an order may want claims back that the store starts with it."""
     store = Watched(memory(), pauses=pauses)
     mp = Millpond()
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("ahead", prefetch=3, max_concurrent=2)
     at_work: Counter[int] = Counter()
     twice: list[int] = []

@@ -16,6 +16,7 @@ from tests.pool import process_tasks as tasks
 import millpond
 from millpond import Handle, Millpond, TaskCancelled, TaskFailed
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(60)]
@@ -156,14 +157,14 @@ async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
 async def test_a_child_may_say_slow_down_and_what_it_used(tmp_path: Path) -> None:
     """Throttled and the weight come over, in time for the settlement of each attempt."""
     async with opened() as mp:
-        settled = mp.runtime.store.settle
+        settled = internals_of(mp).runtime.store.settle
         weights: list[int | None] = []
 
         async def watched(settlements: Any, **rest: Any) -> Any:
             weights.extend(one.weight for one in settlements)
             return await settled(settlements, **rest)
 
-        mp.runtime.store.settle = watched  # type: ignore[method-assign]
+        internals_of(mp).runtime.store.settle = watched  # type: ignore[method-assign]
         handle = await tasks.busy.options(weight=8, key="acme").submit(str(tmp_path / "told"))
         assert ("at last", 1) == (await handle, handle.attempt)
         held = [one async for one in mp.audit("processes") if one.detail == "hold acme"]
@@ -208,7 +209,7 @@ async def test_kills_in_a_row_leave_the_pool_whole() -> None:
         assert (0, 0) == (snapshot.running, snapshot.queued)
         handles = [await tasks.in_a_loop.submit(n) for n in range(4)]
         assert [0, 2, 4, 6] == [await handle for handle in handles]
-        assert 0 == mp.runtime.counts.stale_settles
+        assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
 UNGUARDED = """
@@ -256,7 +257,9 @@ async def test_arguments_that_do_not_fit_the_function_in_the_process_are_parked(
             NewTask(id=71, pool="processes", call=Call("in_a_loop", b'{"renamed": 1}')),
             NewTask(id=72, pool="processes", call=Call("in_a_loop", b'{"number": ')),
         ]
-        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=tuple(stored)),)))
+        internals_of(mp).runtime.heed(
+            await internals_of(mp).runtime.store.submit((Batch(tasks=tuple(stored)),))
+        )
         damaged = await (await mp.handle(72)).wait(timeout=50)
         assert ("failed", "corrupt", 0) == (damaged.status, damaged.reason, damaged.attempt)
         assert 4 == await (await tasks.in_a_loop.submit(2))

@@ -22,6 +22,7 @@ from millpond import (
 )
 from millpond.core.control import Bury, Progress
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch, Store
 
 
@@ -32,7 +33,7 @@ class Process:
         self.name = name
         self.store = Watched(store)
         self.mp = Millpond(lease=lease)
-        self.mp.make_store = lambda: self.store
+        internals_of(self.mp).owner.make_store = lambda: self.store
         self.pool: Pool = self.mp.pool("work", max_concurrent=2, retry=Retry.constant(0.0))
         self.ran: list[tuple[int, int]] = []
         self.told: list[Observed] = []
@@ -72,7 +73,7 @@ async def test_a_late_settle_is_refused_counted_and_reported() -> None:
             assert [(1, 2)] == quick.ran
             slow.store.thaw()
             await asyncio.sleep(1)
-            assert 1 == slow.mp.runtime.counts.stale_settles
+            assert 1 == internals_of(slow.mp).runtime.counts.stale_settles
             assert "stale" in slow.kinds()
             assert 1 == (await quick.pool.snapshot()).stale_settles
             assert "running" == (await handle.refresh()).status
@@ -90,9 +91,9 @@ async def test_late_progress_and_late_steps_change_nothing() -> None:
     async with one.mp:
         handle = await one.job.submit(1)
         await rounds()
-        job = one.mp.runtime.job_of(handle.id)
+        job = internals_of(one.mp).runtime.job_of(handle.id)
         assert job is not None
-        (worker,) = one.mp.runtime.workers
+        (worker,) = internals_of(one.mp).runtime.workers
         await store.control(Bury(worker.name))
         answer = await store.control(Progress(job.leased.fence, 0.5, "late"))
         assert 0 == answer.count
@@ -109,13 +110,13 @@ async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
     async with one.mp:
         handle = await one.job.submit(1)
         await rounds()
-        (worker,) = one.mp.runtime.workers
+        (worker,) = internals_of(one.mp).runtime.workers
         before = worker.name
         await store.control(Bury(worker.name))
         await asyncio.sleep(11)
         assert 1 == one.interrupted
         assert before != worker.name
-        assert 1 == one.mp.runtime.counts.leases_lost
+        assert 1 == internals_of(one.mp).runtime.counts.leases_lost
         assert [(1, 1), (1, 2)] == one.ran
         one.go.set()
         assert "one" == await asyncio.wait_for(result_of(handle), 30)
@@ -126,7 +127,7 @@ async def test_a_handler_that_ignores_a_lost_lease_cannot_hurt_its_successor() -
     """The same worker runs the task again; the old handler's end does not touch the new one."""
     store = memory()
     mp = Millpond()
-    mp.make_store = lambda: Watched(store)
+    internals_of(mp).owner.make_store = lambda: Watched(store)
     pool = mp.pool("work", max_concurrent=5, retry=Retry.constant(0.0))
     gates = [asyncio.Event(), asyncio.Event()]
     runs = 0
@@ -146,13 +147,13 @@ async def test_a_handler_that_ignores_a_lost_lease_cannot_hurt_its_successor() -
     async with mp:
         handle = await stubborn.submit()
         await rounds()
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         await store.control(Bury(worker.name))
         await asyncio.sleep(20)
         assert 2 == runs
         gates[0].set()
         await rounds()
-        assert (1, 1) == (mp.runtime.counts.stale_settles, len(worker.jobs))
+        assert (1, 1) == (internals_of(mp).runtime.counts.stale_settles, len(worker.jobs))
         gates[1].set()
         assert "run 1" == await asyncio.wait_for(result_of(handle), 5)
 
@@ -228,7 +229,7 @@ async def test_a_task_that_kills_its_worker_again_and_again_ends_failed() -> Non
         handle = await one.job.submit(1)
         for _ in range(5):
             await asyncio.sleep(11)
-            (worker,) = one.mp.runtime.workers
+            (worker,) = internals_of(one.mp).runtime.workers
             await store.control(Bury(worker.name))
         await asyncio.sleep(11)
         assert [(1, 1), (1, 2), (1, 3)] == one.ran
@@ -258,7 +259,7 @@ async def test_a_cancel_from_another_process_arrives_with_the_renewal() -> None:
     """ctx.cancelled is set at the latest when the worker renews."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
-    two.mp.work = False
+    internals_of(two.mp).owner.work = False
     heard = asyncio.Event()
 
     @one.pool.task
@@ -357,12 +358,12 @@ async def test_an_unknown_function_is_parked_and_fails_after_a_day(
 
     async with mp:
         gone = NewTask(id=42, pool="work", call=Call("renamed_away", b"{}"))
-        mp.runtime.heed(await opened.last.submit((Batch(tasks=(gone,)),)))
+        internals_of(mp).runtime.heed(await opened.last.submit((Batch(tasks=(gone,)),)))
         await rounds()
         assert "fine" == await (await known.submit())
         snapshot = await pool.snapshot()
         assert (1, 1, 0) == (snapshot.parked, snapshot.queued, snapshot.running)
-        assert 1 == mp.runtime.counts.unknown_functions
+        assert 1 == internals_of(mp).runtime.counts.unknown_functions
         assert any("renamed_away" in record.message for record in caplog.records)
         assert "renamed_away" in await mp.why(42)
         handle = await mp.handle(42)
@@ -378,7 +379,7 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
     store = memory()
     old, new = Millpond(), Millpond()
     for mp in (old, new):
-        mp.make_store = lambda: Watched(store)
+        internals_of(mp).owner.make_store = lambda: Watched(store)
     old.pool("work")
     pool = new.pool("work")
 
@@ -387,7 +388,7 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
         return name
 
     async with old:
-        payload = fresh.bind("here").encoded()
+        payload = internals_of(fresh.bind("here")).encode()
         task = NewTask(id=43, pool="work", call=payload)
         await store.submit((Batch(tasks=(task,)),))
         await asyncio.sleep(100)
@@ -437,8 +438,8 @@ async def test_an_alias_keeps_stored_tasks_running_after_a_rename(opened: Opened
         return number + 1
 
     async with mp:
-        call = Call("old_name", new_name.bind(1).encoded().payload)
-        mp.runtime.heed(
+        call = Call("old_name", internals_of(new_name.bind(1)).encode().payload)
+        internals_of(mp).runtime.heed(
             await opened.last.submit((Batch(tasks=(NewTask(id=9, pool="work", call=call),)),))
         )
         assert 2 == await (await mp.handle(9, of=new_name))
@@ -469,16 +470,19 @@ async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
 
     async with mp:
         broken = NewTask(
-            id=5, pool="work", call=Call("job", payload), on_complete=note.bind().as_callback()
+            id=5,
+            pool="work",
+            call=Call("job", payload),
+            on_complete=internals_of(note.bind()).encode_callback(),
         )
         with caplog.at_level(logging.ERROR):
-            mp.runtime.heed(await opened.last.submit((Batch(tasks=(broken,)),)))
+            internals_of(mp).runtime.heed(await opened.last.submit((Batch(tasks=(broken,)),)))
             handle = await (await mp.handle(5)).wait()
         assert ("failed", "corrupt", 0) == (handle.status, handle.reason, handle.attempt)
         assert handle.error is not None
         assert "Unreadable" in handle.error.type
         assert handle.error.message
-        assert 1 == mp.runtime.counts.corrupt
+        assert 1 == internals_of(mp).runtime.counts.corrupt
         assert any(record.__dict__.get("task") == 5 for record in caplog.records)
         assert 3 == await (await job.submit(3))
         await pool.drain()
@@ -503,11 +507,14 @@ async def test_options_that_cannot_be_read_do_not_stop_the_task(opened: Opened) 
     async with mp:
         tasks = tuple(
             NewTask(
-                id=n, pool="work", call=Call(name, job.bind().encoded().payload), options=b"\xc1"
+                id=n,
+                pool="work",
+                call=Call(name, internals_of(job.bind()).encode().payload),
+                options=b"\xc1",
             )
             for n, name in ((1, "job"), (2, "flaky"))
         )
-        mp.runtime.heed(await opened.last.submit((Batch(tasks=tasks),)))
+        internals_of(mp).runtime.heed(await opened.last.submit((Batch(tasks=tasks),)))
         one, two = [await (await mp.handle(n)).wait(timeout=60) for n in (1, 2)]
         assert ["failed", "completed"] == [one.status, two.status]
 
@@ -530,11 +537,11 @@ async def test_a_callback_whose_outcome_is_corrupt_is_set_aside(
         handle = await job.options(on_complete=note.bind()).submit()
         await handle.wait()
         await rounds()
-        (callback,) = (await mp.runtime.view.tasks("work~callbacks")).tasks
+        (callback,) = (await internals_of(mp).runtime.view.tasks("work~callbacks")).tasks
         assert ("failed", "corrupt", 1) == (
             callback.status,
             callback.reason,
-            mp.runtime.counts.corrupt,
+            internals_of(mp).runtime.counts.corrupt,
         )
 
 
@@ -561,7 +568,7 @@ async def test_a_running_task_is_left_in_peace(any_pace: Opened) -> None:  # noq
         (before,) = await pool.tasks(status="running")
         for _ in range(20):
             await (await quick.submit())
-            for worker in mp.runtime.workers:
+            for worker in internals_of(mp).runtime.workers:
                 worker.look_everywhere()
         (after,) = await pool.tasks(status="running")
         assert (before, 1) == (after, runs)
@@ -573,7 +580,7 @@ async def test_a_worker_that_comes_after_the_last_has_gone_renews_too() -> None:
     """Between two workers a process may have none for long; the next one's leases are kept."""
     store = memory()
     mp = Millpond(work=False, lease=6.0)
-    mp.make_store = lambda: Watched(store)
+    internals_of(mp).owner.make_store = lambda: Watched(store)
     pool = mp.pool("work")
 
     @pool.task

@@ -10,6 +10,7 @@ from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Keep, Millpond, Outcome, Retry, TaskCancelled, TaskFailed
 from millpond.errors import IdempotencyConflict, UnknownTask
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.usefixtures("any_pace")
 
@@ -191,11 +192,11 @@ async def test_a_million_ends_keep_no_more_than_is_to_be_kept() -> None:
             await asyncio.sleep(60)
         kept = (await pool.snapshot()).kept
         assert 250 >= kept
-        waiting = mp.runtime.waiting
+        waiting = internals_of(mp).runtime.waiting
         assert (0, 250 >= len(waiting.values), {}) == (
             len(waiting._tasks),
             True,
-            mp.runtime.closures,
+            internals_of(mp).runtime.closures,
         )
 
 
@@ -213,7 +214,7 @@ async def test_callbacks_are_forgotten_like_any_task() -> None:
     async with mp:
         await (await job.options(on_complete=note.bind()).submit())
         await pool.drain()
-        view = mp.runtime.view
+        view = internals_of(mp).runtime.view
         assert 1 == len((await view.tasks("work~callbacks")).tasks)
         await asyncio.sleep(200)
         assert 0 == len((await view.tasks("work~callbacks")).tasks)

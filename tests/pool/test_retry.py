@@ -20,6 +20,7 @@ from millpond import (
     fifo,
 )
 from millpond.errors import ConfigError, StoreError
+from millpond.pool.internals import internals_of
 
 ONCE = Retry.never()
 
@@ -189,7 +190,7 @@ async def test_a_seeded_millpond_repeats_its_jitter() -> None:
 
     async def story() -> list[float]:
         mp = Millpond()
-        mp.seed = 7
+        internals_of(mp).owner.seed = 7
         pool = mp.pool("items", retry=Retry(attempts=5))
         starts: list[float] = []
 
@@ -921,7 +922,7 @@ async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_non
     fleet = Fleet()
     mp = fleet.millpond()
     cable = Flaky(fleet)
-    mp.make_store = lambda: cable  # type: ignore[assignment]
+    internals_of(mp).owner.make_store = lambda: cable  # type: ignore[assignment]
     pool = mp.pool("items", max_concurrent=4)
     runs: list[int] = []
 

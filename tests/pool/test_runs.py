@@ -19,6 +19,7 @@ from millpond import (
 )
 from millpond.core.control import Bury
 from millpond.errors import ConfigError, NotOpen, RunStopped
+from millpond.pool.internals import internals_of
 
 ONCE = Retry.never()
 
@@ -489,7 +490,7 @@ async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function(
         run = pool.run("nightly")
         await run.__aenter__()
         handle = await run.submit(gone.bind())
-        second.runtime.workers[0].look_everywhere()
+        internals_of(second).runtime.workers[0].look_everywhere()
         with pytest.raises(Stuck, match="'gone'"):
             await second.get_pool("items").drain([], run="nightly")
         assert "queued" == (await handle.refresh()).status
@@ -569,7 +570,7 @@ async def test_drain_map_and_stream_bring_a_worker_where_none_serves_their_pool(
             assert [0, 1, 2] == sorted([outcome.result async for outcome in outcomes])
         await item.submit(5)
         assert 1 == (await pool.drain()).completed
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
         left = await item.submit(6)
         await asyncio.sleep(100)
         assert ["queued", "queued"] == await mp.status([left.id, waiting.id])
@@ -593,9 +594,9 @@ async def test_a_worker_that_was_brought_stays_until_the_last_who_needs_it() -> 
         short = asyncio.create_task(pool.drain([item.bind(1)]))
         long = asyncio.create_task(pool.drain([item.bind(10), item.bind(10)]))
         await short
-        assert 1 == len(mp.runtime.workers)
+        assert 1 == len(internals_of(mp).runtime.workers)
         assert 2 == (await long).completed
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
         assert 10 == round(clock())
 
 

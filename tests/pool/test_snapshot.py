@@ -22,6 +22,7 @@ from millpond import (
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 
 
 async def test_size_is_what_runs_and_what_waits() -> None:
@@ -277,7 +278,7 @@ async def test_unsettled_does_not_miss_what_starts_meanwhile(
         await asyncio.sleep(1)
         await pool.pause()
         second = await job.submit()
-        view = mp.runtime.view
+        view = internals_of(mp).runtime.view
         tasks = view.tasks
 
         async def read(name: str, *, status: Status, after: int) -> Any:

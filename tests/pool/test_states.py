@@ -17,6 +17,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Store
 
 
@@ -26,7 +27,7 @@ class Worker:
     def __init__(self, store: Store, *, lease: float = 30.0) -> None:
         self.store = Watched(store)
         self.mp = Millpond(lease=lease)
-        self.mp.make_store = lambda: self.store
+        internals_of(self.mp).owner.make_store = lambda: self.store
         self.pool: Pool = self.mp.pool("work", max_concurrent=4, retry=Retry.constant(0.0))
         self.ran: list[int] = []
         self.seconds = 0.0
@@ -244,7 +245,7 @@ async def test_waking_the_loop_changes_no_setting() -> None:
         before = await pool.snapshot()
         for _ in range(50):
             await job.submit()
-            for worker in mp.runtime.workers:
+            for worker in internals_of(mp).runtime.workers:
                 worker.look_everywhere()
         await pool.drain()
         after = await pool.snapshot()
@@ -315,7 +316,7 @@ async def test_keyless_tasks_of_fresh_clients_spread_over_the_lanes() -> None:
     lanes: list[str | None] = []
     for _ in range(12):
         mp = Millpond(work=False)
-        mp.make_store = lambda: Watched(store)
+        internals_of(mp).owner.make_store = lambda: Watched(store)
         pool = mp.pool("lanes", lanes=4)
 
         @pool.task

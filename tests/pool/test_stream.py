@@ -6,6 +6,7 @@ import pytest
 from tests.pool.moments import clock
 
 from millpond import Context, Millpond, Outcome, Retry, RunFailed, RunOverBudget, Stuck, bounded
+from millpond.pool.internals import internals_of
 
 ONCE = Retry.never()
 
@@ -285,4 +286,4 @@ async def test_a_seed_that_is_refused_leaves_nothing_behind() -> None:
             async with pool.stream(item.each(range(3)), max_tasks=2):
                 pass
         assert 0 == (await pool.snapshot()).total
-        assert {} == mp.runtime.waiting._everything
+        assert {} == internals_of(mp).runtime.waiting._everything

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -167,7 +168,7 @@ async def test_one_submit_for_a_call_a_closure_and_a_function() -> None:
     async with mp:
         assert 5 == await (await pool.submit(call.bind(5)))
         assert "closure" == await (await pool.submit(closure))
-        assert 3 == await (await pool.submit(functools.partial(call.fn, 3)))
+        assert 3 == await (await pool.submit(functools.partial(inspect.unwrap(call), 3)))
         assert "object" == await (await pool.submit(Callable()))
         assert 7 == await (await call.submit(7))
         assert 8 == await (await call.options(priority=1).submit(8))

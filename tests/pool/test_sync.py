@@ -18,6 +18,7 @@ import pytest
 
 from millpond import (
     Context,
+    Handle,
     Millpond,
     Pool,
     Retry,
@@ -31,7 +32,8 @@ from millpond import (
     bounded,
 )
 from millpond.errors import AlreadyOpen, NotOpen, NotSupported, PoolClosed
-from millpond.pool.sync import bridge
+from millpond.pool import loop_bridge
+from millpond.pool.internals import internals_of
 
 SOON = 5.0
 """Seconds within which anything here has long happened."""
@@ -268,7 +270,7 @@ def test_a_timeout_holds_also_while_the_loop_is_blocked(
     mp: Millpond, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that blocks the loop does not keep a thread that said how long it would wait."""
-    monkeypatch.setattr(bridge, "LATE", 0.01)
+    monkeypatch.setattr(loop_bridge, "LATE", 0.01)
     blocked, gate = threading.Event(), threading.Event()
 
     async def block() -> str:
@@ -307,7 +309,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_task(mp: Millpond, pool: Pool) -> None
         return "done"
 
     def somebody_waits() -> None:
-        while not mp.runtime.waiting._tasks:
+        while not internals_of(mp).runtime.waiting._tasks:
             gate.wait(0.001)
 
     with mp.sync as sync:
@@ -315,7 +317,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_task(mp: Millpond, pool: Pool) -> None
         with interrupted(somebody_waits), pytest.raises(KeyboardInterrupt):
             handle.get()
         assert ["running"] == sync.status([handle.id])
-        assert {} == mp.runtime.waiting._tasks
+        assert {} == internals_of(mp).runtime.waiting._tasks
         gate.set()
         assert "done" == handle.get(timeout=SOON)
 
@@ -344,9 +346,9 @@ async def test_a_thread_that_waits_is_told_when_the_millpond_closes(
     task = pool.task(name="noop")(lambda: None)
     async with mp:
         await pool.pause()
-        handle = SyncHandle(mp.sync._bridge, await task.submit())
+        handle: SyncHandle[None] = SyncHandle(mp.sync._bridge, internals_of(await task.submit()))
         waiting = asyncio.ensure_future(asyncio.to_thread(handle.get))
-        while not mp.runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
+        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
     with pytest.raises(NotOpen):
         await waiting
@@ -364,10 +366,10 @@ def test_a_thread_that_waits_is_told_when_the_loop_ends(mp: Millpond, pool: Pool
             said.append(error)
 
     async def main() -> None:
-        mp.work = False  # nothing runs, so that nothing has to be stopped
+        internals_of(mp).owner.work = False  # nothing runs, so that nothing has to be stopped
         await mp.__aenter__()
         waiter.start()
-        while not mp.runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
+        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
 
     waiter = threading.Thread(target=wait)
@@ -659,14 +661,14 @@ def test_an_item_that_an_interrupted_wait_missed_is_not_lost(mp: Millpond, pool:
             yield n
 
     with mp.sync as sync:
-        steps = bridge.Steps(source)
+        steps = loop_bridge.Steps(source)
         sync._bridge.start(steps.drive)
         step = partial(sync._bridge.step, steps)
         assert 0 == step()
         with interrupted(lambda: entered.wait(SOON)), pytest.raises(KeyboardInterrupt):
             step()
         gate.set()
-        assert [1, 2, bridge.OVER] == [step(), step(), step()]
+        assert [1, 2, loop_bridge.OVER] == [step(), step(), step()]
 
 
 def test_progress_is_told_step_by_step(mp: Millpond, pool: Pool) -> None:
@@ -730,7 +732,7 @@ def test_breaking_out_of_an_iteration_leaves_no_task_behind(mp: Millpond, pool: 
         async def left() -> int:
             for _ in range(5):
                 await asyncio.sleep(0)
-            return sum("_carry" in repr(task.get_coro()) for task in asyncio.all_tasks())
+            return sum("_run_for" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
         assert 1 == sync._bridge.call(left), "the one that counts"
 
@@ -761,7 +763,7 @@ def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
             raise LookupError
         with pytest.raises(KeyboardInterrupt), sync.worker(resources=resources):
             raise KeyboardInterrupt
-        assert (3, 0) == (len(set(tasks)), len(mp.runtime.workers))
+        assert (3, 0) == (len(set(tasks)), len(internals_of(mp).runtime.workers))
 
 
 def test_whatever_a_pool_tells_its_twin_tells(mp: Millpond) -> None:
@@ -779,7 +781,7 @@ def test_whatever_a_pool_tells_its_twin_tells(mp: Millpond) -> None:
         assert mp.tasks == sync.tasks
         twin.pause()
         handles = [twin.submit(task.bind(to), submitted_by="me") for to in ("a", "b", "a")]
-        inner = handles[2].twin
+        inner: Handle[None] = Handle(internals_of(handles[2]))
         for name in (
             "pool_id",
             "lane",

@@ -10,24 +10,24 @@ from millpond import Millpond, TaskFunction
 from millpond.core.event import Event
 from millpond.pool.budget import Budget, SyncBudget
 from millpond.pool.events.receipt import Emission
+from millpond.pool.events.sync import SyncEmission, SyncTrigger
 from millpond.pool.events.trigger import Trigger
-from millpond.pool.handle import Handle
-from millpond.pool.map import Mapped
+from millpond.pool.handle import Handle, SyncHandle
+from millpond.pool.map import Mapped, SyncMapped
 from millpond.pool.pool import Pool
-from millpond.pool.run import Run, Stream
-from millpond.pool.schedules.schedule import Schedule
-from millpond.pool.sync.api import SyncMillpond, SyncPool, SyncTaskFunction
-from millpond.pool.sync.events import SyncEmission, SyncTrigger
-from millpond.pool.sync.handles import SyncHandle, SyncMapped, SyncRun, SyncStream
-from millpond.pool.sync.schedules import SyncSchedule
-from millpond.pool.task import Optioned
+from millpond.pool.runs.run import Run, SyncRun
+from millpond.pool.runs.stream import Stream, SyncStream
+from millpond.pool.schedules.schedule import Schedule, SyncSchedule
+from millpond.pool.sync_millpond import SyncMillpond
+from millpond.pool.sync_pool import SyncPool
+from millpond.pool.task import Optioned, SyncTaskFunction
 
 mp = Millpond()
 pool = mp.pool("twins")
 budget = mp.budget("twins", 1)
 schedule = mp.cron("twins", every=60)
 trigger = mp.trigger("twins", on="twins", into=pool, make=lambda _: None)
-emission = Emission(mp, Event("twins", "1"), None)  # type: ignore[arg-type]
+emission: Any = Emission(None, Event("twins", "1"), None, None)  # type: ignore[arg-type]
 
 TWINS: list[tuple[type, type]] = [
     (Millpond, SyncMillpond),
@@ -65,25 +65,11 @@ DUNDERS = {
     "__await__": "get",
 }
 NOT_PROMISED: dict[type, set[str]] = {
-    # What our own modules ask of each other, the way over, and settings that ask no store.
-    Millpond: {"runtime", "ready", "register", "sync", "make_store", "seed", "shared", "hooks"}
-    | {"url", "imports", "keep", "lease", "max_payload", "work"}
-    | {"durable", "durability", "migrate"}
-    | {"pool_in_store", "emit_as", "emit_within"},
-    Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
-    | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
-    | {"check_scope", "foreign"},
-    Handle: {"admitted", "forgotten", "read", "value_of"},
-    SyncMillpond: {"twin", "pool_of", "budget_of", "schedule_of"},
-    SyncPool: {"twin"},
-    SyncHandle: {"twin"},
+    # The way over to threads, and a setting that asks no store.
+    Millpond: {"sync", "url"},
+    Pool: {"sync"},
     Budget: {"sync"},
-    SyncBudget: {"twin"},
-    Schedule: {"sync", "declaration"},
-    SyncSchedule: {"twin"},
-    Trigger: {"deliver"},
-    SyncTrigger: {"twin"},
-    SyncEmission: {"twin"},
+    Schedule: {"sync"},
 }
 OTHERWISE = {
     # `await` takes no arguments; a thread that waits for a handle can say for how long.

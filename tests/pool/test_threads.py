@@ -9,6 +9,7 @@ import time
 import pytest
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
+from millpond.pool.internals import internals_of
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(30)]
 
@@ -111,7 +112,7 @@ async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
             while not any("does not stop" in record.message for record in caplog.records):  # noqa: ASYNC110 - a log
                 await asyncio.sleep(0.05)
         assert "running" == (await handle.refresh()).status
-        assert 1 == mp.runtime.counts.stuck
+        assert 1 == internals_of(mp).runtime.counts.stuck
         waiting = await quick.submit()
         with pytest.raises(TimeoutError):
             await waiting.wait(timeout=0.2)
@@ -128,7 +129,7 @@ async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
         assert "TimeoutError" == caught.value.error_type
         assert "quick" == await waiting
         assert 1 == (await pool.snapshot()).failed
-        assert 0 == mp.runtime.counts.stale_settles
+        assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
 async def test_leaving_does_not_wait_for_a_stuck_thread() -> None:

@@ -25,6 +25,7 @@ from millpond import (
 )
 from millpond.core.control import Bury
 from millpond.errors import AlreadySettled, LeaseLost, TransactionControl, TransactionTooLong
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.real_loop
 
@@ -51,8 +52,8 @@ class Books:
 
     async def bury(self) -> None:
         """Let the store take the workers of this process for dead."""
-        store = self.mp.runtime.store
-        for worker in await self.mp.runtime.view.workers():
+        store = internals_of(self.mp).runtime.store
+        for worker in await internals_of(self.mp).runtime.view.workers():
             await store.control(Bury(worker))
 
 
@@ -214,7 +215,7 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
     def in_thread(ctx: SyncContext) -> None:
         try:
             if ctx.attempt == 1:
-                loop = books.mp.runtime.loop
+                loop = internals_of(books.mp).runtime.loop
                 asyncio.run_coroutine_threadsafe(meanwhile(), loop).result()
             with ctx.transaction() as tx:
                 tx.execute(ADD, (ctx.attempt,))
@@ -226,7 +227,7 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
     async with books.mp, asyncio.timeout(20):
         handle = await task.submit()
         await begun.wait()
-        first = books.mp.runtime.job_of(handle.id)
+        first = internals_of(books.mp).runtime.job_of(handle.id)
         assert first is not None
         await books.bury()
         # Only then: it must not be told to stop in the middle of its commit.
@@ -307,7 +308,7 @@ async def test_what_a_handler_does_after_its_commit_is_its_own(
             handles = await books.pool.submit_many(job.bind() for _ in range(30))
             assert [1] * 30 == [await handle for handle in handles]
             await books.pool.drain()
-            (worker,) = books.mp.runtime.workers
+            (worker,) = internals_of(books.mp).runtime.workers
             await until(lambda: not worker.jobs)
         assert 30 == (await books.pool.snapshot()).completed
     assert [1] * 30 == books.seen
@@ -350,7 +351,7 @@ async def test_what_is_returned_after_a_commit_is_not_looked_at(
     async with books.mp, asyncio.timeout(20):
         with caplog.at_level(logging.WARNING):
             assert 1 == await result_of(await job.submit())
-            await until(lambda: not books.mp.runtime.workers[0].jobs)
+            await until(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
     assert [] == caplog.records
 
 
@@ -370,12 +371,12 @@ async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_agai
 
     async with books.mp, asyncio.timeout(20):
         assert 1 == await result_of(await job.submit())
-        (worker,) = books.mp.runtime.workers
+        (worker,) = internals_of(books.mp).runtime.workers
         await asyncio.sleep(1.5)
         assert 1 == len(worker.jobs)
         over.set()
         await until(lambda: not worker.jobs)
-        counts = books.mp.runtime.counts
+        counts = internals_of(books.mp).runtime.counts
         assert (0, 0) == (counts.stuck, counts.stale_settles)
         assert {} == worker.stuck_since
 
@@ -407,7 +408,7 @@ async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
     async with books.mp, asyncio.timeout(20):
         handle = await job.submit()
         await asyncio.to_thread(reached.wait, 10)
-        running = books.mp.runtime.job_of(handle.id)
+        running = internals_of(books.mp).runtime.job_of(handle.id)
         assert running is not None
         assert running.slot is not None
         if how == "commit":
@@ -415,7 +416,7 @@ async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
             await asyncio.sleep(0.05)
             go.set()
             assert 3 == await handle
-            await until(lambda: not books.mp.runtime.workers[0].jobs)
+            await until(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
         else:
             cancelling = asyncio.ensure_future(handle.cancel(mode="interrupt"))
             go.set()
@@ -423,7 +424,7 @@ async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
             with pytest.raises(TaskCancelled):
                 await handle
         await books.pool.drain()
-        assert 0 == books.mp.runtime.counts.stale_settles
+        assert 0 == internals_of(books.mp).runtime.counts.stale_settles
     assert ([1] if how == "commit" else []) == books.ledger()
 
 
@@ -571,10 +572,12 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
         async with books.mp.worker():
             handles = await books.pool.submit_many(job.bind() for _ in range(2))
             await first.wait()
-        books.mp.work = None
+        internals_of(books.mp).owner.work = None
     assert [] == books.ledger()
     async with books.mp:
-        assert ("queued", "queued") == await books.mp.runtime.view.status([h.id for h in handles])
+        assert ("queued", "queued") == await internals_of(books.mp).runtime.view.status(
+            [h.id for h in handles]
+        )
 
 
 @pytest.mark.memory("pools in memory are part of it")

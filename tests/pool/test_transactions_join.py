@@ -12,6 +12,8 @@ import pytest
 
 from millpond import ConfigError, Millpond, NotSupported, Pool, PoolFull, bounded
 from millpond.errors import ForeignConnection, NotInTransaction, StoreLocked, UnknownTask
+from millpond.pool.internals import internals_of
+from millpond.pool.pool_submitter import PoolSubmitter
 
 pytestmark = pytest.mark.real_loop
 
@@ -77,7 +79,7 @@ async def test_what_is_committed_is_there_together(shop: Shop, unasked: None) ->
             handle = await shop.pool.submit(shop.send.bind(1), connection=own)
             await asyncio.sleep(0.05)
             assert [0] == shop.sent
-            assert ("unknown",) == await shop.mp.runtime.view.status((handle.id,))
+            assert ("unknown",) == await internals_of(shop.mp).runtime.view.status((handle.id,))
             own.commit()
             async with asyncio.timeout(5):
                 assert 1 == await handle
@@ -157,7 +159,7 @@ async def test_a_batch_is_one(shop: Shop) -> None:
 async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
     """block_submitter cannot wait here: PoolFull; the caller's own tasks count."""
     shop = Shop(tmp_path, backpressure=bounded(3, on_full="block_submitter"))
-    shop.mp.work = False
+    internals_of(shop.mp).owner.work = False
     async with shop.mp:
         await shop.send.submit(1)
         with shop.orders() as own:
@@ -175,7 +177,7 @@ async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
 @pytest.mark.rows("DE-R01")
 async def test_idempotency_inside(shop: Shop) -> None:
     """A key answers inside the transaction that has it, after it, and not once it was undone."""
-    shop.mp.work = False
+    internals_of(shop.mp).owner.work = False
     async with shop.mp:
         with shop.orders() as own:
             own.execute("BEGIN")
@@ -335,7 +337,7 @@ async def test_a_locked_file_leaves_the_transaction_as_it_was(shop: Shop) -> Non
 
 async def test_a_transaction_that_began_by_reading_too_early(shop: Shop) -> None:
     """Others wrote since: it cannot write any more, and the error says how to begin."""
-    shop.mp.work = False
+    internals_of(shop.mp).owner.work = False
     async with shop.mp:
         with shop.orders(isolation_level=None) as own:
             own.execute("BEGIN")
@@ -363,7 +365,9 @@ async def test_a_failure_half_way_leaves_nothing(
             with monkeypatch.context() as patched:
                 patched.setattr(SqlTables, "write", fail)
                 with pytest.raises(Exception, match="no more"):
-                    shop.pool.submit_within([shop.send.bind(1)], {}, own)
+                    PoolSubmitter(internals_of(shop.pool)).submit_within(
+                        [shop.send.bind(1)], {}, own
+                    )
             own.commit()
         assert 0 == await shop.pool.size()
     assert 1 == shop.count()
@@ -415,7 +419,7 @@ async def test_another_process_is_woken(shop: Shop, unasked: None) -> None:
         worker.sent.append(order)
         return order
 
-    shop.mp.work = False
+    internals_of(shop.mp).owner.work = False
     async with shop.mp, worker.mp:
         await idle(shop)
         with shop.orders() as own:

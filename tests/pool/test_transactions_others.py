@@ -11,6 +11,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
 
 from millpond import Millpond
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def shop(tmp_path: Path) -> Shop:
 async def test_a_transaction_of_sqlalchemy_is_joined(shop: Shop) -> None:
     """The order and its mail are there together, or neither is."""
     async with shop.mp:
-        await shop.pool.ready()
+        await internals_of(shop.pool).ready()
         engine = sqlalchemy.create_engine(f"sqlite:///{shop.file}")
         with engine.begin() as own:
             own.execute(sqlalchemy.text(ORDERS))
@@ -91,7 +92,7 @@ async def test_a_transaction_of_django_is_joined(
     """The order and its mail are there together, or neither is."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     async with shop.mp:
-        await shop.pool.ready()
+        await internals_of(shop.pool).ready()
         own = connections[alias]
         with own.cursor() as cursor:
             cursor.execute(ORDERS)

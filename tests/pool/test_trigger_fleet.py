@@ -7,6 +7,7 @@ import pytest
 from tests.pool.fleet import Cable, Fleet
 
 from millpond import Event, Millpond
+from millpond.pool.internals import internals_of
 
 NAME = "order.placed"
 VERBS = ("submit", "lease", "settle", "control")
@@ -132,7 +133,7 @@ async def dies(fleet: Fleet, number: int, *, before: bool) -> bool:
     """
     cable = Fragile(fleet.store)
     member = Member(fleet, "a", "b")
-    member.mp.make_store = lambda: cable
+    internals_of(member.mp).owner.make_store = lambda: cable
     fleet._cables[member.mp] = cable
     async with member as mp:
         cable.left, cable.before = number, before

@@ -21,6 +21,7 @@ from millpond.errors import (
     DuplicateName,
     UnknownTrigger,
 )
+from millpond.pool.internals import internals_of
 
 
 def test_what_a_path_leads_to() -> None:
@@ -97,7 +98,7 @@ async def test_make_makes_the_call_or_nothing() -> None:
         made_later, made = await house.tell("e1")
         handle = await house.mp.handle(made.task_id or 0)
         assert (9, "trigger:router") == (handle.priority, handle.submitted_by)
-        record = await house.mp.runtime.view.task(handle.id)
+        record = await internals_of(house.mp).runtime.view.task(handle.id)
         assert record is not None
         assert f"router#{NAME}#e1" == record.new.idempotency_key
         assert "submitted" == made_later.outcome

@@ -18,6 +18,7 @@ from millpond.errors import (
     IdempotencyConflict,
     UnknownEvent,
 )
+from millpond.pool.internals import internals_of
 
 
 @pytest.mark.rows("HN-22", "HN-23", "HN-27")
@@ -69,7 +70,7 @@ async def test_priority_and_key_are_found_in_the_event() -> None:
         assert (7, "acme") == (found.priority, found.key)
         assert (0, None) == (bare.priority, bare.key)
         assert (5, "k") == (given.priority, given.key)
-        record = await house.mp.runtime.view.task(given.id)
+        record = await internals_of(house.mp).runtime.view.task(given.id)
         assert record is not None
         assert 3 == record.new.weight
 

@@ -1,4 +1,4 @@
-"""Ends of a run: which of its tasks have ended, wherever they ran, in the order of their ends."""
+"""The ended tasks of a run, in the order of their ends, whichever process ended them."""
 
 from __future__ import annotations
 
@@ -17,52 +17,53 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 REMEMBERED = 10 * PAGE
+"""How many of the latest ends are remembered."""
 
 
-class RunEnds:
-    """Reads the audit on from where it was: each end of a task of one run is told once."""
+class EndedTasks:
+    """Reads the audit forward and yields each ended task of one run once."""
 
     def __init__(self, runtime: Runtime, run: int) -> None:
         self._view = runtime.view
         self.run = run
         self._position = 0
-        self._told: dict[tuple[int, float | None], None] = {}
-        """The latest ends that were told: one that was redriven meanwhile is met twice."""
+        self._yielded: dict[tuple[int, float | None], None] = {}
+        """The latest ends: the audit has two records for a task that was redriven meanwhile."""
 
     async def begin(self) -> None:
-        """Begin here: what has ended before is not told."""
+        """Begin at the end of the audit: earlier ends are not yielded."""
         self._position = await end_of_audit(self._view)
 
     async def more(self) -> AsyncIterator[Task]:
-        """Yield what has ended since it was last asked."""
+        """Yield the tasks that have ended since the last call."""
         while True:
             page = await self._view.audit(after=self._position, limit=PAGE)
             if not page.records:
                 return
             self._position = page.next
-            ended = [record.task for record in page.records if self._tells_an_end(record)]
+            ended = [record.task for record in page.records if self._is_end(record)]
             for one in dict.fromkeys(ended):
                 task = None if one is None else await self._view.task(one)
-                if task is not None and task.status.terminal and self._is_news(task):
+                if task is not None and task.status.terminal and self._is_new(task):
                     yield task
 
-    def _tells_an_end(self, record: Record) -> bool:
-        """Return whether a record is that of an end of one of the run's own tasks."""
+    def _is_end(self, record: Record) -> bool:
+        """Return whether a record is the end of one of the run's own tasks."""
         over = record.after is not None and record.after.terminal
         return over and record.run == self.run and not record.pool.endswith(CALLBACKS)
 
-    def _is_news(self, task: Task) -> bool:
+    def _is_new(self, task: Task) -> bool:
         known = (task.new.id, task.finished_at)
-        if known in self._told:
+        if known in self._yielded:
             return False
-        self._told[known] = None
-        if len(self._told) > REMEMBERED:
-            del self._told[next(iter(self._told))]
+        self._yielded[known] = None
+        if len(self._yielded) > REMEMBERED:
+            del self._yielded[next(iter(self._yielded))]
         return True
 
 
 async def end_of_audit(view: View) -> int:
-    """Return the position behind the last audit record, by halving: nobody reads all of them."""
+    """Return the position behind the last audit record, by bisection."""
     high = 1
     while (await view.audit(after=high, limit=1)).records:
         high *= 2

@@ -1,8 +1,8 @@
-"""The bridge: how a thread has something done on the loop of an open Millpond, and waits for it.
+"""The loop bridge: a thread calls a coroutine function on the loop of an open Millpond and waits.
 
-The calling thread's contextvars go along: what runs on the loop knows for which job it is asked,
-and a closure submitted from a thread sees what that thread saw. A wait that is interrupted (by a
-timeout, or Ctrl-C) is given up on the loop too; what it waited for is not.
+The calling thread's contextvars go along: the coroutine knows the job that calls it, and a closure
+submitted from a thread has that thread's context. A wait that is interrupted (by a timeout, or
+Ctrl-C) is cancelled on the loop too; the task it waited for goes on.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from millpond.core import validation as check
 from millpond.errors import NotOpen
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from millpond.pool.millpond import Millpond
+    from millpond.core.validation import Seconds
     from millpond.runtime.runtime import Runtime
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL = 1.0
-"""Seconds between two looks at whether the loop still lives, in a wait without end."""
+"""Seconds after which a thread that waits checks whether the loop still runs."""
 
 LATE = 1.0
-"""Seconds after its timeout at which a thread no longer waits for the loop to tell it so."""
+"""Seconds that a thread waits beyond its timeout for the loop to raise TimeoutError."""
 
 
-class Bridge:
-    """The way from threads to the loop of one Millpond."""
+class LoopBridge:
+    """Calls from threads to the loop of one Millpond."""
 
-    __slots__ = ("_mp",)
+    __slots__ = ("_open_runtime",)
 
-    def __init__(self, mp: Millpond) -> None:
-        self._mp = mp
+    def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
+        self._open_runtime = open_runtime
 
     @property
     def runtime(self) -> Runtime:
         """The open runtime, if this thread may wait for its loop."""
         try:
-            runtime = self._mp.runtime
+            runtime = self._open_runtime()
         except NotOpen:
             raise NotOpen(
                 "this Millpond is not open; put `with mp.sync:` around the work, or `async with "
@@ -77,15 +78,15 @@ class Bridge:
     def call(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Have a coroutine function called on the loop; return what it returns."""
+        """Call a coroutine function on the loop; return its result."""
         loop = self.runtime.loop
         future: Future[T] = Future()
         return _outcome(loop, future, partial(_start, loop, fn(*args, **kwargs), future))
 
     def here(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a plain function in this thread, if it is one that may wait for the loop."""
+        """Call a plain function in this thread, if this thread may wait for the loop."""
         if self.runtime.closed:
-            raise _gone()
+            raise _loop_ended()
         return fn(*args, **kwargs)
 
     def within(
@@ -96,7 +97,7 @@ class Bridge:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Have a coroutine function called on the loop; TimeoutError after so many seconds."""
+        """Call a coroutine function on the loop; TimeoutError after so many seconds."""
         if seconds is None:
             return self.call(fn, *args, **kwargs)
         loop = self.runtime.loop
@@ -105,7 +106,7 @@ class Bridge:
         return _outcome(loop, future, partial(_start, loop, work, future), seconds + LATE)
 
     def fed(self, feed: Feed[Any], fn: Callable[[], Coroutine[Any, Any, T]], /) -> T:
-        """Have a coroutine function called on the loop; this thread takes the items it asks for."""
+        """Call a coroutine function on the loop; this thread takes the items it requests."""
         loop = self.runtime.loop
         future: Future[T] = Future()
         return _outcome(loop, future, partial(_start, loop, fn(), future), feed=feed)
@@ -113,7 +114,7 @@ class Bridge:
     def iterate(
         self, make: Callable[[], AsyncIterator[T]], feed: Feed[Any] | None = None
     ) -> Generator[T, None, None]:
-        """Iterate over what an async iterator yields on the loop, one step each time it is asked.
+        """Iterate over an async iterator of the loop, one item per step of this iterator.
 
         One task of the loop takes all the steps. Leaving early ends it.
         """
@@ -128,46 +129,46 @@ class Bridge:
             driven.cancel()
 
     def step(self, steps: Steps[Any], feed: Feed[Any] | None = None) -> Any:  # noqa: ANN401 - or OVER
-        """Return the next item of what is iterated over on the loop, or OVER."""
+        """Return the next item of an iterator on the loop, or OVER."""
         loop = self.runtime.loop
-        asked: Future[Any] = Future()
-        return _outcome(loop, asked, partial(_tell, loop, steps.ask, asked), feed=feed)
+        answer: Future[Any] = Future()
+        return _outcome(loop, answer, partial(_call_on, loop, steps.request, answer), feed=feed)
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Held[T]:
         """Return an async context manager of the loop as a plain one."""
         return _HeldThere(self, make)
 
     def start(self, fn: Callable[[], Coroutine[Any, Any, T]], /) -> None:
-        """Have a coroutine function called on the loop, and do not wait for it."""
+        """Call a coroutine function on the loop, and do not wait for it."""
         _start(self.runtime.loop, fn(), Future())
 
     def outcome(self, future: Future[T]) -> T:
-        """Wait for something that goes on at the loop."""
-        return _outcome(self._mp.runtime.loop, future)
+        """Wait for a future that the loop completes."""
+        return _outcome(self._open_runtime().loop, future)
 
 
 def _start(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], future: Future[T]
 ) -> None:
-    """Have a coroutine run on a loop of another thread; the future has its outcome.
+    """Run a coroutine on a loop of another thread; the future has its outcome.
 
-    The future is made before: whoever is interrupted at any point can cancel it.
+    The caller makes the future: a thread that is interrupted at any point can cancel it.
     """
     try:
-        _tell(loop, _begin, loop, work, future)
+        _call_on(loop, _begin, loop, work, future)
     except NotOpen:
         work.close()
         raise
 
 
-def _tell(
+def _call_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[P, object], *args: P.args, **_: P.kwargs
 ) -> None:
-    """Have a function called on a loop; NotOpen if it was closed in the meantime."""
+    """Call a function on a loop; NotOpen if the loop was closed in the meantime."""
     try:
         loop.call_soon_threadsafe(partial(fn, *args))
     except RuntimeError as error:
-        raise _gone() from error
+        raise _loop_ended() from error
 
 
 def _begin(
@@ -176,18 +177,18 @@ def _begin(
     if future.cancelled():
         work.close()
         return
-    task = loop.create_task(_carry(work, future))
+    task = loop.create_task(_run_for(work, future))
 
-    def heard(future: Future[T]) -> None:
+    def pass_on_cancel(future: Future[T]) -> None:
         if future.cancelled():
             with contextlib.suppress(NotOpen):
-                _tell(loop, task.cancel)
+                _call_on(loop, task.cancel)
 
-    future.add_done_callback(heard)
+    future.add_done_callback(pass_on_cancel)
 
 
-async def _carry(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
-    """Give the outcome of a coroutine to whoever waits for it in another thread."""
+async def _run_for(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Set the outcome of a coroutine on a future that another thread waits for."""
     try:
         result = await work
     except asyncio.CancelledError:
@@ -212,7 +213,7 @@ def _outcome(
     seconds: float | None = None,
     feed: Feed[Any] | None = None,
 ) -> T:
-    """Begin something and wait for it; whatever ends the wait early ends it on the loop, too."""
+    """Call `begin`, then wait for the future; an early end of the wait cancels it on the loop."""
     until = None if seconds is None else time.monotonic() + seconds
     try:
         if feed is not None:
@@ -221,7 +222,7 @@ def _outcome(
             begin()
         return _awaited(loop, future, until, feed)
     except CancelledError:
-        raise _gone() from None
+        raise _loop_ended() from None
     except BaseException:
         future.cancel()  # once it has ended this does nothing
         raise
@@ -235,7 +236,7 @@ def _awaited(
     until: float | None,
     feed: Feed[Any] | None,
 ) -> T:
-    """Return what a future brings, looking up now and then: is there a loop to wait for?"""
+    """Return a future's result; check regularly whether there is still a loop to wait for."""
     while not future.done():
         left = POLL if until is None else min(POLL, max(until - time.monotonic(), 0.0))
         if feed is not None:
@@ -248,11 +249,11 @@ def _awaited(
         if until is not None and time.monotonic() >= until:
             raise TimeoutError
         if loop.is_closed():
-            raise _gone()
+            raise _loop_ended()
     return future.result()
 
 
-def _gone() -> NotOpen:
+def _loop_ended() -> NotOpen:
     return NotOpen("the loop of this Millpond ended while a thread waited for it")
 
 
@@ -262,32 +263,32 @@ async def _limited(seconds: float, fn: Callable[[], Coroutine[Any, Any, T]]) -> 
 
 
 OVER = object()
-"""What is given in place of an item when there are no more."""
+"""The answer in place of an item when there are no more."""
 
 
 class Steps(Generic[T]):
-    """An async iterator on the loop that is asked for one item at a time from a thread.
+    """An async iterator on the loop; a thread requests one item at a time.
 
-    An item that nobody waits for any more when it comes is kept for who asks next.
+    An item whose request was cancelled meanwhile answers the next request.
     """
 
     def __init__(self, make: Callable[[], AsyncIterator[T]]) -> None:
         self._make = make
-        self._asked: deque[Future[Any]] = deque()
+        self._requests: deque[Future[Any]] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._ended = False
 
-    def ask(self, asked: Future[Any]) -> None:
-        """Ask for the next item; on the loop."""
+    def request(self, answer: Future[Any]) -> None:
+        """Request the next item; on the loop."""
         if self._ended:
-            asked.cancel()
+            answer.cancel()
             return
-        self._asked.append(asked)
+        self._requests.append(answer)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def drive(self) -> None:
-        """Answer those who ask until there is nothing more."""
+        """Answer requests until there are no more items."""
         try:
             source = self._make()
             try:
@@ -299,40 +300,40 @@ class Steps(Generic[T]):
                     await close()
         finally:
             self._ended = True
-            for asked in self._asked:
-                asked.cancel()
+            for request in self._requests:
+                request.cancel()
 
     async def _step(self, source: AsyncIterator[T]) -> bool:
-        """Take one item and hand it over; return whether more may come."""
-        while not self._asked:
+        """Answer one request; return whether more items may come."""
+        while not self._requests:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         try:
             item: Any = await anext(source)
         except StopAsyncIteration:
             item = OVER
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            (await self._who_asks()).set_exception(error)
+        except Exception as error:  # noqa: BLE001 - raised in the thread that requested it
+            (await self._next_request()).set_exception(error)
             return False
-        (await self._who_asks()).set_result(item)
+        (await self._next_request()).set_result(item)
         return item is not OVER
 
-    async def _who_asks(self) -> Future[Any]:
-        """Return the first who still waits; wait for one if there is none."""
+    async def _next_request(self) -> Future[Any]:
+        """Return the first request that was not cancelled; wait for one if there is none."""
         while True:
-            while not self._asked:
+            while not self._requests:
                 self._wake = asyncio.get_running_loop().create_future()
                 await self._wake
-            asked = self._asked.popleft()
-            if asked.set_running_or_notify_cancel():
-                return asked
+            request = self._requests.popleft()
+            if request.set_running_or_notify_cancel():
+                return request
 
 
 class Feed(AsyncIterator[T]):
-    """An iterable that stays in its thread: the loop asks for items, that thread takes them.
+    """An iterable that stays in its thread: the loop requests items, the thread takes them.
 
-    It does so while it waits for the loop. What the iterable is (a cursor, a file, a generator
-    that blocks) is then no business of the loop's.
+    The thread does so while it waits for the loop, so an iterable that blocks (a cursor, a file,
+    a generator) does not block the loop.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -351,11 +352,11 @@ class Feed(AsyncIterator[T]):
         return item  # type: ignore[return-value]
 
     def over(self, _future: Future[Any]) -> None:
-        """Wake the thread: what it waits for has ended."""
+        """Wake the thread: the future it waits for is done."""
         self._messages.put(None)
 
     def serve(self, seconds: float) -> None:
-        """Take an item if one is asked for within so many seconds."""
+        """Take an item if the loop requests one within so many seconds."""
         try:
             answer = self._messages.get(timeout=seconds)
         except Empty:
@@ -368,10 +369,10 @@ class Feed(AsyncIterator[T]):
             item = next(self._items)
         except StopIteration:
             answer.set_result((False, None))
-        except Exception as error:  # noqa: BLE001 - it comes back to this thread by way of the loop
+        except Exception as error:  # noqa: BLE001 - the loop raises it in this thread
             answer.set_exception(error)
         except BaseException as error:
-            # Ctrl-C: the loop must not wait for this item, and must not be given the interrupt.
+            # Ctrl-C: the loop must not wait for this item, and must not raise the interrupt.
             answer.set_exception(RuntimeError(f"taking an item was interrupted: {error!r}"))
             raise
         else:
@@ -379,7 +380,7 @@ class Feed(AsyncIterator[T]):
 
 
 class Held(Generic[T]):
-    """An async context manager, entered and left by one task, for as long as a thread says so."""
+    """An async context manager that one task enters, and leaves when a thread says so."""
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
@@ -390,20 +391,20 @@ class Held(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def hold(self) -> None:
-        """Enter, wait to be told to leave, leave."""
+        """Enter, wait until the thread leaves its block, leave."""
         self._loop = asyncio.get_running_loop()
         self._left = self._loop.create_future()
         try:
             swallowed = await self._between()
-        except BaseException as error:  # noqa: BLE001 - told to the thread that waits
-            told = self._ended if self._entered.done() else self._entered
-            if not told.cancelled():
-                told.set_exception(_tellable(error))
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            waited_for = self._ended if self._entered.done() else self._entered
+            if not waited_for.cancelled():
+                waited_for.set_exception(_for_thread(error))
         else:
             self._ended.set_result(swallowed)
 
     async def _between(self) -> bool:
-        """Return whether the error that the block was left with was swallowed."""
+        """Return whether the context manager swallowed the error that the block raised."""
         assert self._left is not None  # noqa: S101 - made before
         error = None
         async with self._make() as value:
@@ -412,17 +413,17 @@ class Held(Generic[T]):
             self._entered.set_result(value)
             error = await self._left
             if error is not None:
-                # An interrupt of the thread's would end the loop; to a task it is a cancellation.
+                # KeyboardInterrupt would end the loop; for a task it is a cancellation.
                 raise error if isinstance(error, Exception) else asyncio.CancelledError
         return error is not None
 
     def _give_up(self) -> None:
-        """Nobody will come for it, because of an error or an interrupt: leave as soon as may be."""
+        """Leave as soon as possible: an error or an interrupt ended the wait for it."""
         if not self._entered.cancel() and self._entered.exception() is None:
             self.leave(None)
 
     def leave(self, error: BaseException | None) -> Future[bool]:
-        """Tell it to leave; the future has the end of it."""
+        """Leave; the future is done when that has happened."""
         assert self._loop is not None  # noqa: S101 - it was entered
         with contextlib.suppress(RuntimeError):  # the loop is gone, and this with it
             self._loop.call_soon_threadsafe(self._let_go, error)
@@ -442,7 +443,7 @@ class Held(Generic[T]):
         trace: TracebackType | None,
     ) -> bool:
         if self._process != os.getpid():
-            # A forked child leaves: the loop and its thread are the parent's, and stay there.
+            # A forked child leaves the block: the loop and its thread are the parent's.
             return False
         try:
             return self._wait_for_end(self.leave(error))
@@ -452,7 +453,7 @@ class Held(Generic[T]):
             raise
         finally:
             if error is not None:
-                # Raised on the loop too, it has picked up the way through there.
+                # The loop raised it too, and added its own frames to the traceback.
                 error.__traceback__ = trace
 
     def _wait_for_end(self, ended: Future[bool]) -> bool:
@@ -460,18 +461,20 @@ class Held(Generic[T]):
 
 
 _LOOP_ENDED = (CancelledError, NotOpen)
-"""What a thread is told in place of its own error, if the loop has ended or was told to."""
+"""Errors of the loop's end: they must not replace the error that the block raised."""
 
 
-def _tellable(error: BaseException) -> BaseException:
-    """Return an error as a thread may see it: to be cancelled is the loop's affair."""
+def _for_thread(error: BaseException) -> BaseException:
+    """Return an error as a thread raises it: asyncio's CancelledError means nothing there."""
     return CancelledError() if isinstance(error, asyncio.CancelledError) else error
 
 
 class _HeldThere(Held[T]):
     """Held on the loop of an open Millpond."""
 
-    def __init__(self, bridge: Bridge, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+    def __init__(
+        self, bridge: LoopBridge, make: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> None:
         super().__init__(make)
         self._bridge = bridge
 
@@ -490,7 +493,7 @@ class _HeldThere(Held[T]):
 class OwnedLoop(Held[T]):
     """Held on a loop and a thread of its own, which end with it.
 
-    The thread does not keep the process: whoever leaves without leaving the block loses it.
+    The thread is a daemon: a process that ends inside the block does not wait for it.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -519,3 +522,8 @@ class OwnedLoop(Held[T]):
         finally:
             if self._thread is not None and ended.done():
                 self._thread.join()
+
+
+def limit_of(timeout: Seconds | None) -> float | None:
+    """Return a timeout in seconds, checked; None = wait as long as it takes."""
+    return None if timeout is None else check.seconds("timeout", timeout)
