@@ -208,7 +208,7 @@ def test_an_interrupt_right_after_taking_the_lock_gives_it_back() -> None:
                 raise KeyboardInterrupt
 
     llm = Bulkhead("llm", 1)
-    llm._door.keys = llm._door.lock.keys = Interrupted([None])
+    llm._internals.keys = llm._internals.lock.keys = Interrupted([None])
     with pytest.raises(KeyboardInterrupt):
         llm.try_acquire()
     permit = llm.try_acquire()

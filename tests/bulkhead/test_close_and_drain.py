@@ -159,12 +159,12 @@ async def test_a_drain_that_is_over_leaves_nothing_behind() -> None:
     await llm.drain(timeout=1)
     cancelled = asyncio.create_task(llm.drain())
     await asyncio.sleep(0)
-    assert llm._door.alert
+    assert llm._internals.alert
     cancelled.cancel()
     await asyncio.wait([cancelled])
-    assert ([], False) == (llm._door.idlers, llm._door.alert)
+    assert ([], False) == (llm._internals.drains, llm._internals.alert)
     ended = asyncio.create_task(llm.drain())
     await asyncio.sleep(0)
     permit.release()
     await ended
-    assert ([], False) == (llm._door.idlers, llm._door.alert)
+    assert ([], False) == (llm._internals.drains, llm._internals.alert)

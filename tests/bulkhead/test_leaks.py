@@ -72,12 +72,12 @@ def test_a_permit_lost_inside_a_section_is_taken_back_after_it() -> None:
     with resource_warnings(1):
         lost = llm.try_acquire()
         assert lost
-        with llm._door:
+        with llm._internals:
             del lost
             gc.collect()
-            assert 1 == llm._door.gate.in_flight
-        assert 0 == llm._door.gate.in_flight
-    assert (1, False) == (llm.stats().leaked, llm._door.alert)
+            assert 1 == llm._internals.gate.in_flight
+        assert 0 == llm._internals.gate.in_flight
+    assert (1, False) == (llm.stats().leaked, llm._internals.alert)
 
 
 def test_a_permit_may_be_lost_on_any_thread() -> None:
@@ -121,22 +121,22 @@ def test_a_finalizer_may_release_in_the_middle_of_a_section() -> None:
     llm = Bulkhead("llm", 1)
     permit = llm.try_acquire()
     assert permit
-    with llm._door:
+    with llm._internals:
         permit.release()
         permit.release()
-        assert 1 == llm._door.gate.in_flight
+        assert 1 == llm._internals.gate.in_flight
     stats = llm.stats()
     assert (0, 1, 1) == (stats.in_flight, stats.released, stats.double_release)
-    assert not llm._door.alert
+    assert not llm._internals.alert
 
 
 def test_a_signal_handler_may_close_in_the_middle_of_a_section() -> None:
     """It returns after some milliseconds, and the bulkhead is closed when the section ends."""
     seen: list[HookEvent] = []
     llm = Bulkhead("llm", 1, on_close=seen.append)
-    with llm._door:
+    with llm._internals:
         llm.close()
-        assert not llm._door.gate.closed
+        assert not llm._internals.gate.closed
     assert llm.stats().closed
     assert ["close"] == [event.kind for event in seen]
 

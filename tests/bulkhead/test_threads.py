@@ -296,6 +296,6 @@ def test_a_lost_key_is_reported_instead_of_hanging(monkeypatch: pytest.MonkeyPat
     """An acquire whose lock can never come back raises and says why; it does not hang."""
     monkeypatch.setattr("millpond.bulkhead.lock._PATIENCE", 1)
     llm = Bulkhead("llm", 1)
-    llm._door.keys.pop()
+    llm._internals.keys.pop()
     with pytest.raises(RuntimeError, match="make a new bulkhead"):
         llm.try_acquire()

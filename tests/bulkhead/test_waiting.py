@@ -127,7 +127,7 @@ async def test_waiters_that_gave_up_behind_a_stuck_head_leave_memory_at_once() -
     assert 1001 == llm.stats().pending
     await asyncio.wait(others)
     assert 1 == llm.stats().pending
-    assert 1 == len(llm._door.gate._waiting)
+    assert 1 == len(llm._internals.gate._waiting)
     permit.release()
     assert let_go(await head)
 
@@ -143,7 +143,7 @@ async def test_churn_behind_a_stuck_head_keeps_nothing_alive() -> None:
     await asyncio.sleep(0)  # the loop itself remembers the last callback it ran
     gc.collect()
     alive = [entry for entry in gc.get_objects() if type(entry).__name__ == "LoopWaiter"]
-    assert 1 == len([entry for entry in alive if entry._batches is llm._door.batches])
+    assert 1 == len([entry for entry in alive if entry._batches is llm._internals.batches])
     permit.release()
     assert let_go(await head)
 
@@ -343,7 +343,7 @@ async def test_an_interrupt_in_one_woken_task_does_not_strand_the_others() -> No
     second = asyncio.create_task(wait("first"))
     third = asyncio.create_task(wait("second"))
     await asyncio.sleep(0)
-    first_waiter = next(iter(llm._door.gate._waiting.values()))
+    first_waiter = next(iter(llm._internals.gate._waiting.values()))
     wakeup = first_waiter._wakeup  # type: ignore[attr-defined]
 
     def interrupted(waiter: object) -> None:

@@ -332,7 +332,7 @@ async def test_what_could_never_run_is_not_registered() -> None:
     for yields in (numbers, pages):
         with pytest.raises(ConfigError, match="yields, and a task returns"):
             shop.pool.task(yields)
-    with pytest.raises(ConfigError, match="must be given for <function"):
+    with pytest.raises(ConfigError, match="is required for <function"):
         shop.pool.task(lambda: 1)
     with pytest.raises(ConfigError, match="needs a function at the top of a module"):
         shop.pool.task(executor="process")(local)

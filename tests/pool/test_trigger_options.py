@@ -191,7 +191,7 @@ async def test_a_worker_of_some_pools_does_what_triggers_need_all_the_same() -> 
         ({"task": None}, "must be given"),
         ({"make": print, "task": "both"}, "and not both"),
         ({"priority_from": "payload..x"}, "must be a path"),
-        ({"idempotency_key": "k"}, "follows from"),
+        ({"idempotency_key": "k"}, "is set by the trigger"),
         ({"into": None, "task": None, "make": print}, "which pool"),
         ({"weight": 0}, "at least 1"),
         ({"into": Millpond().pool("work")}, "another Millpond"),
