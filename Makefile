@@ -25,12 +25,13 @@ demo: venv      ## see it work; ARGS="..." is passed on
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
-	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(QUICK:%=tests/pool/test_%.py))
-	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(QUICKEST:%=tests/pool/test_%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(QUICK:%=tests/pool/%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(QUICKEST:%=tests/pool/%.py))
 
 # Tests in which days pass ask a server a hundred thousand times.
-QUICKEST := triggers control lanes limits submit cancel idempotency
-QUICK    := $(QUICKEST) dead_letters retry runs
+QUICKEST := events/test_triggers control/test_control order/test_lanes limits/test_limits \
+            submit/test_submit control/test_cancel submit/test_idempotency
+QUICK    := $(QUICKEST) results/test_dead_letters handlers/test_retry runs/test_runs
 
 test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
 	@for store in sqlite postgres; do \

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.pool.house import NAME, Hook, House
+from tests.pool.trigger_fixtures import NAME, Hook, House
 
 from millpond import (
     BoundCall,
