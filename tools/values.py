@@ -46,7 +46,7 @@ VALUES: dict[type, str] = {
     Keep: "`Millpond(keep=...)`",
 }
 
-INTERNAL = frozenset({"of", "admitted", "forgotten", "read", "value_of"})
+INTERNAL = frozenset({"of"})
 """Methods for the library's own use."""
 
 
@@ -55,7 +55,17 @@ class Undocumented(Exception):
 
 
 def members(kind: type) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, type, meaning) of each public field, property and method, in their order."""
+    """Yield (name, type, meaning) of each public field, property and method, in their order.
+
+    Those that it has from a class of the same module come first.
+    """
+    for base in reversed(kind.__mro__):
+        if base.__module__ == kind.__module__:
+            yield from own_members(base)
+
+
+def own_members(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the members that a class itself defines."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):

@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-# Written down, and not asked of the installed package; nor is `typing` imported for a name that is
-# always False: both take longer than everything else that `millpond --version` does.
+# Written here, because reading the installed package's metadata takes longer than everything else
+# that `millpond --version` does. So does importing `typing` for a name that is always False.
 __version__ = "0.1.0.dev0"
 TYPE_CHECKING = False
 
@@ -157,8 +157,8 @@ __all__ = [
     "ring_buffer",
 ]
 
-# Each name is imported when it is first asked for: a child process that runs one handler, or a
-# command that prints its version, does not pay for what it does not use.
+# Each name is imported on first use: a child process that runs one handler, or a command that
+# prints its version, imports only what it needs.
 _HOME = {
     name: module
     for module, names in {

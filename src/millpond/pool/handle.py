@@ -138,7 +138,7 @@ class LastKnown(Generic[R_co]):
         return self._internals.error
 
     def __bool__(self) -> Literal[True]:
-        """Return True: `if answer := await pool.try_submit(...)` tells it from a rejection."""
+        """Return True, where a rejection is false: `if answer := await pool.try_submit(...)`."""
         return True
 
     def __repr__(self) -> str:

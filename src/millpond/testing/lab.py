@@ -6,7 +6,7 @@
         assert bench.result(handle) == "fine"
 
 Time stands still until `advance` moves it, and nothing runs but in `run_until_idle`, `advance` and
-`sync`. Ids, jitter and everything else that chance decides come from one seed (`mp.seed`, else 0):
+`sync`. Ids, jitter and everything else that chance decides come from one seed (0 by default):
 the same test sees the same ids and the same audit each time. Handlers that are plain functions run
 in real threads; the clock waits for them.
 """

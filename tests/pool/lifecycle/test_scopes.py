@@ -94,7 +94,7 @@ def test_a_session_is_for_memory() -> None:
 @pytest.mark.parametrize("url", [None, URL])
 def test_no_name_can_be_taken_for_an_id(name: str, url: str | None) -> None:
     """A pool of the app must not be what another app calls a tenant's."""
-    with pytest.raises(ConfigError, match="say scope="):
+    with pytest.raises(ConfigError, match="give scope="):
         Millpond(url).pool(name)
 
 
