@@ -56,7 +56,7 @@ class Fleet:
     def __init__(self, place: Path | Schema | None = None) -> None:
         self._place = place
         self._store = fresh_store() if place is None else None
-        self._cables: dict[Millpond, Cable] = {}
+        self.cables: dict[Millpond, Cable] = {}
 
     @property
     def store(self) -> Store:
@@ -80,7 +80,7 @@ class Fleet:
 
     def _cable(self, mp: Millpond) -> Store:
         cable: Any = Cable(self.store, own=self._place is not None)
-        self._cables[mp] = cable
+        self.cables[mp] = cable
         return cable  # type: ignore[no-any-return]
 
     async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
@@ -88,10 +88,11 @@ class Fleet:
 
         Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
         """
-        cable = self._cables[mp]
+        cable = self.cables[mp]
         cable.cut = True
         runtime = internals_of(mp).runtime
         workers = list(runtime.workers)
+        # A crash stops tasks of the loop that nothing public can stop one by one.
         tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
         for worker in workers:
             worker.watchdog.stop()

@@ -86,7 +86,7 @@ NAMES: dict[type, str] = {
     Permit: "bulkhead id release revision settle weight",
 }
 
-ON_INSTANCES = {Emission: {"event"}}
+ON_INSTANCES: dict[type, set[str]] = {Emission: {"event"}}
 """Attributes of classes of which this test makes no instance."""
 
 

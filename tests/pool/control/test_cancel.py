@@ -38,7 +38,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
 
 
 @pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T79", "CX-T84", "CX-03")
-async def test_a_running_task_is_told_and_may_still_complete() -> None:
+async def test_a_cancelled_running_task_may_still_complete() -> None:
     """Cancelling is asking: the handler sees ctx.cancelled, and what it returns counts."""
     mp = Millpond()
     pool = mp.pool("work")
@@ -60,7 +60,7 @@ async def test_a_running_task_is_told_and_may_still_complete() -> None:
         assert "completed" == handle.status
 
 
-async def test_a_handler_that_asks_late_hears_of_an_early_cancel() -> None:
+async def test_a_handler_that_checks_late_sees_an_early_cancel() -> None:
     """ctx.cancelled is set also for a handler that looks at it only after the cancel."""
     mp = Millpond()
     pool = mp.pool("work")
@@ -160,7 +160,7 @@ async def test_cancelling_twice_is_cancelling_once() -> None:
 
 
 @pytest.mark.rows("CX-T06", "CX-T09", "CX-24")
-async def test_an_unknown_id_is_said_to_be_unknown() -> None:
+async def test_an_unknown_id_has_the_status_unknown() -> None:
     """Cancelling what never was raises; its status is unknown, not finished."""
     mp = Millpond()
     pool = mp.pool("work")
@@ -173,7 +173,7 @@ async def test_an_unknown_id_is_said_to_be_unknown() -> None:
 
 
 @pytest.mark.rows("CX-24", "CX-T10", "CX-T11")
-async def test_status_tells_every_place_apart() -> None:
+async def test_status_distinguishes_every_state_of_a_task() -> None:
     """Queued, running, each end, expired and unknown are different answers."""
     mp = Millpond(keep=Keep(completed=10.0))
     pool = mp.pool("work", retry=Retry.never())
@@ -234,7 +234,7 @@ async def test_interrupt_cancels_the_handler() -> None:
 
 
 @pytest.mark.parametrize("after", range(40))
-async def test_an_interrupt_is_heard_whenever_it_comes(after: int) -> None:
+async def test_an_interrupt_reaches_a_handler_at_any_point(after: int) -> None:
     """From the submit to the handler's first wait there is no moment at which a cancel is lost."""
     mp = Millpond()
     pool = mp.pool("work")

@@ -153,7 +153,7 @@ async def test_a_lowered_limit_is_reached_by_attrition() -> None:
         assert (0, 0) == (after.running, after.queued)
 
 
-async def test_a_raised_limit_starts_what_waits() -> None:
+async def test_a_raised_limit_starts_waiting_tasks() -> None:
     """Raising the limit wakes the loop, with nothing else going on."""
     work = Work(max_concurrent=1)
     async with work.mp:
@@ -183,7 +183,7 @@ async def test_a_limit_of_nought_pauses() -> None:
         assert "b" == await second
 
 
-async def test_a_reset_brings_back_what_was_declared() -> None:
+async def test_a_reset_restores_the_declared_limit() -> None:
     """resize() without a number takes the operator's limit away."""
     work = Work(max_concurrent=2)
     async with work.mp:
@@ -236,7 +236,7 @@ async def test_any_number_of_slots_is_accepted() -> None:
     assert 2_500 == most
 
 
-async def test_purge_cancels_what_waits_and_counts_it() -> None:
+async def test_purge_cancels_waiting_tasks_and_returns_how_many() -> None:
     """Waiting tasks become cancelled: purged, scheduled ones too; running ones go on."""
     work = Work(max_concurrent=1)
     async with work.mp:
@@ -285,7 +285,7 @@ async def test_purge_of_one_lane() -> None:
 
 
 @pytest.mark.rows("CX-T07")
-async def test_cancel_all_cancels_what_waits_and_tells_what_runs() -> None:
+async def test_cancel_all_cancels_waiting_tasks_and_signals_running_ones() -> None:
     """Every waiting task ends; a running one is told and keeps running until it ends itself."""
     work = Work(max_concurrent=1)
     told = asyncio.Event()
@@ -383,7 +383,7 @@ async def test_redrive_takes_only_failed_and_cancelled_tasks() -> None:
         assert "c" == await (await waiting.refresh())
 
 
-async def test_close_refuses_outside_work_and_runs_what_is_queued() -> None:
+async def test_close_refuses_outside_work_and_runs_the_queue() -> None:
     """A closed pool takes nothing from outside; what it has runs, retries and follows up."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1, retry=Retry.constant(1.0))
@@ -427,7 +427,7 @@ async def test_a_known_key_is_answered_by_a_closed_pool() -> None:
 
 
 @pytest.mark.rows("CX-05", "CX-T47", "CX-T49", "CX-T50", "CX-T51", "CX-T52", "CX-T53")
-async def test_the_snapshot_says_what_the_loop_is_at() -> None:
+async def test_the_snapshot_has_the_state_of_the_loop() -> None:
     """Idle, scheduled, running and saturated, and back."""
     work = Work(max_concurrent=2)
 
@@ -538,7 +538,7 @@ async def test_a_pool_made_after_opening_takes_orders_first(order: Orders) -> No
         await order(mp.pool("young"))
 
 
-async def test_every_order_says_so_while_closed() -> None:
+async def test_every_order_raises_not_open_while_closed() -> None:
     """Orders need an open Millpond."""
     from millpond.errors import NotOpen
 

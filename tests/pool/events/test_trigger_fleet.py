@@ -60,7 +60,7 @@ async def test_a_trigger_is_for_events_of_every_process() -> None:
     assert sorted((n, f"e{i}") for n in names for i in range(3)) == sorted(left.ran + right.ran)
 
 
-async def test_a_trigger_whose_processes_are_away_gets_its_events_when_they_are_back() -> None:
+async def test_a_trigger_without_processes_gets_its_events_when_one_is_back() -> None:
     """It is in the store: others dispatch for it, and its events wait for its code."""
     fleet = Fleet()
     async with Member(fleet, "mine"):
@@ -134,7 +134,7 @@ async def dies(fleet: Fleet, number: int, *, before: bool) -> bool:
     cable = Fragile(fleet.store)
     member = Member(fleet, "a", "b")
     internals_of(member.mp).owner.make_store = lambda: cable
-    fleet._cables[member.mp] = cable
+    fleet.cables[member.mp] = cable
     async with member as mp:
         cable.left, cable.before = number, before
         life = asyncio.ensure_future(emit_all(mp))
@@ -158,7 +158,7 @@ async def emit_all(mp: Millpond) -> list[int]:
 
 @pytest.mark.memory  # each fleet has a store of its own, and a server has not room for all
 @pytest.mark.parametrize("before", [True, False])
-async def test_whoever_dies_at_any_verb_each_event_is_one_task_for_each_trigger(
+async def test_a_crash_at_any_verb_leaves_one_task_per_event_and_trigger(
     before: bool,
 ) -> None:
     """A process is killed at each of its verbs in turn; another ends what it began."""

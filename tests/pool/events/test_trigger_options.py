@@ -24,7 +24,7 @@ from millpond.errors import (
 from millpond.pool.internals import internals_of
 
 
-def test_what_a_path_leads_to() -> None:
+def test_a_path_reads_a_value_of_the_event() -> None:
     """Into dicts and lists; numbers of any writing; nothing that could not be an option."""
     event = Event(
         "a", "e", {"n": {"x": [1, {"y": "2.0"}]}, "t": True, "big": 1e300, "s": "", "f": 2.5}
@@ -58,7 +58,7 @@ def test_events_are_not_kept_for_longer_than_keys() -> None:
     assert (10, 7 * 86_400) == (Keep(keys=10).events, Keep().events)
 
 
-async def test_one_full_key_holds_up_nobody_else() -> None:
+async def test_one_full_key_does_not_hold_up_other_keys() -> None:
     """Only its own events wait, where the bound is one of a key."""
     house = House(max_concurrent=1, backpressure=bounded(9, per_key=1))
     house.trigger(key_from="source")
@@ -111,7 +111,7 @@ async def test_make_makes_the_call_or_nothing() -> None:
     assert {"made", "e1", "e2", "e3"} == {hook.source for hook in house.got}
 
 
-async def test_a_task_is_given_the_event_if_it_asks_for_one() -> None:
+async def test_a_task_gets_the_event_if_it_takes_one() -> None:
     """By its annotation; one that takes nothing is given nothing."""
     house = House()
     seen: list[Any] = []
@@ -159,7 +159,7 @@ async def test_the_pools_of_the_system_are_not_in_the_way() -> None:
                 house.mp.pool(name)
 
 
-async def test_a_worker_of_some_pools_does_what_triggers_need_all_the_same() -> None:
+async def test_a_worker_of_some_pools_also_runs_triggers() -> None:
     """And does it beside its slots, which are taken: who is busy can still be told."""
     mp = Millpond(work=False)
     pool, other = mp.pool("work"), mp.pool("other")
@@ -197,9 +197,7 @@ async def test_a_worker_of_some_pools_does_what_triggers_need_all_the_same() -> 
         ({"into": Millpond().pool("work")}, "another Millpond"),
     ],
 )
-def test_what_cannot_be_a_trigger_is_refused_where_it_is_declared(
-    wrong: dict[str, Any], words: str
-) -> None:
+def test_a_bad_trigger_is_refused_where_it_is_declared(wrong: dict[str, Any], words: str) -> None:
     """By name, and nothing is left behind."""
     house = House()
     given: dict[str, Any] = {"on": NAME, "into": house.pool, "task": house.handle, **wrong}
@@ -223,7 +221,7 @@ def test_names_of_triggers() -> None:
 
 
 @pytest.mark.parametrize("event_id", ["", "x" * 513, "\u65e5" * 171, "\ud800", "a\0b", 7])
-async def test_what_cannot_be_the_id_of_an_event(event_id: Any) -> None:
+async def test_a_bad_event_id_is_refused(event_id: Any) -> None:
     """It is refused before anything is stored."""
     house = House()
     async with house.mp:

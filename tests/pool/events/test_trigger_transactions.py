@@ -45,7 +45,7 @@ async def results(told: Any) -> list[int]:
 
 
 @pytest.mark.rows("HN-22")
-async def test_an_event_is_committed_or_rolled_back_with_what_caused_it(tmp_path: Path) -> None:
+async def test_an_event_is_committed_or_rolled_back_with_its_transaction(tmp_path: Path) -> None:
     """Rolled back, it never was; and its id is free for the time when it happens after all."""
     shop = Shop(tmp_path)
     async with shop.mp:

@@ -90,7 +90,7 @@ async def test_each_trigger_for_an_event_makes_its_own_task() -> None:
 
 
 @pytest.mark.rows("HN-22")
-async def test_an_event_told_twice_is_one() -> None:
+async def test_an_event_emitted_twice_is_stored_once() -> None:
     """Fifty emits of one id: one event, one task, and each leads to it."""
     house = House()
     house.trigger()
@@ -215,7 +215,7 @@ async def test_a_refusal_is_the_answer_of_the_pool(policy: Any) -> None:
         assert "pool 'work'" in (receipts[-1].reason or "")
 
 
-async def test_events_wait_in_front_of_a_full_pool_that_asks_them_to() -> None:
+async def test_events_wait_for_a_full_pool_that_blocks_submitters() -> None:
     """Uncharged, and without holding up anything else: all of them come through."""
     house = House(max_concurrent=2, backpressure=bounded(2))
     trigger = house.trigger()

@@ -312,7 +312,7 @@ async def test_leaving_gives_a_gathering_batch_back() -> None:
     assert [] == press.calls
 
 
-async def test_what_batch_tasks_refuse() -> None:
+async def test_batch_tasks_refuse_bad_declarations() -> None:
     """Sizes below one, lanes, and parameters that are no list are refused by name."""
     mp = Millpond()
     pool, laned = mp.pool("work"), mp.pool("laned", lanes=2)

@@ -57,7 +57,7 @@ class Desk:
 
 
 @pytest.mark.rows("CX-18", "CX-T20", "CX-17")
-async def test_completed_is_told_once_with_a_typed_result() -> None:
+async def test_a_callback_gets_a_completed_task_once_with_its_typed_result() -> None:
     """The outcome has the task's id, pool, key, labels and its result as the type it had."""
     desk = Desk()
     async with desk.mp:
@@ -81,7 +81,7 @@ async def test_completed_is_told_once_with_a_typed_result() -> None:
 
 
 @pytest.mark.rows("CX-18", "CX-T101")
-async def test_failed_is_told_once_with_the_error() -> None:
+async def test_a_callback_gets_a_failed_task_once_with_its_error() -> None:
     """The callback of a task that failed knows the type and the message."""
     desk = Desk()
     async with desk.mp:
@@ -98,7 +98,7 @@ async def test_failed_is_told_once_with_the_error() -> None:
 
 @pytest.mark.rows("CX-18", "CX-T119")
 @pytest.mark.parametrize("running", [False, True])
-async def test_cancelled_is_told_once(running: bool) -> None:
+async def test_a_callback_gets_a_cancelled_task_once(running: bool) -> None:
     """A task cancelled while it waited or ran calls back with cancelled."""
     desk = Desk()
     async with desk.mp:
@@ -113,7 +113,7 @@ async def test_cancelled_is_told_once(running: bool) -> None:
 
 
 @pytest.mark.rows("CX-18")
-async def test_rejected_after_acceptance_is_told_once() -> None:
+async def test_a_callback_gets_an_evicted_task_once() -> None:
     """A task that was accepted and then evicted calls back with rejected."""
     desk = Desk(backpressure=ring_buffer(1))
     async with desk.mp:
@@ -124,7 +124,7 @@ async def test_rejected_after_acceptance_is_told_once() -> None:
         assert [(old.id, "rejected")] == [(o.task_id, o.status) for o in desk.told]
 
 
-async def test_refused_at_the_door_is_not_told() -> None:
+async def test_a_task_refused_at_submit_has_no_callback() -> None:
     """What was never accepted has no end to tell of: its submitter was told."""
     desk = Desk(backpressure=bounded(1, on_full="drop_newest"))
     async with desk.mp:
@@ -462,7 +462,7 @@ async def test_on_empty_fires_once_each_time_the_pool_runs_dry() -> None:
         assert 2 == len(empties)
 
 
-async def test_observers_that_raise_are_counted_and_the_others_told() -> None:
+async def test_observers_that_raise_are_counted_and_the_others_are_called() -> None:
     """One bad observer costs nobody anything."""
     mp = Millpond()
     pool = mp.pool("work")

@@ -29,7 +29,7 @@ ABOUT = (
 )
 
 
-async def test_the_context_tells_what_the_attempt_is() -> None:
+async def test_the_context_describes_the_attempt() -> None:
     """Everything a handler may want to know about itself."""
     mp = Millpond()
     pool = mp.pool("work", lanes=2, retry=Retry.constant(5.0, attempts=4, jitter=0.0))
@@ -364,7 +364,7 @@ async def test_a_step_that_fails_is_not_remembered() -> None:
         assert ("done", 2) == (await (await job.submit()), tries)
 
 
-async def test_a_step_whose_result_cannot_be_stored_says_so() -> None:
+async def test_a_step_result_that_cannot_be_stored_raises() -> None:
     """What would not come back the same is refused."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
@@ -408,7 +408,7 @@ async def test_memory_has_no_transactions() -> None:
 # Progress
 
 
-async def test_progress_is_seen_by_who_watches_until_the_end() -> None:
+async def test_progress_is_yielded_until_the_task_ends() -> None:
     """From what is known now, each word, and then the iterator ends."""
     mp = Millpond()
     pool = mp.pool("work")

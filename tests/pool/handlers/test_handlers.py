@@ -349,7 +349,7 @@ async def test_context_variables_of_one_task_are_not_seen_by_the_next() -> None:
 
 
 @pytest.mark.rows("CX-13", "CX-T17", "CX-T96", "CX-T97", "CX-T100", "CX-T102")
-async def test_give_up_fails_at_once_whoever_raises_it() -> None:
+async def test_give_up_fails_at_once_in_every_kind_of_handler() -> None:
     """GiveUp, a subclass, from code below, from another error: one run, and the cause is kept."""
 
     class Hopeless(GiveUp):

@@ -154,7 +154,7 @@ async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
         assert ("at last", 1) == (await handle, handle.attempt)
 
 
-async def test_a_child_may_say_slow_down_and_what_it_used(tmp_path: Path) -> None:
+async def test_a_child_process_can_throttle_and_settle_its_weight(tmp_path: Path) -> None:
     """Throttled and the weight come over, in time for the settlement of each attempt."""
     async with opened() as mp:
         settled = internals_of(mp).runtime.store.settle
@@ -184,7 +184,7 @@ async def test_progress_comes_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("TR-23")
-async def test_a_child_hears_of_a_cancel(tmp_path: Path) -> None:
+async def test_a_child_process_sees_a_cancel(tmp_path: Path) -> None:
     """ctx.cancelled is set, with its reason, in the child, and what it returns counts."""
     started = tmp_path / "started"
     async with opened():
@@ -194,7 +194,7 @@ async def test_a_child_hears_of_a_cancel(tmp_path: Path) -> None:
         assert "heard: cancel" == await handle
 
 
-async def test_what_a_child_cannot_do_it_says() -> None:
+async def test_features_that_need_the_loop_raise_in_a_child_process() -> None:
     """ctx.submit and ctx.once are refused by name."""
     async with opened():
         assert ["submit", "once"] == await (await tasks.not_here.submit())

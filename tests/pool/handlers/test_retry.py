@@ -811,7 +811,7 @@ async def test_a_task_that_expires_in_backoff_is_not_started_again() -> None:
     assert 1 == len(runs)
 
 
-async def test_each_retry_is_told_to_observers() -> None:
+async def test_observers_are_called_for_each_retry() -> None:
     """An observer hears of every failed attempt: which one, why, and when the next comes."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry(attempts=3, initial=5, factor=2, jitter=0))

@@ -30,7 +30,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
         assert [(False, "a", 1, "a"), (False, "b", 1, "b")] == [await h for h in handles]
 
 
-async def test_a_sync_context_does_what_the_other_does() -> None:
+async def test_a_sync_context_does_the_same_as_an_async_one() -> None:
     """progress, once, submit and cancelled work from a thread."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2, retry=Retry.constant(0.0, attempts=2, jitter=0.0))
@@ -67,7 +67,7 @@ async def test_a_sync_context_does_what_the_other_does() -> None:
     assert (["ran"], ["attempt 2", "many 2"]) == (steps, sorted(children))
 
 
-async def test_a_thread_hears_of_a_cancel() -> None:
+async def test_a_thread_sees_a_cancel() -> None:
     """ctx.cancelled turns true; an interrupt is no more than that for a thread."""
     mp = Millpond()
     pool = mp.pool("work")

@@ -35,7 +35,7 @@ async def squared(n: int) -> int:
 
 @pytest.mark.rows("TRAP-14")
 @pytest.mark.parametrize("way", ["map", "map of a task", "drain", "run", "drain of nothing"])
-async def test_a_handler_that_waits_for_more_of_its_own_full_pool_is_told(way: str) -> None:
+async def test_a_handler_that_waits_for_its_own_full_pool_raises_would_deadlock(way: str) -> None:
     """However it waits for its own pool: with no slot left but its own, that would never end."""
     mp = Millpond()
     pool = mp.pool("own", retry=Retry.never())

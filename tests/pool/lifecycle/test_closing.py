@@ -84,7 +84,7 @@ async def test_a_close_that_is_cancelled_is_a_close(after: float, times: int) ->
         pass
 
 
-async def test_a_worker_that_is_cancelled_as_it_leaves_gives_back_what_it_runs() -> None:
+async def test_a_worker_that_is_cancelled_while_it_stops_gives_back_its_tasks() -> None:
     """Its grace is over at once; what it ran goes to another worker, and nothing stays held."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
@@ -207,7 +207,7 @@ async def test_a_hook_may_close_its_own_millpond() -> None:
     must_be_closed(mp, runtime)
 
 
-async def test_who_closes_twice_waits_for_one_end() -> None:
+async def test_closing_twice_waits_for_the_same_end() -> None:
     """The second one does not go before it is closed, and closes nothing that came after."""
     mp = Millpond()
     pool = mp.pool("p")
@@ -223,7 +223,7 @@ async def test_who_closes_twice_waits_for_one_end() -> None:
     must_be_closed(mp, first)
 
 
-async def test_who_waits_is_told_also_if_he_comes_while_it_closes() -> None:
+async def test_waits_that_begin_while_it_closes_raise_not_open() -> None:
     """A hook that takes its time keeps the closing; who comes meanwhile does not wait for ever."""
 
     async def slow(_: object) -> None:
@@ -260,7 +260,7 @@ async def test_who_waits_is_told_also_if_he_comes_while_it_closes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["call", "strand"])
-async def test_a_map_is_told_of_the_end_and_not_of_a_failure(kind: str) -> None:
+async def test_closing_ends_a_map_with_not_open(kind: str) -> None:
     """What it waits for has not failed: it was given back."""
     mp = Millpond(work=False)
     pool = mp.pool("p", max_concurrent=2)
@@ -281,7 +281,7 @@ async def test_a_map_is_told_of_the_end_and_not_of_a_failure(kind: str) -> None:
     assert isinstance(told, NotOpen if kind == "call" else TaskFailed)
 
 
-async def test_runs_streams_and_drains_are_told_of_the_end() -> None:
+async def test_closing_ends_runs_streams_and_drains_with_not_open() -> None:
     """None of them takes it for a cancellation of its own."""
     mp = Millpond()
     pool = mp.pool("p")
@@ -305,7 +305,7 @@ async def test_runs_streams_and_drains_are_told_of_the_end() -> None:
     assert [NotOpen] * 4 == [type(await outcome(one)) for one in waiting]
 
 
-async def test_nobody_parks_in_a_pool_that_closes() -> None:
+async def test_no_submitter_blocks_in_a_pool_that_closes() -> None:
     """While a handler does not stop and keeps the closing, whoever submits is told so."""
     mp = Millpond(work=False)
     pool = mp.pool("p", backpressure=bounded(1))
@@ -331,7 +331,7 @@ async def test_nobody_parks_in_a_pool_that_closes() -> None:
     beside.cancel()
 
 
-async def test_a_submit_that_waits_for_the_way_to_the_store_is_told() -> None:
+async def test_closing_ends_a_submit_that_waits_for_the_store() -> None:
     """It came while a verb was under way; that one is answered, or not, and so is this one."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
@@ -411,7 +411,7 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         runner.run(cancel())
 
 
-async def test_whoever_brings_a_worker_may_go_before_it_is_there() -> None:
+async def test_a_temporary_worker_survives_the_cancel_of_its_first_user() -> None:
     """Another who needs it too is served all the same, and it leaves with the last."""
     made = []
 
@@ -445,7 +445,7 @@ async def _nowhere() -> None:
     raise OSError("no such host")
 
 
-async def test_what_keeps_a_brought_worker_from_serving_is_raised() -> None:
+async def test_the_error_that_prevents_a_temporary_worker_is_raised() -> None:
     """By everybody who needs it."""
 
     @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.pool.moments import timers
 
 from millpond import Context, Keep, Millpond, Retry, TaskFailed
 
@@ -28,8 +29,7 @@ async def test_an_idle_pool_sets_no_timer() -> None:
     async with mp:
         for _ in range(10):
             await asyncio.sleep(0)
-        timers = [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()]  # type: ignore[attr-defined]
-        assert [] == timers
+        assert 0 == timers()
 
 
 async def test_a_waiting_task_expires_by_time_alone() -> None:

@@ -329,6 +329,7 @@ class PoolMachine(RuleBasedStateMachine):
             await worker.aclose()
 
     def nothing_is_left(self) -> None:
+        # Only private state shows that nothing is kept for tasks that have ended.
         runtime, submitter = self.runtime, self.runtime.submitter
         assert 0 == self.at_work.total()
         assert {} == runtime.closures

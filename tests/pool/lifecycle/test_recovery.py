@@ -278,7 +278,7 @@ async def test_a_cancel_from_another_process_arrives_with_the_renewal() -> None:
 
 
 @pytest.mark.rows("CX-T113", "CX-T114", "CX-T109")
-async def test_a_stopping_worker_gives_back_what_it_has_not_finished() -> None:
+async def test_a_stopping_worker_gives_back_unfinished_tasks() -> None:
     """Uncharged and at once: another worker takes it, and the stopping one claims nothing more."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
@@ -400,7 +400,7 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
 
 
 @pytest.mark.rows("TRAP-17")
-async def test_a_process_that_does_not_know_a_function_says_so_once(
+async def test_an_unknown_function_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Every one that serves the pool, however many tasks call it, and after a restart again."""
@@ -519,7 +519,7 @@ async def test_options_that_cannot_be_read_do_not_stop_the_task(opened: Opened) 
         assert ["failed", "completed"] == [one.status, two.status]
 
 
-async def test_a_callback_whose_outcome_is_corrupt_is_set_aside(
+async def test_a_callback_with_a_corrupt_outcome_is_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not tried twenty-five times."""

@@ -41,7 +41,7 @@ def test_a_pool_is_found_by_its_name_or_id() -> None:
     assert "three" == caught.value.pool
 
 
-def test_a_name_twice_is_an_error_that_says_what_to_do() -> None:
+def test_a_name_twice_raises_and_names_get_pool() -> None:
     """The second pool of a name is refused, and the error names mp.get_pool."""
     mp = Millpond()
     first = mp.pool("reviews", max_concurrent=3)
@@ -262,7 +262,7 @@ def test_an_unknown_setting_is_a_type_error() -> None:
         Millpond().pool("wrong", max_concurent=5)  # type: ignore[call-arg]
 
 
-def test_an_object_tells_what_it_is() -> None:
+def test_objects_have_a_readable_repr() -> None:
     """Pools, tasks and calls have a readable repr."""
     mp = Millpond()
     pool = mp.pool("shown", queue=fifo(), backpressure=fail_fast())
@@ -275,7 +275,7 @@ def test_an_object_tells_what_it_is() -> None:
     assert "work(1, colour='blue')" == repr(work.bind(1, colour="blue"))
 
 
-async def test_things_say_what_they_are() -> None:
+async def test_public_objects_have_a_readable_repr() -> None:
     """At a prompt or in a log a Millpond, its twin, a worker and a run are told apart."""
     mp = Millpond(work=False)
     assert "<millpond in memory, closed: no pools>" == repr(mp)

@@ -48,7 +48,7 @@ def test_two_scopes_have_pools_of_one_name(scope: str) -> None:
         mp.pool("reviews", scope=scope, scope_id="acme")
 
 
-def test_a_name_that_several_scopes_have_must_be_told_apart() -> None:
+def test_a_name_in_several_scopes_needs_its_id() -> None:
     """One that only one scope has is clear by itself."""
     mp = Millpond(URL)
     only = mp.pool("only", scope="tenant", scope_id="acme")
@@ -74,7 +74,7 @@ def test_a_name_that_several_scopes_have_must_be_told_apart() -> None:
         ("name", {"scope": "org", "scope_id": "x" * 120}),
     ],
 )
-def test_what_a_scope_needs_is_said(option: str, given: dict[str, Any]) -> None:
+def test_a_scope_without_its_id_is_refused(option: str, given: dict[str, Any]) -> None:
     """The option is blamed by its name, and nothing is declared."""
     mp = Millpond(URL)
     with pytest.raises(ConfigError) as caught:

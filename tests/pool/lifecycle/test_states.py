@@ -194,7 +194,7 @@ async def test_many_lost_leases_come_back_in_one_pass_and_others_are_left_alone(
 
 
 @pytest.mark.rows("CX-T108", "CX-T88")
-async def test_a_claim_passes_over_what_is_claimed_due_later_or_gone() -> None:
+async def test_a_claim_skips_tasks_that_are_claimed_due_later_or_gone() -> None:
     """Two workers on one store share the work; each task runs once, later ones later."""
     store = memory()
     one, two = Worker(store), Worker(store)
@@ -285,7 +285,7 @@ async def test_two_blocked_submitters_with_one_key_make_one_task() -> None:
 
 @pytest.mark.rows("TRAP-14")
 @pytest.mark.usefixtures("any_pace")
-async def test_a_task_that_waits_for_its_own_full_pool_is_told() -> None:
+async def test_a_task_that_waits_for_its_own_full_pool_raises_would_deadlock() -> None:
     """Submitting to the pool one runs in, and waiting, raises where it could never end."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1)

@@ -136,7 +136,7 @@ async def test_throttled_in_a_map_holds_the_pool_back() -> None:
         assert clock() >= 4.0
 
 
-def test_throttled_blames_what_it_cannot_mean() -> None:
+def test_throttled_refuses_bad_arguments_by_name() -> None:
     """A scope there is not, and a time that is none."""
     with pytest.raises(ConfigError, match="scope"):
         Throttled(1.0, scope="planet")  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ async def test_a_budget_made_after_opening_is_known_in_time() -> None:
 # Limits that adapt
 
 
-async def test_an_adaptive_pool_finds_what_its_peer_can_take() -> None:
+async def test_an_adaptive_pool_finds_the_capacity_of_its_peer() -> None:
     """A peer that serves 4 at a time and queues the rest: the pool settles near 4, far from 50."""
     mp = Millpond()
     pool = mp.pool("llm", max_concurrent=adaptive(1, 50))

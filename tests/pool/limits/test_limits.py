@@ -96,7 +96,7 @@ async def test_a_serial_queue_is_one_slot_and_fifo() -> None:
     assert list(range(10)) == ran
 
 
-async def test_max_per_key_limits_each_key_and_nobody_else() -> None:
+async def test_max_per_key_limits_each_key_alone() -> None:
     """At most two of a key run; keyless tasks are not limited by it."""
     mp = Millpond()
     pool = mp.pool("keys", max_concurrent=9, max_per_key=2)
@@ -112,7 +112,7 @@ async def test_max_per_key_limits_each_key_and_nobody_else() -> None:
     assert 9 == gauge.most_in_all
 
 
-async def test_a_key_at_its_limit_does_not_hold_up_what_is_behind_it() -> None:
+async def test_a_key_at_its_limit_does_not_hold_up_other_keys() -> None:
     """In a fifo pool too a task whose key is at its limit is passed over, and keeps its place."""
     mp = Millpond()
     pool = mp.pool("keys", max_concurrent=2, max_per_key=1, queue=fifo())
@@ -298,7 +298,7 @@ async def test_pause_keeps_timers_and_takes_completions() -> None:
     assert 1 == sum(start > 100 for start in started)
 
 
-async def test_purge_cancels_what_waits_and_counts_it() -> None:
+async def test_purge_cancels_waiting_tasks_and_returns_how_many() -> None:
     """Waiting and scheduled tasks become cancelled: purged; what runs goes on."""
     mp = Millpond()
     pool = mp.pool("purged")
@@ -342,7 +342,7 @@ async def test_pause_purge_and_cancel_all_may_be_about_one_key() -> None:
         await c
 
 
-async def test_cancel_all_before_a_moment_spares_what_came_later() -> None:
+async def test_cancel_all_before_a_moment_spares_later_tasks() -> None:
     """before= is compared with the time of submission; running tasks are told too."""
     mp = Millpond()
     pool = mp.pool("before")
@@ -362,7 +362,7 @@ async def test_cancel_all_before_a_moment_spares_what_came_later() -> None:
         assert (await mp.status([late.id]))[0] in ("queued", "running")
 
 
-async def test_a_closed_pool_takes_nothing_and_runs_what_it_has() -> None:
+async def test_a_closed_pool_refuses_new_tasks_and_runs_its_queue() -> None:
     """close() refuses work from outside for good; what is queued still runs."""
     mp = Millpond()
     pool = mp.pool("closed")

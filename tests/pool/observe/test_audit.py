@@ -33,7 +33,7 @@ async def story(mp: Millpond, handle: Handle[Any]) -> list[tuple[str, str | None
     ]
 
 
-async def test_the_audit_tells_the_life_of_a_task_in_order() -> None:
+async def test_the_audit_has_the_life_of_a_task_in_order() -> None:
     """Submit, dequeue, retry, dequeue, settle: each arrow once, with its time."""
     mp = Millpond()
     pool = mp.pool("life")
@@ -58,7 +58,7 @@ async def test_the_audit_tells_the_life_of_a_task_in_order() -> None:
     assert [0.0, 0.0, 1.0, 11.0, 12.0] == pytest.approx(times, abs=0.001)
 
 
-async def test_the_audit_tells_cancels_drops_and_orders() -> None:
+async def test_the_audit_has_cancels_drops_and_orders() -> None:
     """A cancel, an eviction and each order of an operator has its record."""
     mp = Millpond()
     pool = mp.pool("orders", backpressure=bounded(1, on_full="drop_oldest"))
@@ -103,7 +103,7 @@ async def test_the_audit_of_one_pool_leaves_out_the_others() -> None:
 
 
 @pytest.mark.rows("HN-26")
-async def test_the_record_of_a_start_says_how_long_the_task_waited() -> None:
+async def test_the_record_of_a_start_has_the_wait_of_its_task() -> None:
     """Due and start are on the dequeue record: their difference is the time in the queue."""
     mp = Millpond()
     pool = mp.pool("waited")
@@ -158,7 +158,7 @@ def _comparable(record: Record) -> Record:
 # Observers
 
 
-async def test_observers_are_told_of_every_end() -> None:
+async def test_observers_are_called_for_every_end() -> None:
     """Completed, failed, cancelled, rejected, retries and blocked submitters, after the fact."""
     mp = Millpond()
     pool = mp.pool("seen", backpressure=bounded(1), retry=Retry.constant(1.0, attempts=2))
@@ -218,7 +218,7 @@ async def test_an_observer_that_raises_is_counted_and_breaks_nothing() -> None:
 # Hooks
 
 
-async def test_on_dead_letter_is_told_once_with_everything() -> None:
+async def test_on_dead_letter_is_called_once_with_payload_error_and_history() -> None:
     """A task that failed for good is told with payload, error and history; a retry is not."""
     mp = Millpond()
     letters: list[DeadLetter] = []
@@ -248,7 +248,7 @@ async def test_on_dead_letter_is_told_once_with_everything() -> None:
     assert 2.0 == pytest.approx(letter.failed_at, abs=0.3)
 
 
-async def test_on_dead_letter_is_told_of_what_no_handler_ended() -> None:
+async def test_on_dead_letter_is_called_for_tasks_that_no_handler_ended() -> None:
     """An expired task is a dead letter too; a cancelled one is not."""
     mp = Millpond()
     letters: list[DeadLetter] = []
@@ -265,7 +265,7 @@ async def test_on_dead_letter_is_told_of_what_no_handler_ended() -> None:
     assert [(late.id, "expired")] == [(letter.task_id, letter.reason) for letter in letters]
 
 
-async def test_on_empty_is_told_each_time_a_pool_runs_dry() -> None:
+async def test_on_empty_is_called_each_time_a_pool_runs_dry() -> None:
     """Once for each time, with how many were ever processed."""
     mp = Millpond()
     told: list[Empty] = []
@@ -333,7 +333,7 @@ async def test_counts_begin_anew_with_each_opening() -> None:
         assert 0 == mp.counts.hook_errors
 
 
-async def test_on_complete_is_told_the_outcome_whatever_it_was() -> None:
+async def test_on_complete_gets_every_kind_of_outcome() -> None:
     """A callback is called for completed, failed, cancelled and dropped tasks."""
     mp = Millpond()
     policy = bounded(1, on_full="drop_oldest")

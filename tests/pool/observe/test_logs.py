@@ -49,7 +49,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 @pytest.mark.rows("TR-20")
-async def test_a_last_failure_is_an_error_with_all_that_tells_it_apart(
+async def test_a_last_failure_is_logged_as_an_error_with_its_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It names task, function, pool, attempt and error, and carries the exception itself."""
@@ -101,7 +101,7 @@ async def test_an_attempt_that_is_tried_again_is_a_warning(
 
 
 @pytest.mark.rows("TR-20")
-async def test_a_failure_that_somebody_hears_of_is_an_error_all_the_same(
+async def test_an_awaited_failure_is_logged_as_an_error_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Awaited, drained, or with a hook for it: one record with the exception, never two."""

@@ -25,7 +25,7 @@ from millpond.errors import ConfigError
 from millpond.pool.internals import internals_of
 
 
-async def test_size_is_what_runs_and_what_waits() -> None:
+async def test_size_counts_running_and_waiting_tasks() -> None:
     """Ended tasks do not count, scheduled ones do."""
     mp = Millpond()
     pool = mp.pool("size", max_concurrent=2)
@@ -133,7 +133,7 @@ async def test_a_snapshot_has_the_configuration_as_given() -> None:
     )
 
 
-async def test_a_snapshot_says_what_the_loop_is_at() -> None:
+async def test_a_snapshot_has_the_state_of_the_loop() -> None:
     """idle, scheduled, running and saturated, as the pool goes through them."""
     mp = Millpond()
     pool = mp.pool("states", max_concurrent=2)
@@ -156,7 +156,7 @@ async def test_a_snapshot_says_what_the_loop_is_at() -> None:
     assert ["idle", "scheduled", "running", "saturated"] == seen
 
 
-async def test_a_snapshot_tells_ages_and_times() -> None:
+async def test_a_snapshot_has_ages_and_times() -> None:
     """The oldest queued age, and percentiles of waiting and running, in seconds."""
     mp = Millpond()
     pool = mp.pool("ages")
@@ -226,7 +226,7 @@ async def test_tasks_are_paged_in_the_order_they_came() -> None:
             await pool.tasks(status="lost")
 
 
-async def test_unsettled_lists_what_would_keep_a_clean_shutdown_waiting() -> None:
+async def test_unsettled_lists_all_queued_and_running_tasks() -> None:
     """Queued, scheduled and running tasks of every pool, and callbacks on their way."""
     mp = Millpond()
     one, two = mp.pool("one"), mp.pool("two")
@@ -262,7 +262,7 @@ async def test_unsettled_lists_what_would_keep_a_clean_shutdown_waiting() -> Non
         assert [] == await mp.unsettled()
 
 
-async def test_unsettled_does_not_miss_what_starts_meanwhile(
+async def test_unsettled_does_not_miss_tasks_that_start_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A task that leaves the queue while it is looked through is told of, and told of once."""
@@ -308,7 +308,7 @@ async def test_unsettled_lists_all_however_many() -> None:
         assert 350 == len(await mp.unsettled())
 
 
-async def test_why_says_what_a_task_waits_for() -> None:
+async def test_why_names_what_a_task_waits_for() -> None:
     """In words for people: pauses, keys at their limit, what is ahead, rates, timers."""
     mp = Millpond()
     pool = mp.pool("why", max_concurrent=5, max_per_key=1)

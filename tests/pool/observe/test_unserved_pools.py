@@ -12,7 +12,7 @@ async def nothing() -> None:
     """End at once."""
 
 
-async def test_a_wait_that_nobody_can_end_is_told_once_after_five_seconds(
+async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A Millpond without a worker says so to whoever waits, names the pool, and then is quiet."""
@@ -33,7 +33,7 @@ async def test_a_wait_that_nobody_can_end_is_told_once_after_five_seconds(
             await asyncio.gather(*waits)
 
 
-async def test_a_closure_without_a_worker_is_refused_and_told_why() -> None:
+async def test_a_closure_without_a_worker_is_refused_with_the_reason() -> None:
     """Its code is here and nobody here runs code: it could never start."""
     mp = Millpond(work=False)
     pool = mp.pool("lonely")
@@ -42,7 +42,7 @@ async def test_a_closure_without_a_worker_is_refused_and_told_why() -> None:
             await pool.submit(nothing)
 
 
-async def test_a_served_pool_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wait_for_a_served_pool_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Work that takes long is no reason to warn."""
     mp = Millpond()
     pool = mp.pool("busy")

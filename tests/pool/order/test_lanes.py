@@ -172,7 +172,7 @@ async def test_a_key_leads_to_one_lane_from_every_client_and_for_ever() -> None:
 
 
 @pytest.mark.rows("DE-03", "DE-T01", "DE-T04", "DE-20")
-async def test_submit_tells_lane_sequence_and_position() -> None:
+async def test_submit_returns_lane_sequence_and_position() -> None:
     """Sequences have no gaps and equal the order of submits; position counts who waits ahead."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
@@ -479,7 +479,7 @@ async def test_after_a_crash_a_lane_goes_on_in_order() -> None:
 
 
 @pytest.mark.rows("DE-T07", "DE-03")
-async def test_status_tells_state_pending_processed_and_current_sequence() -> None:
+async def test_status_has_state_pending_processed_and_current_sequence() -> None:
     """Each lane says what it does, what waits, and what it has done; failed counts as done."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2, retry=ONCE)
@@ -564,7 +564,7 @@ async def test_a_paused_pool_pauses_every_lane() -> None:
 
 
 @pytest.mark.rows("DE-17")
-async def test_purge_of_a_lane_cancels_what_waits_there() -> None:
+async def test_purge_of_a_lane_cancels_its_waiting_tasks() -> None:
     """The count comes back, the running task ends, the other lane and the counters stay."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)

@@ -227,7 +227,7 @@ async def test_the_share_is_the_label_else_the_argument_else_the_key(
 
 
 @pytest.mark.rows("HN-05", "HN-04")
-async def test_what_has_no_share_has_one_lane_together() -> None:
+async def test_tasks_without_a_share_have_one_lane_together() -> None:
     """Tasks without label, argument or key share one default lane, which has a turn like others."""
     desk = Desk(fair_round_robin("tenant"))
     async with desk.mp:
@@ -314,7 +314,7 @@ async def test_a_redriven_task_enters_at_the_tail() -> None:
     assert ["a", "b", "c", "a"] == started
 
 
-def test_orders_refuse_what_they_cannot_mean() -> None:
+def test_queue_orders_refuse_bad_arguments() -> None:
     """A weight of nothing and a negative aging are refused where they are given."""
     with pytest.raises(ConfigError, match="weights"):
         fair_round_robin(weights={"a": 0.0})

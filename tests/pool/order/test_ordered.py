@@ -63,7 +63,7 @@ async def test_sequences_are_gap_free_per_key_and_position_counts_the_key() -> N
     assert ("b", 3, 0) == (again.lane, again.sequence, again.position)
 
 
-async def test_tasks_without_a_key_wait_for_nobody() -> None:
+async def test_tasks_without_a_key_do_not_wait_for_each_other() -> None:
     """No key, no lane: such tasks run side by side within max_concurrent."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=5)

@@ -262,7 +262,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 
 @pytest.mark.parametrize("case", range(len(VALUES)), ids=lambda n: str(VALUES[n][0])[:40])
 @given(data=st.data())
-def test_what_is_accepted_comes_back_the_same(case: int, data: st.DataObject) -> None:
+def test_accepted_arguments_come_back_the_same(case: int, data: st.DataObject) -> None:
     """Value and types survive the trip, as an argument and as a result."""
     annotation, values = VALUES[case]
     signature, value = one(annotation), data.draw(values)
@@ -486,7 +486,7 @@ BAD: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize("case", range(len(BAD)), ids=lambda n: f"{BAD[n][0]}-{BAD[n][2]}"[:60])
-def test_what_would_not_come_back_is_refused_by_name(case: int) -> None:
+def test_arguments_that_would_change_are_refused_by_name(case: int) -> None:
     """The error names the parameter and what was expected; it is a TypeError too."""
     annotation, value, reason = BAD[case]
 
@@ -805,7 +805,7 @@ def test_a_parameter_with_two_underscores_is_refused() -> None:
         signature(lambda __x: None)
 
 
-def test_what_has_no_signature_is_refused() -> None:
+def test_a_callable_without_a_signature_is_refused() -> None:
     """Some builtins do not say what they take."""
     with pytest.raises(ConfigError, match="has no signature"):
         signature(type)
@@ -872,7 +872,7 @@ def test_an_argument_is_found_wherever_it_was_given() -> None:
 # ---- results and sizes -----------------------------------------------------------------------
 
 
-def test_a_result_is_bad_if_it_is_not_what_was_promised() -> None:
+def test_a_result_of_another_type_than_annotated_is_bad() -> None:
     """The reason says what was promised and what came."""
 
     def task() -> int: ...  # type: ignore[empty-body]

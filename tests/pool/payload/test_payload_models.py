@@ -95,7 +95,7 @@ class TestPydantic:
         assert Page[int](items=[1]) == trip(Page[int], Page[int](items=[1]))
         assert Open(x=1, y=2) == trip(Open, Open(x=1, y=2))
 
-    def test_what_a_model_would_lose_is_refused(self) -> None:
+    def test_a_model_that_would_lose_data_is_refused(self) -> None:
         """A subclass, a secret, a float that JSON has not, a field left out on the way."""
         field, secret = self.pydantic.Field, self.pydantic.SecretStr
 

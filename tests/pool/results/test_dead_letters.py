@@ -29,7 +29,7 @@ ONCE = Retry.never()
 
 
 @pytest.mark.rows("DE-12", "DE-T12")
-async def test_on_dead_letter_is_told_after_the_last_attempt_and_not_before() -> None:
+async def test_on_dead_letter_is_called_after_the_last_attempt_and_not_before() -> None:
     """Once per exhausted task, at the moment of its end, with payload, error and place."""
     told: list[tuple[DeadLetter, float]] = []
     mp = Millpond()
@@ -172,7 +172,7 @@ async def test_cancelled_and_completed_tasks_are_no_dead_letters() -> None:
     assert [] == told
 
 
-async def test_what_no_handler_failed_is_told_too() -> None:
+async def test_on_dead_letter_is_called_for_failures_without_a_handler() -> None:
     """A task that expired in the queue is a dead letter with its reason."""
     told: list[DeadLetter] = []
     mp = Millpond()
@@ -253,7 +253,7 @@ async def test_dead_letters_can_be_sent_again_by_list() -> None:
     assert (5, 3) == (snapshot.completed, snapshot.failed)
 
 
-async def test_a_redriven_task_that_fails_again_is_told_again() -> None:
+async def test_on_dead_letter_is_called_again_when_a_redriven_task_fails() -> None:
     """Each exhausted budget is one dead letter."""
     told: list[int] = []
     mp = Millpond()
@@ -477,7 +477,7 @@ async def test_a_submit_to_an_empty_lane_wakes_a_worker_at_once() -> None:
 
 
 @pytest.mark.rows("DE-06")
-async def test_an_idle_or_paused_pool_asks_the_store_nothing() -> None:
+async def test_an_idle_or_paused_pool_does_not_poll_the_store() -> None:
     """With nothing to do, and with work that is paused, a worker does not turn."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)

@@ -134,7 +134,7 @@ async def test_only_the_wait_that_closes_the_circle_is_refused() -> None:
     assert ["second"] == refused
 
 
-async def test_a_wait_is_not_refused_while_somebody_else_can_still_finish() -> None:
+async def test_a_wait_is_allowed_while_another_task_can_finish() -> None:
     """While another running task does not wait, its slot will come free: no circle."""
     mp = Millpond()
     pool = mp.pool("double", max_concurrent=2, retry=Retry.never())

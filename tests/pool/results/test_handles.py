@@ -27,7 +27,7 @@ from millpond.core.spec import Order
 from millpond.errors import NotOpen, UnknownTask
 
 
-async def test_a_handle_tells_what_was_submitted() -> None:
+async def test_a_handle_shows_the_submitted_task() -> None:
     """Everything known at submit is on the handle, without reading anything."""
     mp = Millpond()
     pool = mp.pool("fields")
@@ -81,7 +81,7 @@ async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
         assert [3, 4] == [handle.queue_depth for handle in many]
 
 
-async def test_the_queue_depth_of_a_rejected_handle_is_what_was_in_the_way() -> None:
+async def test_the_queue_depth_of_a_rejected_handle_is_that_of_the_full_queue() -> None:
     """A drop tells how many waited then."""
     mp = Millpond()
     pool = mp.pool("depth", backpressure=bounded(2, on_full="drop_newest"))
@@ -182,7 +182,7 @@ class Disk(Exception):
 
 
 @pytest.mark.rows("HN-14")
-async def test_a_failure_says_what_when_and_why() -> None:
+async def test_a_failure_has_error_attempts_and_traceback() -> None:
     """TaskFailed has type, message, traceback text and attempts, and the original as its cause."""
     mp = Millpond()
     pool = mp.pool("fails", retry=Retry.constant(1.0, attempts=2))
@@ -258,7 +258,7 @@ async def test_wait_gives_a_terminal_snapshot_and_never_raises_for_the_outcome()
 
 
 @pytest.mark.rows("HN-15")
-async def test_mp_wait_answers_in_the_order_asked_and_at_once_for_what_has_ended() -> None:
+async def test_mp_wait_returns_handles_in_the_given_order() -> None:
     """The list comes back in its own order, whatever order the tasks ended in."""
     mp = Millpond()
     pool = mp.pool("order", max_concurrent=10)
@@ -299,7 +299,7 @@ async def test_a_wait_may_have_a_limit(limit: Any) -> None:
         assert "done" == await handle
 
 
-async def test_as_completed_yields_in_the_order_in_which_tasks_end() -> None:
+async def test_as_completed_yields_handles_in_the_order_of_their_ends() -> None:
     """The quickest comes first; what has ended already comes before what has not."""
     mp = Millpond()
     pool = mp.pool("race", max_concurrent=10)
@@ -362,7 +362,7 @@ async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
         assert "done" == await handle
 
 
-async def test_cancel_says_whether_it_changed_anything() -> None:
+async def test_cancel_returns_whether_it_changed_anything() -> None:
     """A waiting task is cancelled at once and once; an ended one not at all."""
     mp = Millpond()
     pool = mp.pool("cancel")
@@ -411,7 +411,7 @@ async def test_the_way_back_to_a_handle_is_its_id() -> None:
         assert ("completed", (5, "x")) == (typed.status, typed.result)
 
 
-async def test_an_unknown_id_is_an_error_that_says_so() -> None:
+async def test_an_unknown_id_raises_unknown_task() -> None:
     """mp.handle of an id that nobody knows raises UnknownTask."""
     mp = Millpond()
     mp.pool("none")
@@ -423,7 +423,7 @@ async def test_an_unknown_id_is_an_error_that_says_so() -> None:
             await mp.why(12345)
 
 
-async def test_status_tells_every_state_apart() -> None:
+async def test_status_distinguishes_every_state() -> None:
     """queued, running, each end, expired (forgotten) and unknown, in the order asked."""
     mp = Millpond(keep=Keep(completed=60.0))
     pool = mp.pool("states")
@@ -459,7 +459,7 @@ async def test_status_tells_every_state_apart() -> None:
         assert "expired" == await mp.why(forgotten.id)
 
 
-async def test_progress_is_told_until_the_end() -> None:
+async def test_progress_is_yielded_until_the_end() -> None:
     """Whoever watches sees each step the handler told, then the iterator ends."""
     mp = Millpond()
     pool = mp.pool("steps")
@@ -502,7 +502,7 @@ async def test_a_redriven_handle_is_read_anew() -> None:
 # Closing
 
 
-async def test_closing_tells_everybody_who_waits() -> None:
+async def test_closing_ends_every_wait_with_not_open() -> None:
     """Whoever waits when the Millpond is closed is told so at once; nobody hangs."""
     mp = Millpond()
     pool = mp.pool("closing", backpressure=bounded(1))
@@ -556,7 +556,7 @@ def _ended_with(task: asyncio.Task[Any]) -> str:
     return "nothing" if error is None else type(error).__name__
 
 
-async def test_what_is_known_stays_known_after_closing() -> None:
+async def test_known_results_stay_readable_after_closing() -> None:
     """A handle that has seen its end keeps it; any other says that the Millpond is closed."""
     mp = Millpond()
     pool = mp.pool("known", backpressure=bounded(2, on_full="drop_newest"))

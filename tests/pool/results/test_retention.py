@@ -117,7 +117,7 @@ async def test_the_value_of_a_closure_is_freed() -> None:
         assert None is alive()
 
 
-async def test_what_a_closure_holds_is_freed_when_it_has_ended() -> None:
+async def test_the_objects_of_a_closure_are_freed_when_it_has_ended() -> None:
     """The code and what it closes over go with the end of its task, not with retention."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
@@ -251,7 +251,7 @@ async def test_a_bad_time_to_keep_is_refused_by_name(option: str) -> None:
             Keep(**{option: bad})  # type: ignore[arg-type]
 
 
-async def test_of_a_forgotten_task_its_key_still_tells_how_it_ended() -> None:
+async def test_the_key_of_a_forgotten_task_still_has_its_status() -> None:
     """The handle of a duplicate has the status, and awaiting it says so again."""
     mp = Millpond(keep=Keep(completed=10, failed=10, keys=5000))
     pool = mp.pool("work")

@@ -49,7 +49,7 @@ async def test_a_traceback_begins_with_the_handler(
     assert 'raise LookupError("no such page")' in caught.value.traceback_text
 
 
-async def test_an_attempt_that_is_late_tells_where_it_was() -> None:
+async def test_a_timed_out_attempt_has_the_traceback_of_where_it_was() -> None:
     """The cause is a TimeoutError, caused by the cancellation that the handler was stopped with."""
     mp = Millpond()
     work = mp.pool("work", retry=Retry.never())

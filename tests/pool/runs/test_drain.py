@@ -577,7 +577,7 @@ async def test_a_handler_may_submit_to_its_own_full_pool_and_go_on() -> None:
     assert 102 == report.completed
 
 
-async def test_what_is_submitted_plainly_inside_a_handler_is_no_part_of_the_run() -> None:
+async def test_pool_submit_inside_a_handler_is_not_part_of_the_run() -> None:
     """pool.submit inside a handler stores at once, and its run does not wait for it."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4)
@@ -815,7 +815,7 @@ async def test_skip_leaves_a_failure_on_its_own_task() -> None:
 
 
 @pytest.mark.rows("DP-14", "DP-15", "DP-T11")
-async def test_fail_cancels_what_waits_lets_running_end_and_raises() -> None:
+async def test_on_error_fail_cancels_waiting_tasks_lets_running_ones_end_and_raises() -> None:
     """Under "fail" queued tasks are cancelled, running ones complete, then drain raises."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, retry=ONCE)
@@ -869,7 +869,7 @@ async def test_fail_waits_until_the_attempts_of_a_task_are_used_up() -> None:
         assert 3 == len(tries)
 
 
-async def test_a_run_that_fails_in_another_pool_cancels_what_waits_everywhere() -> None:
+async def test_a_run_that_fails_in_another_pool_cancels_its_tasks_everywhere() -> None:
     """on_error="fail" reaches the run's queued tasks in every pool, and nobody else's."""
     mp = Millpond()
     first = mp.pool("first", max_concurrent=1)
@@ -902,7 +902,7 @@ async def test_a_run_that_fails_in_another_pool_cancels_what_waits_everywhere() 
     assert ["mine", "other", "other"] == ran
 
 
-async def test_follow_ups_of_what_ran_when_a_run_stopped_are_not_started() -> None:
+async def test_follow_ups_of_tasks_that_ran_when_a_run_stopped_are_not_started() -> None:
     """A task that still completes after its run failed has its follow-ups cancelled."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=ONCE)
@@ -934,7 +934,7 @@ async def test_follow_ups_of_what_ran_when_a_run_stopped_are_not_started() -> No
 
 
 @pytest.mark.rows("DP-E6", "DP-14")
-async def test_a_serial_queue_raises_the_handlers_error_to_whoever_drains_it() -> None:
+async def test_draining_a_serial_queue_raises_the_handlers_error() -> None:
     """max_concurrent=1, fifo() and "fail": nothing behind the failure runs."""
     mp = Millpond()
     serial = mp.pool("events", max_concurrent=1, queue=fifo(), retry=ONCE)

@@ -192,7 +192,7 @@ async def test_map_takes_plain_functions_and_runs_them_in_threads() -> None:
         assert [0, 1, 4] == await pool.map(lambda n: squared(n), range(3))  # noqa: PLW0108
 
 
-async def test_map_refuses_what_it_cannot_iterate() -> None:
+async def test_map_refuses_items_that_are_not_iterable() -> None:
     """Something that is no iterable is a TypeError that says so."""
     mp = Millpond()
     pool = mp.pool("items")
@@ -502,7 +502,7 @@ async def test_cancelling_a_map_cancels_its_items() -> None:
     assert [True] == source_closed
 
 
-async def test_leaving_an_iteration_early_cancels_what_is_under_way() -> None:
+async def test_leaving_an_iteration_early_cancels_its_tasks() -> None:
     """Closing the iterator is enough to leave nothing behind."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)

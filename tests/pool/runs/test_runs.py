@@ -225,7 +225,7 @@ async def test_the_name_of_a_run_is_forgotten_with_its_keys() -> None:
 
 @pytest.mark.rows("DP-19", "DP-20", "DE-T17")
 @pytest.mark.parametrize("found_dead", [True, False])
-async def test_a_run_goes_on_after_a_crash_with_what_is_left(*, found_dead: bool) -> None:
+async def test_a_run_goes_on_after_a_crash_with_its_remaining_tasks(*, found_dead: bool) -> None:
     """The next process takes up what waits and what ran, counters and attempts as they were."""
     fleet = Fleet()
     ran: list[tuple[str, int, int]] = []
@@ -276,7 +276,7 @@ async def test_a_crash_between_the_handlers_end_and_its_settle_runs_the_task_aga
         async def item(ctx: Context) -> None:
             effects.append((name, ctx.attempt, ctx.is_retry))
             if name == "first":
-                fleet._cables[mp].cut = True
+                fleet.cables[mp].cut = True
 
         return mp
 
@@ -410,7 +410,7 @@ async def _is(mp: Millpond, task: int, status: str) -> bool:
 # Stuck
 
 
-async def test_a_run_of_paused_tasks_is_stuck_and_says_which() -> None:
+async def test_a_run_of_paused_tasks_is_stuck_and_names_them() -> None:
     """With only paused tasks left, drain raises Stuck and names task and pool."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
@@ -474,7 +474,7 @@ async def test_a_run_is_stuck_whatever_holds_its_last_tasks_back(stop: str) -> N
 
 
 @pytest.mark.rows("DP-E5", "TRAP-17")
-async def test_a_run_of_tasks_nobody_knows_is_stuck_and_names_the_function(
+async def test_a_run_of_unknown_functions_is_stuck_and_names_the_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A task whose function no worker has is parked, named, and fails after a day."""
@@ -581,7 +581,7 @@ async def squared(n: int) -> int:
     return n
 
 
-async def test_a_worker_that_was_brought_stays_until_the_last_who_needs_it() -> None:
+async def test_a_temporary_worker_stays_until_its_last_user_leaves() -> None:
     """Two drains at once share one worker; the shorter one does not take it away."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=4)
@@ -634,7 +634,7 @@ async def test_a_run_block_waits_for_everything_submitted_through_it() -> None:
     )
 
 
-async def test_a_run_block_that_is_left_with_an_error_cancels_what_waits() -> None:
+async def test_leaving_a_run_block_with_an_error_cancels_its_waiting_tasks() -> None:
     """The error goes on, queued tasks are cancelled, running ones are told and may finish."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
@@ -661,7 +661,7 @@ async def test_a_run_block_that_is_left_with_an_error_cancels_what_waits() -> No
     assert [True] == told
 
 
-async def test_a_run_block_of_a_finished_run_takes_nothing_and_says_so() -> None:
+async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
     """finished_before is there on entering; a submit is refused; the report is the stored one."""
     mp = Millpond()
     pool = mp.pool("items")
@@ -706,7 +706,7 @@ async def test_a_run_block_may_dedupe_and_has_a_budget() -> None:
     assert (2, "small") == (caught.value.max_tasks, caught.value.run)
 
 
-async def test_a_run_block_raises_what_stopped_its_run() -> None:
+async def test_a_run_block_raises_the_error_that_stopped_its_run() -> None:
     """on_error="fail" and follow-ups beyond the budget raise when the block is left."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
@@ -769,7 +769,7 @@ async def test_a_run_held_open_by_a_process_that_dies_can_end() -> None:
     assert (True, 1) == (report.resumed, report.completed)
 
 
-async def test_closing_the_millpond_tells_those_who_drain() -> None:
+async def test_closing_the_millpond_ends_drains_with_not_open() -> None:
     """A drain whose Millpond is closed under it raises NotOpen, and hangs for nobody."""
     mp = Millpond()
     pool = mp.pool("items")

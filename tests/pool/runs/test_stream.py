@@ -40,7 +40,7 @@ async def test_a_stream_yields_each_outcome_once_as_it_comes() -> None:
     assert [("A", "a", 1), ("B", "b", 2), ("C", "c", 3)] == seen
 
 
-async def test_a_stream_tells_of_follow_ups_failures_and_cancellations() -> None:
+async def test_a_stream_yields_follow_ups_failures_and_cancellations() -> None:
     """Every task of the run has one outcome, in whatever pool and however it ended."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=Retry.constant(1, attempts=2, jitter=0))
@@ -106,7 +106,7 @@ async def test_a_slow_consumer_loses_no_outcome() -> None:
     assert list(range(100)) == sorted(seen)
 
 
-async def test_two_streams_tell_only_of_their_own_runs() -> None:
+async def test_two_streams_yield_only_tasks_of_their_own_runs() -> None:
     """Streams side by side on one pool do not hear each other."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4)
@@ -227,7 +227,7 @@ async def test_a_stream_under_a_known_name_takes_its_run_up() -> None:
     )
 
 
-async def test_a_stream_raises_what_stopped_its_run_after_the_last_outcome() -> None:
+async def test_a_stream_raises_the_error_of_its_run_after_the_last_outcome() -> None:
     """Outcomes first, the cancelled ones too; then RunFailed or RunOverBudget."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)

@@ -81,7 +81,7 @@ class Shared:
         """Leave it open for the others."""
 
 
-async def test_a_schedule_fires_at_its_moments_and_says_which() -> None:
+async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_moment() -> None:
     fleet = Fleet()
     mp, report = fleet.process(alone=True)
     schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
@@ -119,7 +119,7 @@ async def test_many_processes_arm_it_once_and_one_fires() -> None:
 
 
 @pytest.mark.rows("CR-03")
-async def test_what_a_dead_fleet_missed_is_made_up_for_as_it_was_told() -> None:
+async def test_firings_missed_by_a_dead_fleet_follow_the_missed_option() -> None:
     expected = {"once": 1, "all": 6, "skip": 0}
     for missed, count in expected.items():
         fleet = Fleet()
@@ -141,7 +141,9 @@ async def test_what_a_dead_fleet_missed_is_made_up_for_as_it_was_told() -> None:
 
 
 @pytest.mark.rows("CR-03")
-async def test_a_bound_on_what_is_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_most_missed_bounds_the_missed_firings_that_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fleet = Fleet()
     mp, report = fleet.process()
     mp.cron("often", every=60, task=report, missed="all", most_missed=10)
@@ -314,7 +316,7 @@ async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_the
 
 
 @pytest.mark.rows("CR-05")
-async def test_what_is_declared_again_after_such_a_death_is_in_force(
+async def test_a_declaration_after_such_a_crash_is_in_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet()
@@ -368,7 +370,7 @@ async def change_and_die(fleet: Fleet, pace: float, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.rows("CR-07")
-async def test_a_firing_is_an_event_for_whoever_listens() -> None:
+async def test_a_firing_emits_an_event_for_triggers() -> None:
     fleet = Fleet()
     mp, _ = fleet.process()
     pool = mp.get_pool("reports")
@@ -459,7 +461,7 @@ async def test_declaring_is_checked_where_it_is_done() -> None:
             mp.cron(name, every=60)
 
 
-async def test_a_firing_that_cannot_be_read_keeps_nobody_from_the_others(
+async def test_an_unreadable_firing_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fleet = Fleet()

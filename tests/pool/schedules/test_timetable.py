@@ -67,7 +67,7 @@ def walked(timetable: Timetable, since: float, until: float) -> list[float]:
 
 @pytest.mark.rows("CR-02")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_line_fires_when_the_clock_says_so_also_when_it_is_set(change: str) -> None:
+def test_a_line_fires_at_its_wall_time_also_over_clock_changes(change: str) -> None:
     zone, text = CHANGES[change]
     middle = at(text)
     since, until = middle - 1.5 * DAY, middle + 1.5 * DAY
@@ -106,7 +106,7 @@ def test_a_pace_goes_on_whatever_the_clock_shows() -> None:
         assert {1800.0} == {b - a for a, b in itertools.pairwise(found)}
 
 
-def test_every_counts_from_1970_wherever_it_is_asked_from() -> None:
+def test_every_counts_seconds_since_1970() -> None:
     timetable = Timetable(every=900.0)
     assert 1_800.0 == timetable.after(900.0) == timetable.after(1_799.9)
 
@@ -167,7 +167,7 @@ NOON = at("2026-07-01T12:00Z")
         ("all", 3_600.0 * 5, Plan(NOON + 3 * 3_600, NOON + 4 * 3_600, left_out=True)),
     ],
 )
-def test_what_was_missed(missed: str, late: float, expected: Plan) -> None:
+def test_missed_firings_follow_the_missed_option(missed: str, late: float, expected: Plan) -> None:
     told = plan(HOURLY, NOON, NOON + late, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
     assert expected == told
 
@@ -209,7 +209,7 @@ def test_a_plan_never_goes_back_and_never_fires_ahead(
         (",".join(map(str, range(60))) * 2 + " * * * *", "more than 256 characters"),
     ],
 )
-def test_a_bad_line_says_what_is_wrong_with_it(expression: str, says: str) -> None:
+def test_a_bad_crontab_line_is_refused_with_the_reason(expression: str, says: str) -> None:
     with pytest.raises(BadSchedule, match="cron 'nightly'") as caught:
         Timetable(expression).check("nightly")
     assert says in str(caught.value)
@@ -227,7 +227,7 @@ def test_any_line_either_fires_or_is_refused(line: str) -> None:
 
 
 @pytest.mark.rows("CR-08")
-def test_a_bad_zone_says_which_may_be_meant() -> None:
+def test_a_bad_time_zone_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(BadSchedule, match="did you mean 'Europe/Berlin'") as caught:
         Timetable("0 9 * * *", "Europe/Berln").check("nightly")
     assert "tz" == caught.value.field

@@ -227,7 +227,7 @@ async def test_parked_submitters_are_served_first_come_first_served() -> None:
 
 
 @pytest.mark.rows("HN-07")
-async def test_nobody_barges_past_a_parked_submitter() -> None:
+async def test_no_submit_overtakes_a_blocked_submitter() -> None:
     """A submit in the very moment room appears stands in line behind those who wait."""
     mp = Millpond()
     pool = mp.pool("barge", backpressure=bounded(1))
@@ -261,7 +261,7 @@ async def test_nobody_barges_past_a_parked_submitter() -> None:
 
 @pytest.mark.rows("HN-07")
 @pytest.mark.parametrize("wait", [5, 5.0, timedelta(seconds=5)])
-async def test_wait_says_how_long_a_submitter_may_be_parked(wait: Any) -> None:
+async def test_wait_bounds_how_long_a_submitter_is_blocked(wait: Any) -> None:
     """After `wait` seconds without room the submit raises PoolFull, with nothing stored."""
     counter = Counter(bounded(1))
     loop = asyncio.get_running_loop()
@@ -331,7 +331,7 @@ async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> No
     assert ["last"] == ran
 
 
-async def test_room_made_by_a_cancel_or_purge_goes_to_who_waits() -> None:
+async def test_room_made_by_a_cancel_or_purge_goes_to_blocked_submitters() -> None:
     """Whatever takes a task out of the queue lets a parked submitter in."""
     counter = Counter(bounded(1))
     async with counter.mp:
@@ -432,7 +432,7 @@ async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
     assert ["running", "b", "c", "d", "e"] == counter.started
 
 
-async def test_a_closed_pool_lets_go_of_who_waits() -> None:
+async def test_closing_a_pool_ends_the_wait_of_blocked_submitters() -> None:
     """Submitters parked when a pool is closed are told so."""
     counter = Counter(bounded(1))
     async with counter.mp:
@@ -458,7 +458,7 @@ async def test_a_batch_that_can_never_fit_does_not_wait_in_line() -> None:
         parked.cancel()
 
 
-async def test_who_gives_up_does_not_take_the_room_of_those_before_it() -> None:
+async def test_a_submitter_that_gives_up_keeps_no_room() -> None:
     """A submitter whose wait is over is refused if the free place is spoken for."""
     counter = Counter(bounded(2))
     async with counter.mp:
@@ -606,7 +606,7 @@ async def test_the_bulk_of_a_batch_is_dropped_item_by_item() -> None:
 
 
 @pytest.mark.rows("HN-11")
-async def test_fail_submitter_says_what_is_full() -> None:
+async def test_fail_submitter_raises_with_the_depth_and_bound() -> None:
     """PoolFull is MILL-001 and carries pool, lane, depth and bound."""
     counter = Counter(bounded(2, on_full="fail_submitter"))
     async with counter.mp:
@@ -681,7 +681,7 @@ async def test_known_keys_take_no_room_in_a_batch() -> None:
 
 
 @pytest.mark.rows("HN-12")
-async def test_fail_fast_takes_what_can_start_and_keeps_no_queue() -> None:
+async def test_fail_fast_takes_tasks_that_can_start_and_keeps_no_queue() -> None:
     """With two slots two tasks start; the third is refused with NoCapacity (MILL-002)."""
     counter = Counter(fail_fast(), max_concurrent=2)
     async with counter.mp:
@@ -699,7 +699,7 @@ async def test_fail_fast_takes_what_can_start_and_keeps_no_queue() -> None:
 
 
 @pytest.mark.rows("HN-12")
-async def test_fail_fast_counts_what_is_ready_and_has_not_started() -> None:
+async def test_fail_fast_counts_ready_tasks_that_have_not_started() -> None:
     """Two submits in one moment cannot both have the one slot."""
     counter = Counter(fail_fast())
     async with counter.mp:
@@ -826,7 +826,7 @@ async def test_one_pattern_takes_the_refusals_of_pools_and_bulkheads() -> None:
     assert not any(refusals)
 
 
-async def test_a_handle_tells_its_reason_as_an_enum() -> None:
+async def test_the_reason_of_a_handle_is_an_enum() -> None:
     """So do the errors it raises, and a text that only a later version knows stays a text."""
     counter = Counter(bounded(1, on_full="drop_newest"))
     async with counter.mp:
@@ -854,7 +854,7 @@ async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
                 pytest.fail("there was room")
 
 
-async def test_try_submit_does_not_overtake_who_waits() -> None:
+async def test_try_submit_does_not_overtake_blocked_submitters() -> None:
     """While somebody is parked, try_submit is refused though a place may be on its way."""
     mp = Millpond()
     pool: Pool = mp.pool("line", backpressure=bounded(2))
@@ -889,9 +889,7 @@ def _call(mp: Millpond) -> Any:
     "policy", [bounded(1, "drop_newest"), bounded(1, "drop_oldest"), ring_buffer(1)], ids=str
 )
 @pytest.mark.parametrize("how", ["await", "wait", "as_completed", "refresh"])
-async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
-    policy: Backpressure, how: str
-) -> None:
+async def test_awaiting_a_dropped_handle_raises_at_once(policy: Backpressure, how: str) -> None:
     """Whether it was refused or evicted, awaiting it raises TaskRejected and nothing hangs."""
     counter = Counter(policy)
     async with counter.mp:
@@ -910,7 +908,7 @@ async def test_a_dropped_handle_has_ended_for_whoever_awaits_it(
 
 
 @pytest.mark.rows("TR-27")
-async def test_a_full_lane_and_a_full_key_are_named_as_what_they_are() -> None:
+async def test_pool_full_names_the_lane_or_the_key() -> None:
     """A bound per lane counts all keys of the lane, a bound per key one key; each says which."""
     mp = Millpond()
     bound = bounded(100, "fail_submitter", per_key=2, per_lane=3)

@@ -212,7 +212,7 @@ async def test_an_unknown_option_is_a_type_error() -> None:
 @pytest.mark.parametrize(
     "work", [None, 5, "name", [1], asyncio.Event], ids=["none", "int", "str", "list", "class"]
 )
-async def test_what_is_no_work_is_a_type_error(work: Any) -> None:
+async def test_submitting_anything_but_work_is_a_type_error(work: Any) -> None:
     """Only calls and functions of no arguments are work; a class is one too."""
     mp = Millpond()
     pool = mp.pool("work")
@@ -311,7 +311,7 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
         ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),
     ],
 )
-async def test_a_likely_mistake_is_answered_with_what_to_write(
+async def test_a_likely_mistake_is_refused_with_the_right_call(
     option: str, mistake: Any, advice: str
 ) -> None:
     """The message of a bad pool option says how a good one is written."""
@@ -319,7 +319,7 @@ async def test_a_likely_mistake_is_answered_with_what_to_write(
         Millpond().pool("work", **{option: mistake})
 
 
-async def test_what_could_never_run_is_not_registered() -> None:
+async def test_functions_that_could_never_run_are_not_registered() -> None:
     """A generator, a lambda without a name, and a local function for a process."""
     shop = Shop()
 
@@ -375,7 +375,7 @@ async def test_a_run_is_seeded_with_a_list() -> None:
             shop.pool.stream(shop.order.bind(1))
 
 
-async def test_orders_about_one_thing_say_what_they_want() -> None:
+async def test_orders_refuse_bad_arguments_by_name() -> None:
     """A key is text; ids come in a list, or a text would be taken for a list of letters."""
     shop = Shop()
     async with shop.mp:
@@ -387,7 +387,7 @@ async def test_orders_about_one_thing_say_what_they_want() -> None:
                 await shop.pool.redrive(given)  # type: ignore[arg-type]
 
 
-async def test_the_audit_of_a_pool_nobody_knows_is_no_empty_list() -> None:
+async def test_the_audit_of_an_unknown_pool_raises() -> None:
     """A name that was mistyped is told; an id is a name."""
     shop = Shop()
     async with shop.mp:

@@ -49,7 +49,7 @@ async def test_a_known_key_is_answered_with_its_task() -> None:
 
 
 @pytest.mark.rows("HN-16")
-async def test_the_handle_of_a_duplicate_tells_of_the_task_it_stands_for() -> None:
+async def test_the_handle_of_a_duplicate_shows_the_known_task() -> None:
     """Its key, labels, priority, submitter and time are those of the first submit."""
     shop = Shop()
     async with shop.mp:
@@ -130,7 +130,7 @@ async def test_a_closure_has_its_key_too() -> None:
         ("inflight", True, True, False, False, False),
     ],
 )
-async def test_dedupe_says_which_tasks_answer_for_their_key(
+async def test_dedupe_decides_which_tasks_keep_their_key(
     dedupe: str, *, queued: bool, running: bool, completed: bool, failed: bool, cancelled: bool
 ) -> None:
     """forever: always; success: unless it failed or was cancelled; inflight: until it ends."""
@@ -237,7 +237,7 @@ async def test_arguments_by_name_and_by_place_are_the_same_call() -> None:
         assert again.duplicate
 
 
-async def test_the_key_is_looked_at_before_closed_paused_or_full() -> None:
+async def test_the_idempotency_key_is_checked_before_closed_paused_or_full() -> None:
     """A known key is answered by a pool that would take nothing else."""
     full = Shop(backpressure=bounded(1, on_full="fail_submitter"))
     async with full.mp:

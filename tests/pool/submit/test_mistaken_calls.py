@@ -63,7 +63,7 @@ async def test_an_option_that_is_elsewhere_is_named_there() -> None:
             await shop.add.submit(1, priority=3)
 
 
-async def test_what_a_pool_does_a_millpond_does_not() -> None:
+async def test_pool_methods_on_a_millpond_raise_with_the_right_call() -> None:
     """mp.submit names pool.submit; any other name is missing as ever."""
     shop = Shop()
     with pytest.raises(AttributeError, match=r"pool\.submit\(\.\.\.\)"):

@@ -70,7 +70,7 @@ def test_a_task_name_is_unique_per_millpond() -> None:
     assert {"work"} == set(one.tasks)
 
 
-async def test_an_alias_runs_what_was_submitted_under_the_old_name() -> None:
+async def test_an_alias_runs_tasks_stored_under_the_old_name() -> None:
     """A task that is stored under an old name runs the function that has it as an alias."""
     mp = Millpond()
     pool = mp.pool("renamed")
@@ -191,7 +191,7 @@ async def test_a_registered_function_itself_is_a_call_and_never_a_closure() -> N
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "name"])
-async def test_what_is_no_work_is_refused(wrong: Any) -> None:
+async def test_submitting_anything_but_work_is_refused(wrong: Any) -> None:
     """submit says what it takes."""
     mp = Millpond()
     pool = mp.pool("wrong")
@@ -371,7 +371,7 @@ async def test_run_at_is_a_moment() -> None:
             work.options(run_at=moment, delay=1.0)
 
 
-async def test_expires_in_fails_what_starts_too_late() -> None:
+async def test_expires_in_fails_tasks_that_start_too_late() -> None:
     """A task that could not start in time ends failed: expired, and never runs."""
     mp = Millpond()
     pool = mp.pool("expires")
@@ -445,7 +445,7 @@ async def test_seconds_may_be_timedelta_everywhere() -> None:
 
 
 @pytest.mark.rows("HN-27")
-async def test_submitted_by_says_who_submitted() -> None:
+async def test_submitted_by_has_its_defaults() -> None:
     """By default "user", inside a handler its task, and whatever was given otherwise."""
     mp = Millpond()
     pool = mp.pool("who", max_concurrent=2)
@@ -567,7 +567,7 @@ async def test_a_batch_task_that_is_alone_is_settled() -> None:
 
 
 @pytest.mark.parametrize("option", ["priority", "weight"])
-async def test_numbers_are_kept_to_what_every_store_can_hold(option: str) -> None:
+async def test_numbers_are_bounded_by_what_every_store_can_hold(option: str) -> None:
     """Thirty-one bits and a sign: the last that fits is taken, the next is refused by name."""
     mp = Millpond()
     pool = mp.pool("numbers")

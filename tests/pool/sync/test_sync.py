@@ -95,7 +95,7 @@ def test_it_can_be_opened_again(mp: Millpond, pool: Pool) -> None:
             assert n == pool.sync.submit(partial(int, n)).get(timeout=SOON)
 
 
-def test_while_nothing_is_open_it_says_so(mp: Millpond, pool: Pool) -> None:
+def test_a_closed_millpond_raises_not_open(mp: Millpond, pool: Pool) -> None:
     """No loop is started behind anybody's back."""
     with pytest.raises(NotOpen, match=r"with mp\.sync"):
         pool.sync.size()
@@ -149,7 +149,7 @@ def test_an_error_of_the_block_comes_out_as_it_was(mp: Millpond) -> None:
     assert (False, []) == (mp.is_open, loops())
 
 
-def test_what_cannot_be_opened_says_why_and_leaves_nothing(pool: Pool) -> None:
+def test_a_failed_opening_raises_and_leaves_no_thread(pool: Pool) -> None:
     """An error on the way in ends the loop's thread, and another try is free."""
     broken = [True]
 
@@ -223,7 +223,9 @@ def test_a_loop_that_does_not_run_is_not_waited_for(mp: Millpond, pool: Pool) ->
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(mp: Millpond, pool: Pool) -> None:
+def test_after_a_fork_the_child_raises_not_open_and_the_parent_goes_on(
+    mp: Millpond, pool: Pool
+) -> None:
     """A forked child has no loop to wait for: it hears that at once instead of never."""
     with mp.sync:
         with warnings.catch_warnings():
@@ -339,14 +341,16 @@ def test_ctrl_c_while_a_full_pool_is_waited_for_leaves_the_line(mp: Millpond) ->
 
 
 @pytest.mark.real_loop
-async def test_a_thread_that_waits_is_told_when_the_millpond_closes(
+async def test_a_waiting_thread_raises_not_open_when_the_millpond_closes(
     mp: Millpond, pool: Pool
 ) -> None:
     """No thread waits for ever for something that cannot come any more."""
     task = pool.task(name="noop")(lambda: None)
     async with mp:
         await pool.pause()
-        handle: SyncHandle[None] = SyncHandle(mp.sync._bridge, internals_of(await task.submit()))
+        handle: SyncHandle[None] = SyncHandle(
+            internals_of(mp).owner.bridge, internals_of(await task.submit())
+        )
         waiting = asyncio.ensure_future(asyncio.to_thread(handle.get))
         while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
@@ -354,7 +358,7 @@ async def test_a_thread_that_waits_is_told_when_the_millpond_closes(
         await waiting
 
 
-def test_a_thread_that_waits_is_told_when_the_loop_ends(mp: Millpond, pool: Pool) -> None:
+def test_a_waiting_thread_raises_not_open_when_the_loop_ends(mp: Millpond, pool: Pool) -> None:
     """The loop was ended under an open Millpond: rough, but not a reason to wait for ever."""
     said: list[BaseException] = []
     task = pool.task(name="noop")(lambda: None)
@@ -436,7 +440,7 @@ def test_a_task_submitted_from_a_handler_in_a_thread_names_it(mp: Millpond, pool
         assert ("user", f"task:{outer.id}") == (outer.submitted_by, inner.submitted_by)
 
 
-def test_a_handler_in_a_thread_that_would_wait_for_itself_is_told(mp: Millpond) -> None:
+def test_a_handler_in_a_thread_that_waits_for_itself_raises_would_deadlock(mp: Millpond) -> None:
     """The only slot is taken by who waits: the wait is refused, by whichever way it waits."""
     narrow = mp.pool("narrow", max_concurrent=1)
     ways: list[Callable[[SyncHandle[int]], object]] = [
@@ -477,7 +481,7 @@ def test_a_handler_in_a_thread_may_wait_where_there_is_room(mp: Millpond, pool: 
 # Handles and batches
 
 
-def test_a_handle_tells_what_its_twin_tells(mp: Millpond, pool: Pool) -> None:
+def test_a_sync_handle_has_the_attributes_of_its_twin(mp: Millpond, pool: Pool) -> None:
     """All that is known of a task is there for a thread, too."""
 
     @pool.task
@@ -660,10 +664,10 @@ def test_an_item_that_an_interrupted_wait_missed_is_not_lost(mp: Millpond, pool:
                 await asyncio.to_thread(gate.wait, SOON)
             yield n
 
-    with mp.sync as sync:
+    with mp.sync:
         steps = loop_bridge.Steps(source)
-        sync._bridge.start(steps.drive)
-        step = partial(sync._bridge.step, steps)
+        internals_of(mp).owner.bridge.start(steps.drive)
+        step = partial(internals_of(mp).owner.bridge.step, steps)
         assert 0 == step()
         with interrupted(lambda: entered.wait(SOON)), pytest.raises(KeyboardInterrupt):
             step()
@@ -671,7 +675,7 @@ def test_an_item_that_an_interrupted_wait_missed_is_not_lost(mp: Millpond, pool:
         assert [1, 2, loop_bridge.OVER] == [step(), step(), step()]
 
 
-def test_progress_is_told_step_by_step(mp: Millpond, pool: Pool) -> None:
+def test_progress_is_yielded_step_by_step(mp: Millpond, pool: Pool) -> None:
     """A thread watches a handler and lets it go on, step by step."""
     steps = [threading.Event() for _ in range(3)]
 
@@ -709,7 +713,7 @@ def test_a_stream_yields_outcomes_and_ends_with_a_report(mp: Millpond, pool: Poo
         assert (2, False) == (run.report.total, run.finished_before)
 
 
-def test_leaving_a_run_with_an_error_cancels_what_waits(mp: Millpond, pool: Pool) -> None:
+def test_leaving_a_run_with_an_error_cancels_its_waiting_tasks(mp: Millpond, pool: Pool) -> None:
     """The error comes out as it was."""
     with mp.sync as sync:
         pool.sync.pause()
@@ -734,7 +738,7 @@ def test_breaking_out_of_an_iteration_leaves_no_task_behind(mp: Millpond, pool: 
                 await asyncio.sleep(0)
             return sum("_run_for" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
-        assert 1 == sync._bridge.call(left), "the one that counts"
+        assert 1 == internals_of(mp).owner.bridge.call(left), "the one that counts"
 
 
 def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
@@ -766,7 +770,7 @@ def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
         assert (3, 0) == (len(set(tasks)), len(internals_of(mp).runtime.workers))
 
 
-def test_whatever_a_pool_tells_its_twin_tells(mp: Millpond) -> None:
+def test_a_sync_pool_has_the_attributes_of_its_twin(mp: Millpond) -> None:
     """Names, settings, lanes, tasks and counts are those of the pool itself."""
     pool = mp.pool("lanes", lanes=2, retry=Retry.constant(3))
     task = pool.task(key="to", name="send")(_sent)
@@ -813,7 +817,7 @@ def test_whatever_a_pool_tells_its_twin_tells(mp: Millpond) -> None:
 async def _sent(to: str) -> None: ...
 
 
-def test_what_is_observed_through_the_twin_is_the_same(mp: Millpond, pool: Pool) -> None:
+def test_observers_added_through_the_twin_are_called(mp: Millpond, pool: Pool) -> None:
     """Observers, and the end of a scope, go through to the Millpond."""
     seen: list[str] = []
     with mp.sync as sync:

@@ -292,7 +292,7 @@ async def test_two_commits_at_once_are_one(books: Books) -> None:
     assert [handle.id] == books.ledger()
 
 
-async def test_what_a_handler_does_after_its_commit_is_its_own(
+async def test_an_error_after_the_commit_does_not_change_the_outcome(
     books: Books, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error is logged, not retried; its local slot is free again when it ends."""
@@ -338,7 +338,7 @@ async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -
         assert 1 == handle.attempt
 
 
-async def test_what_is_returned_after_a_commit_is_not_looked_at(
+async def test_the_return_value_after_a_commit_is_ignored(
     books: Books, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not even if it could not be stored."""
@@ -382,9 +382,7 @@ async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_agai
 
 
 @pytest.mark.parametrize("how", ["commit", "transaction"])
-async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
-    books: Books, how: str
-) -> None:
+async def test_a_cancel_during_a_commit_leaves_all_or_nothing(books: Books, how: str) -> None:
     """The cancellation waits for the answer: never a completion that was also cancelled."""
     reached = threading.Event()
     go = threading.Event()
@@ -581,7 +579,7 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
 
 
 @pytest.mark.memory("pools in memory are part of it")
-async def test_what_cannot_commit_says_so(books: Books) -> None:
+async def test_contexts_that_cannot_commit_raise(books: Books) -> None:
     """Batches, coroutine functions, and pools in memory."""
 
     @books.pool.batch_task(size=4)

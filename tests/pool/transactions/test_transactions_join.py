@@ -70,7 +70,7 @@ async def idle(shop: Shop) -> None:
 
 
 @pytest.mark.rows("DE-04")
-async def test_what_is_committed_is_there_together(shop: Shop, unasked: None) -> None:
+async def test_rows_and_tasks_of_a_commit_appear_together(shop: Shop, unasked: None) -> None:
     """The order and its task are stored by one commit, and the task runs soon after it."""
     async with shop.mp:
         await idle(shop)
@@ -86,7 +86,7 @@ async def test_what_is_committed_is_there_together(shop: Shop, unasked: None) ->
     assert 1 == shop.count()
 
 
-async def test_what_is_rolled_back_never_was(shop: Shop) -> None:
+async def test_a_rollback_leaves_neither_rows_nor_tasks(shop: Shop) -> None:
     """No task, no order, and whoever awaits the handle is told so."""
     async with shop.mp:
         with shop.orders() as own:
@@ -251,7 +251,7 @@ class Wrapper:
 
 
 @pytest.mark.parametrize("wrapped", [Proxied, Engines, Wrapper])
-async def test_what_frameworks_hand_out(shop: Shop, wrapped: Any) -> None:
+async def test_connections_of_web_frameworks_are_accepted(shop: Shop, wrapped: Any) -> None:
     """The driver's connection is found inside."""
     async with shop.mp:
         with shop.orders() as own:

@@ -114,7 +114,7 @@ def working(folder: Path) -> Iterator[Workers]:
 
 
 @pytest.mark.rows("DE-18", "DP-10")
-async def test_each_effect_once_whoever_is_killed(tmp_path: Path) -> None:
+async def test_each_effect_happens_once_whichever_process_is_killed(tmp_path: Path) -> None:
     """Workers die at random moments; every task has one row in the ledger, and completed."""
     dice = random.Random(7)
     with working(tmp_path) as workers:
