@@ -195,7 +195,7 @@ async def test_a_fix_that_no_signature_shows_takes_a_redrive(
         big = pay.bind(Order(100))
         payload = internals_of(big).encode()
         monkeypatch.setattr(Order, "most", 10)
-        monkeypatch.setattr(type(big), "encoded", lambda _self: payload)
+        monkeypatch.setattr(type(internals_of(big)), "encode", lambda _self: payload)
         handle = await pool.submit(big)
         await parked(mp, 1)
     monkeypatch.setattr(Order, "most", 1_000)

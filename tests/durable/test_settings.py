@@ -121,6 +121,7 @@ async def test_two_processes_together_keep_the_limit(place: Path | Schema) -> No
             await asyncio.sleep(1.5)
             inside -= 1
 
+        MILLPONDS[pool] = mp
         return pool
 
     one, two = worker(), worker()
