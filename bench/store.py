@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -70,7 +70,7 @@ async def opened(shape: str) -> MemoryStore:
     """Return a store with one pool and one worker."""
     store = MemoryStore()
     await store.control(Declare(SHAPES[shape]))
-    await store.control(Join("w", 1e6))
+    await store.control(Register("w", 1e6))
     return store
 
 

@@ -47,7 +47,7 @@ class Scene:
         """Declare pool `p` and let a worker join."""
         spec = PoolSpec(**{"name": "p", "max_concurrent": 9, "order": fifo(), **options})
         await self.do("control", orders.Declare(spec))
-        await self.do("control", orders.Join("w", 1000.0))
+        await self.do("control", orders.Register("w", 1000.0))
 
     async def submit(self, *tasks: NewTask, run: NewRun | None = None) -> None:
         """Submit one batch."""
@@ -104,7 +104,7 @@ def is_(event: Event, task: int | None = None) -> Callable[[Record], bool]:
     return lambda entry: entry.event is event and task in (None, entry.task)
 
 
-def ordered(order: orders.Order) -> Step:
+def ordered(order: orders.Command) -> Step:
     """A step in which an operator gives an order at the moment 0."""
     return Step(verb="control", asked=order, answer=None, records=(), now=0.0)
 
@@ -150,7 +150,9 @@ async def test_i1_the_limit_of_a_key() -> None:
         (orders.Hold("p", 60.0, "acme"), orders.Hold("p", 60.0, "other")),
     ],
 )
-async def test_i1_nothing_starts_while_it_is_stopped(stop: orders.Order, go: orders.Order) -> None:
+async def test_i1_nothing_starts_while_it_is_stopped(
+    stop: orders.Command, go: orders.Command
+) -> None:
     """A start after a pause or hold of the pool or key breaks it; after another's it does not."""
     *before, lease = await two_running(key="acme")
     assert "I1" == verdict([*before, ordered(stop), lease])

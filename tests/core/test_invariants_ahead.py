@@ -98,7 +98,7 @@ async def test_i5_a_lost_claim_is_charged(event: Event) -> None:
     await scene.open(prefetch=1)
     await scene.submit(new_task(1, attempts=1 if event is Event.EXHAUST else 2))
     await hold(scene, want=0)
-    await scene.do("control", orders.Bury("w"))
+    await scene.do("control", orders.DeclareDead("w"))
     assert verdict(scene.stage.steps) is None
     assert "I5" == verdict(with_record(scene.stage.steps, is_(event), attempt=0))
 

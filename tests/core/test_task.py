@@ -105,8 +105,8 @@ def test_times_are_finite(option: str, value: float) -> None:
     [
         lambda: Settlement(fence=Fence(1, 1, 1), event=Event.RETRY, delay=math.nan),
         lambda: orders.Hold("p", math.inf),
-        lambda: orders.Join("w", 0.0),
-        lambda: orders.Join("w", math.nan),
+        lambda: orders.Register("w", 0.0),
+        lambda: orders.Register("w", math.nan),
     ],
 )
 def test_orders_and_settlements_are_checked_at_birth(make: Callable[[], object]) -> None:

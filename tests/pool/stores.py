@@ -10,7 +10,7 @@ from tests.pool.moments import rounds as rounds
 from tests.stores import fresh_store
 
 from millpond import Millpond
-from millpond.core.control import Order
+from millpond.core.control import Command
 from millpond.core.lease import LeaseAsk
 from millpond.core.settle import Settlement
 from millpond.store.protocol import (
@@ -129,7 +129,7 @@ class Watched:
         return answer
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         await self._begin("control", order)
         answer = await self.inner.control(order, now=now, entropy=entropy)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millpond.core.control import Bury, Cancel, Declare, Hold, Join, Prune, Redrive
+from millpond.core.control import Cancel, Declare, DeclareDead, Hold, Prune, Redrive, Register
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settlement
@@ -24,7 +24,7 @@ async def opened(spec: PoolSpec | None = None, **options: Any) -> MemoryStore:
     """A store with pool `p` and worker `w`."""
     store = MemoryStore(**options)
     await store.control(Declare(spec or PoolSpec(name="p", max_concurrent=9)), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     return store
 
 
@@ -145,11 +145,11 @@ async def test_a_key_is_held_where_keys_did_not_matter() -> None:
 async def test_a_process_that_goes_leaves_no_closure_waiting() -> None:
     """Its queued closures fail, and only its own: other tasks stay as they are."""
     store = await opened()
-    await store.control(Join("v", 1e6, owner="you"), now=0.0)
+    await store.control(Register("v", 1e6, owner="you"), now=0.0)
     owners = ("me", "you", None, "me")
     await submit(store, *(new_task(n, owner=owner) for n, owner in enumerate(owners, 1)))
     await store.control(Cancel((4,)), now=1.5)
-    await store.control(Bury("w"), now=2.0)
+    await store.control(DeclareDead("w"), now=2.0)
     tasks = [await store.view.task(number) for number in (1, 2, 3, 4)]
     assert ["failed", "queued", "queued", "cancelled"] == [t and t.status for t in tasks]
 

@@ -9,7 +9,7 @@ from verify.servers.schemas import InlinePostgresStore, Schemas
 from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond import Millpond
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled, Settlement
@@ -33,7 +33,7 @@ async def ends_in_spite_of_a_wrong_count(
 ) -> None:
     """Start a task, have its key miscounted, and see its end stored and the next one started."""
     await store.control(Declare(SPEC), now=1000.0)
-    await store.control(Join("w", 60.0), now=1000.0)
+    await store.control(Register("w", 60.0), now=1000.0)
     new = [NewTask(id=n, pool="p", call=Call("f"), key="k", share="k") for n in (1, 2)]
     await store.submit([Batch(tasks=tuple(new))], now=1000.0)
     ask = LeaseAsk(pool="p", worker="w", want=2)

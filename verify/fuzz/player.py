@@ -137,7 +137,7 @@ class Player:
             await self._join(hands)
 
     async def _join(self, hands: Hands) -> None:
-        order = orders.Join(hands.id, self._lease, hands.owner, hands.functions)
+        order = orders.Register(hands.id, self._lease, hands.owner, hands.functions)
         await self.do("control", order)
 
     async def act(self) -> None:
@@ -347,10 +347,10 @@ class Player:
             case "recover":
                 await self.do("recover", 100)
             case "worker dies":
-                await self.do("control", orders.Bury(hands.id))
+                await self.do("control", orders.DeclareDead(hands.id))
                 await self._comes_back(hands)
             case "worker leaves":
-                await self.do("control", orders.Leave(hands.id))
+                await self.do("control", orders.Deregister(hands.id))
                 await self._comes_back(hands)
             case "lost answer":
                 await self._loses_an_answer(hands)
@@ -422,7 +422,7 @@ class Player:
     async def leave(self) -> None:
         """Let every worker go; what it has is given back."""
         for hands in self.hands:
-            await self.do("control", orders.Leave(hands.id))
+            await self.do("control", orders.Deregister(hands.id))
             hands.forget()
 
     async def settle_down(self, most: int = 600) -> bool:
@@ -437,7 +437,7 @@ class Player:
         for budget in self.spec.budgets:
             await self.do("control", orders.ResizeBudget(budget))
         for hands in self.hands:
-            await self.do("control", orders.Leave(hands.id))
+            await self.do("control", orders.Deregister(hands.id))
             hands.functions = None
             await self._comes_back(hands)
         for _ in range(most):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
     from millpond.store.protocol import Batch, View
@@ -110,7 +110,7 @@ class FaultyStore:
         """Do what time alone does."""
         return await self._do("recover", limit)
 
-    async def control(self, order: Order, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, order: Command, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
         return await self._do("control", order)
 

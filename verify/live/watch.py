@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled
@@ -103,7 +103,7 @@ class Watch:
 
     def see(self, step: Step) -> None:
         """Take in one verb that was carried out."""
-        by_time = step.verb == "recover" or isinstance(step.asked, Bury)
+        by_time = step.verb == "recover" or isinstance(step.asked, DeclareDead)
         for record in step.records:
             if record.detail == "run finished" and record.run is not None:
                 self.finished.add(record.run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.core.lifecycle import Event, Status
 from millpond.core.task import CALLBACKS, Fence
 from millpond.testing.simulation import invariants as judge
@@ -99,7 +99,7 @@ class Replay:
         self._latest = max(self._latest, record.at)
         if record.worker is not None:
             # Every process of the fleet knows every function, and so can run every task.
-            self.witness.workers.setdefault(record.worker, Join(record.worker, 1.0))
+            self.witness.workers.setdefault(record.worker, Register(record.worker, 1.0))
         if record.event is None or record.task is None:
             self.witness.apply(record)
             return

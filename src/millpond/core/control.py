@@ -88,7 +88,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
         _check_unit(self.unit)
 
 
-Page: TypeAlias = tuple[int, int]
+CommandPage: TypeAlias = tuple[int, int]
 """Where an order that is carried out in pages goes on: behind a place, up to another."""
 
 
@@ -97,7 +97,7 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
 
     pool: str
     unit: str | None = None
-    page: Page | None = None
+    page: CommandPage | None = None
     """What the last page was answered with; None = the first. Later tasks are not in any."""
     limit: int = 1000
     """How many live tasks are looked at, at most."""
@@ -112,7 +112,7 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     pool: str
     before: float | None = None
     unit: str | None = None
-    page: Page | None = None
+    page: CommandPage | None = None
     limit: int = 1000
     interrupt: bool = False
     """Whether the handlers of those that run are to be interrupted, and not only told."""
@@ -160,7 +160,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
             raise ConfigError("text", self.text, f"has more than {bounds.MAX_PROGRESS} bytes")
 
 
-class Remember(msgspec.Struct, frozen=True, tag=True):
+class SaveStep(msgspec.Struct, frozen=True, tag=True):
     """A handler's step is done: later attempts are given its result. The first word stands."""
 
     fence: Fence
@@ -177,7 +177,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     pool: str
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
+class Register(msgspec.Struct, frozen=True, tag=True):
     """A worker presents itself; it may hold leases as long as it renews.
 
     One that is known already may say that it knows more functions by now.
@@ -195,7 +195,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
         check.seconds("lease", self.lease, above=0.0)
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class Deregister(msgspec.Struct, frozen=True, tag=True):
     """A worker goes; what it still holds is given back uncharged."""
 
     worker: str
@@ -211,13 +211,13 @@ class Disown(msgspec.Struct, frozen=True, tag=True):
     tasks: tuple[int, ...]
 
 
-class Bury(msgspec.Struct, frozen=True, tag=True):
+class DeclareDead(msgspec.Struct, frozen=True, tag=True):
     """A worker is known to be dead: its leases are lost now, not when they expire."""
 
     worker: str
 
 
-class Lead(msgspec.Struct, frozen=True, tag=True):
+class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):
     """A process would lead maintenance for `lease` seconds, or goes on leading.
 
     Answered with 1 if it leads, and with the generation in force, which grows with each new leader.
@@ -255,17 +255,23 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
     """Records of the audit that are older may go, too, where a store keeps them that long."""
 
 
-PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
-BudgetOrder: TypeAlias = DeclareBudget | ResizeBudget
-PageOrder: TypeAlias = Purge | CancelAll
+PoolCommand: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
+BudgetCommand: TypeAlias = DeclareBudget | ResizeBudget
+PagedCommand: TypeAlias = Purge | CancelAll
 """Orders about as many tasks as there are: each is one step of many, so that nobody waits long."""
-TaskOrder: TypeAlias = Cancel | Redrive
-AttemptOrder: TypeAlias = Progress | Remember
+TaskCommand: TypeAlias = Cancel | Redrive
+AttemptCommand: TypeAlias = Progress | SaveStep
 """What a running attempt says of itself: it counts only with the current fence."""
-WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
-LeaderOrder: TypeAlias = Lead
-RunOrder: TypeAlias = Seal | CancelRun
-WholeOrder: TypeAlias = (
-    PoolOrder | BudgetOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+WorkerCommand: TypeAlias = Register | Deregister | DeclareDead | Disown
+LeaderCommand: TypeAlias = ClaimLeadership
+RunCommand: TypeAlias = Seal | CancelRun
+UnpagedCommand: TypeAlias = (
+    PoolCommand
+    | BudgetCommand
+    | TaskCommand
+    | AttemptCommand
+    | WorkerCommand
+    | LeaderCommand
+    | RunCommand
 )
-Order: TypeAlias = WholeOrder | PageOrder
+Command: TypeAlias = UnpagedCommand | PagedCommand

@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.core import bounds
 from millpond.core import validation as check
-from millpond.core.control import Remember
+from millpond.core.control import SaveStep
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError, NotSupported
 from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction
@@ -345,6 +345,6 @@ async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - 
     if len(stored) > bounds.MOST_PAYLOAD:
         raise ConfigError("result", f"{len(stored)} bytes", f"of step {step!r} cannot be stored")
     runtime = job.runtime
-    runtime.heed(await runtime.store.control(Remember(job.leased.fence, step, stored)))
+    runtime.heed(await runtime.store.control(SaveStep(job.leased.fence, step, stored)))
     steps = job.steps = job.steps or {}
     steps.setdefault(step, stored)

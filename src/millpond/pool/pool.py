@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from millpond.core import control
 from millpond.core import validation as check
-from millpond.core.control import Order
+from millpond.core.control import Command
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
 from millpond.errors import ConfigError
@@ -703,7 +703,7 @@ class Pool:
         """Take no more work from outside, for good; what is queued still runs."""
         await self._order(control.Close(self.spec.name))
 
-    async def _order(self, order: Order) -> ControlAnswer:
+    async def _order(self, order: Command) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
         answer = await runtime.order(order)

@@ -53,7 +53,7 @@ from millpond.store.protocol import SubmitAnswer
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import Leased
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
@@ -607,7 +607,7 @@ class Runtime:
             raise self.gone(task)
         return changed
 
-    async def order(self, order: Order) -> ControlAnswer:
+    async def order(self, order: Command) -> ControlAnswer:
         """Have an order carried out, in as many pages as it takes; return what all came to."""
         answer = await self.store.control(order)
         self.heed(answer)

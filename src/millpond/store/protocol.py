@@ -25,7 +25,7 @@ import msgspec
 
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
-from millpond.core.control import Page
+from millpond.core.control import CommandPage
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
@@ -39,7 +39,7 @@ from millpond.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.why import Facts
 
 
@@ -189,7 +189,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int = 0
     revision: int = 0
-    more: Page | None = None
+    more: CommandPage | None = None
     """There is more to do: send the same order with this page."""
     cancelled: tuple[int, ...] = ()
     """Tasks in the hands of a worker of which the end was asked for by this order."""
@@ -476,7 +476,7 @@ class Store(Protocol):
         ...
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         ...

@@ -12,7 +12,7 @@ from millpond.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
@@ -155,7 +155,7 @@ class FaultyStore:
         )
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         return await self._do(

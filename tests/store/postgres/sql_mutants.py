@@ -622,7 +622,7 @@ async def _inbox_first(schema: Schema) -> None:
     server = Undaunted(schema)
     try:
         await server.control(orders.Declare(KINDS["fifo"]))
-        await server.control(orders.Join("one", 60.0))
+        await server.control(orders.Register("one", 60.0))
         put(schema, tasks(1, 1))
         await server.submit(tasks(2, 1))
         (leased,) = (await server.lease(LeaseAsk(pool="p", worker="one", want=1))).leased
@@ -708,7 +708,7 @@ async def _renewed(schema: Schema) -> None:
     two = Two(1, KINDS["fifo"], (memory, server))
     try:
         await two.begin()
-        await two.do("control", orders.Join("three", 5.0))
+        await two.do("control", orders.Register("three", 5.0))
         two.now += 1
         await memory.renew("three", 5.0, now=two.now)
         connection = schema.connection()

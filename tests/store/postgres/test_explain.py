@@ -16,7 +16,7 @@ from tests.store.postgres.backlog import BUDGET, POOLS, SEED, multiply, new_task
 from tests.store.postgres.plans import Seen, watched
 from verify.servers.postgres import OwnServer
 
-from millpond.core.control import Cancel, Declare, DeclareBudget, Join, Leave
+from millpond.core.control import Cancel, Declare, DeclareBudget, Deregister, Register
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -58,7 +58,7 @@ async def work(url: str, *, later: float = 60.0) -> None:
     first = next(_numbers) * 10**15
     for at, spec in enumerate(POOLS):
         worker = f"worker-{first}-{at}"
-        await store.control(Join(worker, 60.0))
+        await store.control(Register(worker, 60.0))
         ids = first + at * 10**6
         await store.submit([Batch(tasks=(new_task(spec.name, 0, ids),))])
         many = tuple(new_task(spec.name, number, ids) for number in range(1, HANDFUL))
@@ -78,7 +78,7 @@ async def work(url: str, *, later: float = 60.0) -> None:
         await store.settle(settled(held, later, all_done=False))
         await store.control(Cancel((ids + 1,)))
         await store.recover()
-        await store.control(Leave(worker))
+        await store.control(Deregister(worker))
     renewing.close()
     await store.close()
 
@@ -196,7 +196,7 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
                 store = PostgresStore(address_of(url))
                 # Under a rate by weight the heaviest task decides, so all are looked at.
                 for pool in (spec for spec in POOLS if not spec.special):
-                    await store.control(Join("w", 60.0))
+                    await store.control(Register("w", 60.0))
                     assert await store.view.ready(pool.name, "w", now=time.time())
                 await store.close()
     assert 100 * len(POOLS) > seen.rows["millpond_live"]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from verify.servers.schemas import Schema, Schemas
 
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled, Settlement
@@ -73,7 +73,7 @@ async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStor
     store = PostgresStore(address, **options)
     try:
         await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()

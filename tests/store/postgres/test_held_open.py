@@ -14,7 +14,7 @@ import pytest
 from tests.store.postgres.plans import SOMEBODY, watched
 from verify.servers.postgres import OwnServer
 
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -134,7 +134,7 @@ async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> No
     with own.database() as url, psycopg.connect(url, autocommit=True) as watching:
         store = PostgresStore(address_of(url))
         await store.control(Declare(POOLS[kind]))
-        await store.control(Join("w", 3600.0))
+        await store.control(Register("w", 3600.0))
         load = Load(kind, url)
         await load.submit(store, WAITING)
         await store.close()
@@ -171,7 +171,7 @@ async def test_what_is_committed_late_is_found(own_url: str) -> None:
     """Also if what came after it was found, and the next of it, and marks were set past both."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     submit = "SELECT millpond.submit('p', 'work')"
     with psycopg.connect(own_url) as late, psycopg.connect(own_url) as later:
         (first,) = late.execute(submit).fetchone() or ()
@@ -193,7 +193,7 @@ async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
     """Tables that were restored elsewhere tell of transactions that are yet to come there."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     await store.close()
     with psycopg.connect(own_url) as connection:
         connection.execute("UPDATE millpond.millpond_meta SET seen_upto = '1000000000000'")
@@ -209,7 +209,7 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
     now = [1000.0]
     store = PostgresStore(address_of(own_url), clock=lambda: now[0])
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     load = Load("plain", own_url)
     await load.submit(store, WAITING)
     for _ in range(2):

@@ -11,7 +11,7 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core.admit import Reason
-from millpond.core.control import Close, Declare, Join
+from millpond.core.control import Close, Declare, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.rate import Rate
@@ -78,7 +78,7 @@ async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgres
     store = InlinePostgresStore(schema)
     try:
         await store.control(Declare(PoolSpec(name="p", max_concurrent=5, **options)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()

@@ -116,9 +116,9 @@ class Two:
             )
             await self.do("control", orders.Declare(other))
         await self.do("control", orders.Declare(self.spec))
-        await self.do("control", orders.Join("one", 1e6))
+        await self.do("control", orders.Register("one", 1e6))
         known = ("more", "work")
-        await self.do("control", orders.Join("two", 1e6, functions=known))
+        await self.do("control", orders.Register("two", 1e6, functions=known))
 
     async def submit(self) -> None:
         """Submit a few tasks, nearly all of them plain."""

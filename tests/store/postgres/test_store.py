@@ -16,7 +16,7 @@ from verify.servers.postgres import OwnServer
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import TakingTurns
 
-from millpond.core.control import Cancel, Declare, Join, Lead, Leave, Pause
+from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event, Status
 from millpond.core.settle import Settled, Settlement
@@ -80,7 +80,7 @@ async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStor
     store = PostgresStore(address, **options)
     try:
         await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()
@@ -126,7 +126,7 @@ async def test_an_error_of_one_is_not_that_of_the_others(address: Address) -> No
     async with opened(address) as store:
         answers = await asyncio.gather(
             store.submit([task(1)]),
-            store.control(Join("a\0b", 60.0)),
+            store.control(Register("a\0b", 60.0)),
             store.control(Pause("nowhere")),
             store.submit([task(2)]),
             return_exceptions=True,
@@ -213,7 +213,7 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
     await mine.recover()
     assert [mine] == made
     await other.control(Cancel((1,)))
-    await mine.control(Join("w", 60.0))
+    await mine.control(Register("w", 60.0))
     assert [mine, other, mine] == made
     assert [2] == [one.fence.task for one in (await mine.lease(ASK)).leased]
     assert [mine, other, mine] == made
@@ -547,7 +547,7 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
 
         async def work(name: str) -> None:
             mine = PostgresStore(address)
-            await mine.control(Join(name, 60.0))
+            await mine.control(Register(name, 60.0))
             ask = LeaseAsk(pool="p", worker=name, want=2)
             leased = (await mine.lease(ask)).leased
             while leased or len(got) < 100:
@@ -569,8 +569,8 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     store = InlinePostgresStore(schema)
     await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
     for worker, owner in (("w", "leader"), ("v", "other")):
-        await store.control(Join(worker, 60.0, owner=owner))
-    led = await store.control(Lead("leader", 60.0))
+        await store.control(Register(worker, 60.0, owner=owner))
+    led = await store.control(ClaimLeadership("leader", 60.0))
     sent: list[str] = []
     send = PostgresConnection._send
 
@@ -579,15 +579,15 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
         return send(connection, statement, arguments)
 
     monkeypatch.setattr(PostgresConnection, "_send", noted)
-    refused = await store.control(Lead("other", 60.0))
+    refused = await store.control(ClaimLeadership("other", 60.0))
     assert (0, led.revision) == (refused.count, refused.revision)
     assert () == await store.view.due(now=time.time())
     await store.changed()
     assert len(sent) == 3
     await store.submit([task(1)])
     assert await store.view.due(now=time.time()) == ("p",)
-    await store.control(Leave("w"))
-    assert (await store.control(Lead("other", 60.0))).count == 1
+    await store.control(Deregister("w"))
+    assert (await store.control(ClaimLeadership("other", 60.0))).count == 1
     await store.close()
 
 
@@ -595,7 +595,7 @@ async def test_who_renews_by_the_server_is_not_given_up_by_who_remembers(address
     """A renewal changes no version: whoever keeps rows in memory must not go by an old lease."""
     now = 1000.0
     async with opened(address, clock=lambda: now) as store:
-        await store.control(Join("other", 30.0, owner="you"))
+        await store.control(Register("other", 30.0, owner="you"))
         await store.recover()
         renewer = store.renewer()
         now += 25.0

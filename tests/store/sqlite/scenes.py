@@ -93,7 +93,7 @@ async def make_world(path: Path) -> World:
 Act = Callable[[Lab, World], Awaitable[Any]]
 
 
-def order(make: Callable[[World], orders.Order]) -> Act:
+def order(make: Callable[[World], orders.Command]) -> Act:
     """An order as a scene."""
     return lambda lab, world: lab.control(make(world))
 
@@ -201,13 +201,13 @@ SCENES: dict[str, Act] = {
     "cancel": order(lambda world: orders.Cancel((world.queued, world.plain[0].fence.task))),
     "redrive": order(lambda world: orders.Redrive((world.failed,))),
     "progress": order(lambda world: orders.Progress(world.plain[0].fence, 0.5, "half")),
-    "remember": order(lambda world: orders.Remember(world.plain[0].fence, "step", b"1")),
+    "remember": order(lambda world: orders.SaveStep(world.plain[0].fence, "step", b"1")),
     "close": order(lambda _: orders.Close("fair")),
-    "join": order(lambda _: orders.Join("newcomer", 30.0, "us", ("work",))),
-    "leave": order(lambda _: orders.Leave(WORKER)),
+    "join": order(lambda _: orders.Register("newcomer", 30.0, "us", ("work",))),
+    "leave": order(lambda _: orders.Deregister(WORKER)),
     "disown": order(lambda world: orders.Disown(WORKER, (world.plain[0].fence.task,))),
-    "bury": order(lambda _: orders.Bury("late")),
-    "lead": order(lambda _: orders.Lead("us", 30.0)),
+    "bury": order(lambda _: orders.DeclareDead("late")),
+    "lead": order(lambda _: orders.ClaimLeadership("us", 30.0)),
     "seal": order(lambda world: orders.Seal(world.run, "us")),
     "cancel a run": order(lambda world: orders.CancelRun(world.run)),
     "prune": order(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -21,7 +21,7 @@ async def test_what_is_tried_again_may_be_so_elsewhere(tmp_path: Path) -> None:
     """After a retry the body is let go, as after an end: else a busy worker would fill up."""
     store = SqliteStore(tmp_path / "work.db", inline=True)
     await store.control(Declare(PoolSpec(name="work", max_concurrent=2)))
-    await store.control(Join("worker", 60.0, owner="owner"))
+    await store.control(Register("worker", 60.0, owner="owner"))
     tasks = tuple(NewTask(id=i, pool="work", call=Call("job"), attempts=3) for i in (1, 2))
     await store.submit([Batch(tasks=tasks)])
     first, second = (await store.lease(LeaseAsk(pool="work", worker="worker", want=2))).leased

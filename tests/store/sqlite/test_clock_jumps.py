@@ -56,7 +56,7 @@ class Process:
 
     async def join(self) -> None:
         """Let its worker present itself."""
-        await self.store.control(orders.Join(self.name, LEASE))
+        await self.store.control(orders.Register(self.name, LEASE))
 
     async def put(self, *, delay: float = 0.0, pool: str = "p") -> int:
         """Submit a task."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.errors import StoreForked
 from millpond.store.sqlite import SqliteStore
 
 WHAT = {
-    "writes": lambda store: store.control(Join("w", 30.0)),
+    "writes": lambda store: store.control(Register("w", 30.0)),
     "reads": lambda store: store.view.workers(),
     "looks": lambda store: store.changed(),
 }

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from millpond.core.control import Cancel, Declare, Join, Redrive
+from millpond.core.control import Cancel, Declare, Redrive, Register
 from millpond.core.lease import LeaseAsk
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
@@ -93,7 +93,7 @@ async def test_verbs_of_one_transaction_tell_the_story_of_many(
 async def ended_task(store: Together) -> None:
     """Let a pool have one task, which was cancelled, and everything be committed."""
     await store.control(Declare(PoolSpec(name="p", max_concurrent=9)), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     await store.submit([Batch(tasks=(NewTask(id=1, pool="p", call=Call("f")),))], now=1.0)
     await store.control(Cancel((1,)), now=1.0)
     store.commit()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.errors import StoreMissing
 from millpond.store.sqlite import SqliteStore, checkpoint
 from millpond.store.sqlite.connect import connect
@@ -28,7 +28,7 @@ async def test_a_process_may_change_its_folder(
     monkeypatch.chdir(here)
     store = SqliteStore(Path("work.db"), owner="me")
     monkeypatch.chdir(there)
-    await store.control(Join("me/1", 30.0, "me"))
+    await store.control(Register("me/1", 30.0, "me"))
     renewer = store.renewer()
 
     assert renewer.renew("me/1", 30.0).alive

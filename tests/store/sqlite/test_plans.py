@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Declare, Join
+from millpond.core.control import Declare, Register
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settlement
@@ -96,7 +96,7 @@ async def with_a_queue(path: Path, spec: PoolSpec, length: int) -> SqliteStore:
     """A store with one pool in which so many tasks wait, of many keys."""
     store = SqliteStore(path, durability="normal", inline=True)
     await store.control(Declare(spec), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     for start in range(1, length, 1000):
         tasks = [
             NewTask(id=n, pool="p", call=Call("f"), key=f"k{n % 500}", share=f"k{n % 500}")

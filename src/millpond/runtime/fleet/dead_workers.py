@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Burials:
     async def _give_up(self, owners: set[str], presence: Presence) -> None:
         for worker in sorted(await self._runtime.view.workers()):
             if worker.rpartition("/")[0] in owners:
-                answer = await self._runtime.store.control(Bury(worker))
+                answer = await self._runtime.store.control(DeclareDead(worker))
                 self._runtime.heed(answer)
                 self._runtime.failures.lost(answer.lost)
                 if self._runtime.hooks.probes is not None:

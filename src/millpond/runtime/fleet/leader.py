@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Lead
+from millpond.core.control import ClaimLeadership
 from millpond.runtime.fleet.renew import SLOW
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Leadership:
             return self.leads
         lease = min(worker.lease for worker in runtime.workers)
         led, self.leads = self.leads, False
-        answer = await runtime.store.control(Lead(runtime.owner, LEADS_FOR * lease))
+        answer = await runtime.store.control(ClaimLeadership(runtime.owner, LEADS_FOR * lease))
         self._ask_at = sent + LEADS_FOR * lease / 2
         self.leads, self.generation = bool(answer.count), answer.revision
         if runtime.steady() - sent > SLOW * lease:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Join, Leave
+from millpond.core.control import Deregister, Register
 from millpond.runtime.fleet.closure_worker import OWN
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Presenting:
         """Let a worker present itself under a name."""
         functions = self._known_to(worker)
         answer = await self._runtime.store.control(
-            Join(name, worker.lease, self._runtime.owner, functions, self._signatures(worker))
+            Register(name, worker.lease, self._runtime.owner, functions, self._signatures(worker))
         )
         if functions != self._known_to(worker):
             self.learned()
@@ -76,7 +76,7 @@ class Presenting:
                 continue
             if not worker.joined:
                 # It left while this was on its way: nobody would ever renew this name.
-                runtime.heed(await runtime.store.control(Leave(name)))
+                runtime.heed(await runtime.store.control(Deregister(name)))
                 return
             worker.name, worker.fenced = name, False
             runtime.renewals.keep(worker, sent)

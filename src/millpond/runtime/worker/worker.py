@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Disown, Leave
+from millpond.core.control import Deregister, Disown
 from millpond.core.event import SYSTEM
 from millpond.core.lease import LeaseAsk, Leased
 from millpond.core.lifecycle import Event, Status
@@ -339,7 +339,7 @@ class Worker:
         self.runtime.outages.gone(self)
         await self.elsewhere.close()
         try:
-            self.runtime.heed(await self.runtime.store.control(Leave(self.name)))
+            self.runtime.heed(await self.runtime.store.control(Deregister(self.name)))
         except Exception as error:  # noqa: BLE001 - its lease will tell, if a little later
             log.warning("worker %s could not take its leave (%s)", self.name, error)
 

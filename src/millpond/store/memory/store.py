@@ -14,7 +14,7 @@ from millpond.store.verbs.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
@@ -99,7 +99,7 @@ class MemoryStore:
         return steps.recover(self._tables, limit, moment, entropy, generation=generation)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         return steps.control(self._tables, order, self._moment(now), entropy)

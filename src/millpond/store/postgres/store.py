@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Declare, Lead
+from millpond.core.control import ClaimLeadership, Declare
 from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Self
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
@@ -346,10 +346,10 @@ class PostgresStore(SteppingStore):
         return super()._committed(answers)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order; who wants to lead while another does is told so by a look."""
-        if isinstance(order, Lead):
+        if isinstance(order, ClaimLeadership):
             asked = (order.owner, self._step_moment(now))
             led = await self._on_reader(partial(self._led_by_another, asked))
             if led is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import LeaseAsk
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
@@ -565,7 +565,7 @@ class RowsStore(ABC, Generic[C, L]):
         return await self._do_over_rows(job)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, order: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
 

@@ -38,7 +38,7 @@ from millpond.store.verbs.submit import take_committed as _take_committed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.lease import LeaseAsk
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
@@ -196,7 +196,9 @@ def recover(
     )
 
 
-def control(tables: Tables, order: Order, now: float, entropy: int | None = None) -> ControlAnswer:
+def control(
+    tables: Tables, order: Command, now: float, entropy: int | None = None
+) -> ControlAnswer:
     """Carry out an order."""
     now = _begin(tables, now, entropy)
     count, revision, left = _control(tables, order, now)

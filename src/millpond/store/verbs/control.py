@@ -12,34 +12,34 @@ from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
 from millpond.core.control import (
-    AttemptOrder,
-    Bury,
+    AttemptCommand,
     Cancel,
     CancelAll,
     CancelRun,
+    ClaimLeadership,
     Close,
+    Command,
+    CommandPage,
     Declare,
     DeclareBudget,
+    DeclareDead,
+    Deregister,
     Disown,
     Hold,
-    Join,
-    Lead,
-    Leave,
-    Order,
-    Page,
     Pause,
-    PoolOrder,
+    PoolCommand,
     Progress,
     Prune,
     Purge,
     Redrive,
-    Remember,
+    Register,
     Resize,
     ResizeBudget,
     Resume,
+    SaveStep,
     Seal,
-    WholeOrder,
-    WorkerOrder,
+    UnpagedCommand,
+    WorkerCommand,
 )
 from millpond.core.lease import Worker
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | None]:
+def control(tables: Tables, order: Command, now: float) -> tuple[int, int, CommandPage | None]:
     """Carry out an order; return how much it touched, the revision in force, and what is left."""
     if isinstance(order, Purge | CancelAll):
         pool = pool_named(tables, order.pool)
@@ -68,7 +68,7 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | 
     return *_whole_order(tables, order, now), None
 
 
-def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, int]:
+def _whole_order(tables: Tables, order: UnpagedCommand, now: float) -> tuple[int, int]:
     match order:
         case Declare(spec):
             return _declare(tables, spec, now)
@@ -76,16 +76,16 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
             return budgets.declare(tables, order, now), 0
         case ResizeBudget():
             return budgets.resize(tables, order, now), 0
-        case Join() | Leave() | Bury() | Disown():
+        case Register() | Deregister() | DeclareDead() | Disown():
             return _worker_order(tables, order, now), 0
-        case Lead():
+        case ClaimLeadership():
             return _lead(tables, order, now)
         case Cancel(_, interrupt):
             known = _meant(tables, order)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive():
             return sum(_redrive(tables, task.new.id, now) for task in _meant(tables, order)), 0
-        case Progress() | Remember():
+        case Progress() | SaveStep():
             return _attempt_order(tables, order), 0
         case Seal(run, holder):
             return _seal(tables, run, holder), 0
@@ -108,7 +108,7 @@ def pool_named(tables: Tables, name: str) -> PoolTable:
 # Pools
 
 
-def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -> int:
+def _pool_order(tables: Tables, pool: PoolTable, order: PoolCommand, now: float) -> int:
     match order:
         case Pause(unit=unit) | Resume(unit=unit):
             return _set_paused(tables, pool, unit, now, paused=isinstance(order, Pause))
@@ -322,7 +322,7 @@ def _cancel_waiting(
 
 def _cancel_page(
     tables: Tables, pool: PoolTable, order: Purge | CancelAll, now: float
-) -> tuple[int, Page | None]:
+) -> tuple[int, CommandPage | None]:
     """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
     after, upto = order.page or (0, pool.next_seq)
     check.whole("limit", order.limit, least=1)
@@ -360,7 +360,7 @@ def _try_again(tables: Tables, task: Task, now: float) -> int:
     return 1
 
 
-def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
+def _attempt_order(tables: Tables, order: AttemptCommand) -> int:
     """Note what a running attempt says of itself; without the current fence nothing changes."""
     task = tables.known(order.fence.task)
     if task is None or not is_current(task, order.fence):
@@ -379,24 +379,24 @@ def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
 # Workers and runs
 
 
-def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
-    if isinstance(order, Join):
+def _worker_order(tables: Tables, order: WorkerCommand, now: float) -> int:
+    if isinstance(order, Register):
         return _join(tables, order, now)
     worker = tables.workers.get(order.worker)
     if worker is None:
         return 0
-    if isinstance(order, Bury):
+    if isinstance(order, DeclareDead):
         return bury(tables, worker, now)
     known = order.tasks if isinstance(order, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]
     for task in held:
-        if isinstance(order, Leave):
+        if isinstance(order, Deregister):
             _left_with(tables, task, now)
         elif task.claimed:
             give_back(tables, task, now)
         else:
             tables.release(task, now)
-    return len(held) + (bury(tables, worker, now) if isinstance(order, Leave) else 0)
+    return len(held) + (bury(tables, worker, now) if isinstance(order, Deregister) else 0)
 
 
 def _left_with(tables: Tables, task: Task, now: float) -> None:
@@ -413,7 +413,7 @@ def _left_with(tables: Tables, task: Task, now: float) -> None:
         tables.release(task, now)
 
 
-def _join(tables: Tables, order: Join, now: float) -> int:
+def _join(tables: Tables, order: Register, now: float) -> int:
     known = None if order.functions is None else frozenset(order.functions)
     before = tables.workers.get(order.worker)
     if before is not None:
@@ -460,7 +460,7 @@ def _wake_parked(tables: Tables, now: float) -> None:
             tables.wake(name, now)
 
 
-def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:
+def _lead(tables: Tables, order: ClaimLeadership, now: float) -> tuple[int, int]:
     """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
     leader = tables.leader
     if leader.owner != order.owner:

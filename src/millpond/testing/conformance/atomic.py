@@ -79,7 +79,7 @@ class AtomicConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one(worker="w2")
         settled, _ = await asyncio.gather(
-            lab.settle(failed(leased)), lab.control(orders.Bury("w2"))
+            lab.settle(failed(leased)), lab.control(orders.DeclareDead("w2"))
         )
         expected = Status.FAILED if settled == [Settled.APPLIED] else Status.QUEUED
         assert expected == await lab.status(task)
@@ -128,7 +128,7 @@ class AtomicConformance(StoreSuite):
             await lab.store.submit([Batch(tasks=(new,))])
         moments = [(await lab.task(new.id)).submitted_at for new in (first, second)]
         assert sorted(moments) == moments
-        await lab.store.control(orders.Join("w2", 60.0))
+        await lab.store.control(orders.Register("w2", 60.0))
         answer = await lab.store.lease(LeaseAsk(pool=POOL, worker="w2", want=2))
         assert 2 == len(answer.leased)
 

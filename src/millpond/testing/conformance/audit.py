@@ -86,7 +86,7 @@ class AuditConformance(StoreSuite):
         for _ in range(2):
             await lab.join("w2")
             await lab.one(worker="w2")
-            await lab.control(orders.Bury("w2"))
+            await lab.control(orders.DeclareDead("w2"))
         lost, exhausted = [
             each for each in await lab.records(task) if each.kind is Kind.LEASE_EXPIRED
         ]
@@ -136,7 +136,7 @@ class AuditConformance(StoreSuite):
         ids=lambda order: type(order).__name__.lower(),
     )
     @scenario
-    async def test_an_order_is_recorded(self, lab: Lab, order: orders.Order) -> None:
+    async def test_an_order_is_recorded(self, lab: Lab, order: orders.Command) -> None:
         """What an operator did to a pool stands in its audit, once."""
         await lab.declare()
         before = len(await lab.records())

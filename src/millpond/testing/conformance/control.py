@@ -36,7 +36,7 @@ class ControlConformance(StoreSuite):
     )
     @scenario
     async def test_an_order_for_an_undeclared_pool_is_an_error(
-        self, lab: Lab, order: orders.Order
+        self, lab: Lab, order: orders.Command
     ) -> None:
         """It raises and names the pool."""
         with pytest.raises(UnknownPool) as caught:

@@ -258,7 +258,7 @@ class EndingsConformance(StoreSuite):
     @scenario
     async def test_recovery_says_when_time_gives_it_something_to_do(self, lab: Lab) -> None:
         """The next lease or task to expire, or the day a parked task has waited; else never."""
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.declare()
         assert (await lab.recover()).next_at is None
         await lab.join("w2", lease=3 * DAY, functions=("other",))

@@ -172,9 +172,9 @@ class Lab:
         functions: tuple[str, ...] | None = None,
     ) -> ControlAnswer:
         """Let a worker present itself."""
-        return await self.control(orders.Join(worker, lease, owner, functions))
+        return await self.control(orders.Register(worker, lease, owner, functions))
 
-    async def control(self, order: orders.Order) -> ControlAnswer:
+    async def control(self, order: orders.Command) -> ControlAnswer:
         """Give an order."""
         return self._heard(await self.store.control(order, **self._moment()))
 

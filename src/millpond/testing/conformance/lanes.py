@@ -197,7 +197,7 @@ class LanesConformance(StoreSuite):
         await lab.put("A1", key="A")
         await lab.put("A2", key="A")
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert "A1" == names_of(await lab.lease())
 
     @scenario

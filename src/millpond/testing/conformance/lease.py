@@ -108,7 +108,7 @@ class LeaseConformance(StoreSuite):
         """Leaving ends the right to lease."""
         await lab.declare()
         await lab.join("w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         await lab.put()
         assert (await lab.ask(worker="w2")).fenced
 
@@ -288,9 +288,9 @@ class LeaseConformance(StoreSuite):
         await lab.join("w1", owner="mine")
         await lab.join("w2", owner="mine")
         closure = await lab.put(owner="mine", delay=60.0)
-        await lab.control(orders.Bury("w1"))
+        await lab.control(orders.DeclareDead("w1"))
         assert Status.QUEUED == await lab.status(closure)
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
 
@@ -301,7 +301,7 @@ class LeaseConformance(StoreSuite):
         await lab.join("w1", owner="mine")
         closure = await lab.put(owner="mine", attempts=5)
         await lab.one(worker="w1")
-        await lab.control(orders.Bury("w1"))
+        await lab.control(orders.DeclareDead("w1"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
         assert Event.STALE == (await lab.events(closure))[-1]

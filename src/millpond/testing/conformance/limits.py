@@ -443,7 +443,7 @@ class LimitsConformance(StoreSuite):
             await lab.put()
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         await self._takes_every_free_slot(lab, held[0])
 
     @scenario

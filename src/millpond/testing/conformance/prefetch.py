@@ -258,9 +258,9 @@ class AheadConformance(StoreSuite):
             case "given back":
                 await lab.applied(released(claim))
             case "lost":
-                await lab.control(orders.Bury("w2"))
+                await lab.control(orders.DeclareDead("w2"))
             case "over":
-                await lab.control(orders.Leave("w2"))
+                await lab.control(orders.Deregister("w2"))
                 await lab.control(orders.Cancel((fence.task,)))
             case _:
                 fence = Fence(12345, 1, 1)
@@ -309,7 +309,7 @@ class AheadConformance(StoreSuite):
         await lab.declare(prefetch=1)
         await lab.put(attempts=2)
         leased = await lab.one()
-        await lab.control(orders.Remember(leased.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
         await lab.applied(retried(leased))
         (claim,) = await lab.claims()
         assert (2, {"charge": b"42"}) == (claim.fence.attempt, claim.steps)
@@ -320,7 +320,7 @@ class AheadConformance(StoreSuite):
         """Progress and steps of an attempt count once its start was reported."""
         _, (claim,) = await self._hold(lab)
         assert 0 == (await lab.control(orders.Progress(claim.fence, 0.5))).count
-        assert 0 == (await lab.control(orders.Remember(claim.fence, "charge", b""))).count
+        assert 0 == (await lab.control(orders.SaveStep(claim.fence, "charge", b""))).count
 
     @scenario
     async def test_what_starts_and_ends_in_one_step_is_not_measured(self, lab: Lab) -> None:
@@ -392,7 +392,7 @@ class AheadConformance(StoreSuite):
         await lab.put(attempts=2)
         await lab.put(attempts=2)
         await lab.ask(1, ahead=1, worker="w2")
-        assert 2 == (await lab.control(orders.Leave("w2"))).count
+        assert 2 == (await lab.control(orders.Deregister("w2"))).count
         assert (0, 2, 0) == (
             (await lab.pool()).running,
             (await lab.pool()).queued,
@@ -420,7 +420,7 @@ class AheadConformance(StoreSuite):
         await lab.join("w2")
         tasks = [await lab.put(attempts=1), await lab.put(attempts=1)]
         await lab.ask(1, ahead=1, worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         assert [Status.FAILED] * 2 == await lab.statuses(*tasks)
         assert 0 == (await lab.pool()).claimed
 
@@ -449,7 +449,7 @@ class AheadConformance(StoreSuite):
         await lab.join("w2", owner="mine")
         closure = await lab.put(owner="mine")
         await lab.claims(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
 
@@ -591,7 +591,7 @@ class AheadConformance(StoreSuite):
         await lab.claims(worker="w2")
         await lab.control(orders.Cancel((task,)))
         assert [] == await lab.lease(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(task)
         assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
 

@@ -159,7 +159,7 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=2)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
         assert Event.RELEASE == (await lab.events(task))[-1]
@@ -173,7 +173,7 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=1)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
         assert not await lab.lease()
@@ -197,7 +197,7 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2", lease=1000.0)
         task = await lab.put()
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 1) == (told.status, told.attempt)
         assert "w2" not in await lab.view.workers()
@@ -207,8 +207,8 @@ class RecoverConformance(StoreSuite):
         """Leaving or being buried twice changes nothing."""
         await lab.declare()
         before = len(await lab.records())
-        assert 0 == (await lab.control(orders.Leave("stranger"))).count
-        assert 0 == (await lab.control(orders.Bury("stranger"))).count
+        assert 0 == (await lab.control(orders.Deregister("stranger"))).count
+        assert 0 == (await lab.control(orders.DeclareDead("stranger"))).count
         assert before == len(await lab.records())
 
     @mark.rows("TRAP-1", "CX-T110")
@@ -236,7 +236,7 @@ class RecoverConformance(StoreSuite):
         await lab.put_keys("A")
         await lab.one(worker="w2")
         assert [] == await lab.lease()
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert 1 == len(await lab.lease())
 
     @scenario
@@ -247,7 +247,7 @@ class RecoverConformance(StoreSuite):
         task = await lab.put()
         await lab.one(worker="w2")
         await lab.control(orders.Cancel((task,)))
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.CANCELLED, "cancelled", 1) == (told.status, told.reason, told.runs)
         assert [] == await lab.lease()
@@ -261,8 +261,8 @@ class RecoverConformance(StoreSuite):
         for _ in range(3):
             await lab.put()
         await lab.lease(worker="w2")
-        assert 3 == (await lab.control(orders.Leave("w2"))).count
-        assert 0 == (await lab.control(orders.Leave("w3"))).count
+        assert 3 == (await lab.control(orders.Deregister("w2"))).count
+        assert 0 == (await lab.control(orders.Deregister("w3"))).count
         assert 3 == (await lab.pool()).queued
 
     @mark.rows("CX-T111", "CX-12")

@@ -443,7 +443,7 @@ class RunsConformance(StoreSuite):
         if callable(end):
             finished = (await lab.applied(end(second))).finished_runs
         else:
-            order = orders.Bury("w2") if end == "buried" else orders.Leave("w2")
+            order = orders.DeclareDead("w2") if end == "buried" else orders.Deregister("w2")
             finished = (await lab.control(order)).finished_runs
         assert (run,) == finished
         told = await lab.task(second.fence.task)

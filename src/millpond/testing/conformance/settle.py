@@ -428,7 +428,7 @@ class SettleConformance(StoreSuite):
         await lab.join("w2")
         await lab.put()
         leased = await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         answer = await lab.settle_all([completed(leased)], then=self._ask(worker="w2"))
         assert answer.lease is not None
         assert ((Settled.STALE,), True) == (answer.settled, answer.lease.fenced)

@@ -203,7 +203,7 @@ class SubmitConformance(StoreSuite):
         await lab.declare()
         await lab.join("w1", owner="process")
         await lab.put(owner="process")
-        await lab.control(orders.Leave("w1"))
+        await lab.control(orders.Deregister("w1"))
         answer = await lab.submit(lab.new(owner="process"))
         assert answer.refusal is not None
         assert Reason.OWNER_GONE == answer.refusal.reason
@@ -212,7 +212,7 @@ class SubmitConformance(StoreSuite):
     async def test_a_call_needs_no_process_of_its_own(self, lab: Lab) -> None:
         """Only closures have an owner; any other task is taken whoever is there to run it."""
         await lab.declare()
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.put()
 
     # Bounds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Order
+from millpond.core.control import Command
 from millpond.core.lease import LeaseAsk
 from millpond.core.settle import Settlement
 from millpond.errors import IllegalTransition, MillpondError
@@ -112,7 +112,7 @@ _ASKED: dict[str, Any] = {
     "renew": tuple[str, float],
     "settle": tuple[tuple[Settlement, ...], LeaseAsk | None],
     "recover": int | tuple[int, int],
-    "control": Order,
+    "control": Command,
 }
 
 

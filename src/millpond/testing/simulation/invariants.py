@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Disown, Progress, Remember
+from millpond.core.control import Disown, Progress, SaveStep
 from millpond.core.lifecycle import LIFECYCLE, Event, Status
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -170,11 +170,11 @@ def is_current(fact: Fact | None, fence: Fence) -> bool:
 
 def words(witness: Witness, step: Step) -> None:
     """I3: what an attempt says of itself counts if and only if its fence is the current one."""
-    if step.verb != "control" or not isinstance(step.asked, Progress | Remember):
+    if step.verb != "control" or not isinstance(step.asked, Progress | SaveStep):
         return
     order, fact = step.asked, witness.tasks.get(step.asked.fence.task)
     expected = is_current(fact, order.fence)
-    if isinstance(order, Remember) and fact is not None and expected:
+    if isinstance(order, SaveStep) and fact is not None and expected:
         expected = order.name not in fact.steps
         fact.steps.setdefault(order.name, order.value)
     if step.answer.count != expected:

@@ -132,7 +132,7 @@ class Witness:
         self.budgets: dict[str, BudgetFacts] = {}
         self.tasks: dict[int, Fact] = {}
         self.prunable: set[int] = set()
-        self.workers: dict[str, orders.Join] = {}
+        self.workers: dict[str, orders.Register] = {}
         self.could_not_run: set[tuple[str | None, str]] = set()
         """Which worker gave back which function, because it did not know it."""
         self.run_live: dict[int, set[int]] = {}
@@ -162,7 +162,7 @@ class Witness:
         if holder is not None and run.id not in self.run_finished:
             self.run_holders[run.id].add(holder)
 
-    def _order(self, order: orders.Order, now: float) -> None:
+    def _order(self, order: orders.Command, now: float) -> None:
         match order:
             case orders.Declare(spec):
                 if spec.name not in self.pools:
@@ -183,16 +183,16 @@ class Witness:
                 self._pause(self.pools[pool], unit, paused=isinstance(order, orders.Pause))
             case orders.Hold(pool, seconds, unit):
                 self._hold(self.pools[pool], unit, rounded(now + seconds))
-            case orders.Join():
+            case orders.Register():
                 self._joined(order)
-            case orders.Leave(worker) | orders.Bury(worker):
+            case orders.Deregister(worker) | orders.DeclareDead(worker):
                 self._gone(worker)
             case orders.Seal(run, holder):
                 self.run_holders.get(run, set()).discard(holder)
             case _:
                 pass
 
-    def _joined(self, order: orders.Join) -> None:
+    def _joined(self, order: orders.Register) -> None:
         before = self.workers.setdefault(order.worker, order)
         if before.functions and order.functions:
             known = tuple({*before.functions, *order.functions})

@@ -77,7 +77,7 @@ class SimWorker:
         self.id = f"worker-{self.number}-{world.serial()}"
         self.owner = f"process-{self.id}"
         functions = None if self.functions is None else (*self.functions, "notify")
-        order = orders.Join(self.id, LEASE, self.owner, functions)
+        order = orders.Register(self.id, LEASE, self.owner, functions)
         await world.do("control", order)
         self.joined = True
         self.running = {}
@@ -91,7 +91,7 @@ class SimWorker:
     async def calm_down(self) -> None:
         """Start anew, knowing every function, and break no more."""
         if self.joined:
-            await self.world.do("control", orders.Leave(self.id))
+            await self.world.do("control", orders.Deregister(self.id))
         self.calm = True
         self.functions = None
         await self.join()
@@ -125,13 +125,13 @@ class SimWorker:
             self.joined = False
             if world.chance(0.3):
                 world.fault("buried")
-                await world.do("control", orders.Bury(self.id))
+                await world.do("control", orders.DeclareDead(self.id))
         elif draw < 0.014:
             world.fault("freeze")
             self.frozen_until = world.now + world.dice.choice((1.0, LEASE, 3 * LEASE))
         elif draw < 0.018:
             world.fault("leave")
-            await world.do("control", orders.Leave(self.id))
+            await world.do("control", orders.Deregister(self.id))
             self.joined = False
         else:
             return False
@@ -223,9 +223,9 @@ class SimWorker:
         """Say how far a task is, or that a step of it is done; now and then of a lost one."""
         dice = self.world.dice
         leased, _ = dice.choice(list(self.running.values()))
-        order: orders.Order = orders.Progress(leased.fence, dice.random(), "on it")
+        order: orders.Command = orders.Progress(leased.fence, dice.random(), "on it")
         if dice.random() < 0.6:
-            order = orders.Remember(leased.fence, dice.choice(("charge", "send")), self.id.encode())
+            order = orders.SaveStep(leased.fence, dice.choice(("charge", "send")), self.id.encode())
         await self.world.do("control", order)
 
     def decide(self, leased: Leased) -> Settlement:
