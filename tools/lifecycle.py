@@ -1,25 +1,25 @@
 """The lifecycle page, drawn from the table the program itself obeys."""
 
-from millpond.core.lifecycle import LIFECYCLE, Event, diagram
+from millpond.core.lifecycle import LIFECYCLE, Transition, diagram
 
 MEANING = {
-    Event.SUBMIT: "accepted by a pool",
-    Event.REFUSE: "refused by a full pool whose policy answers with a rejected handle",
-    Event.CLAIM: "held ahead by a worker that has no slot free yet, under a new fence",
-    Event.LEASE: "started by a worker, under a new fence or that of its claim",
-    Event.EVICT: "made room for a newer task; only a task never claimed can be",
-    Event.EXPIRE: "its time to start had passed",
-    Event.STALE: "a closure whose process is gone; its code went with it",
-    Event.CORRUPT: "its record could not be read, and was set aside",
-    Event.UNKNOWN: "no worker knew its function for a day",
-    Event.CANCEL: "cancelled, or purged",
-    Event.COMPLETE: "the handler returned and its result is stored",
-    Event.FAIL: "the handler failed for good: no attempts left, or it gave up",
-    Event.RETRY: "the handler failed and has attempts left; it comes back after its backoff",
-    Event.RELEASE: "given back by a worker that stops, or never started it; nothing is charged",
-    Event.LOSE: "its worker was lost and attempts are left; the run is charged",
-    Event.EXHAUST: "its worker was lost on the last attempt",
-    Event.REDRIVE: "an operator's decision: a new attempt budget, at the tail of the queue",
+    Transition.SUBMIT: "accepted by a pool",
+    Transition.REFUSE: "refused by a full pool whose policy answers with a rejected handle",
+    Transition.CLAIM: "held ahead by a worker that has no slot free yet, under a new fence",
+    Transition.LEASE: "started by a worker, under a new fence or that of its claim",
+    Transition.EVICT: "made room for a newer task; only a task never claimed can be",
+    Transition.EXPIRE: "its time to start had passed",
+    Transition.STALE: "a closure whose process is gone; its code went with it",
+    Transition.CORRUPT: "its record could not be read, and was set aside",
+    Transition.UNKNOWN: "no worker knew its function for a day",
+    Transition.CANCEL: "cancelled, or purged",
+    Transition.COMPLETE: "the handler returned and its result is stored",
+    Transition.FAIL: "the handler failed for good: no attempts left, or it gave up",
+    Transition.RETRY: "the handler failed and has attempts left; it comes back after its backoff",
+    Transition.RELEASE: "given back by a worker that stops, or never started it; nothing is charged",
+    Transition.LOSE: "its worker was lost and attempts are left; the run is charged",
+    Transition.EXHAUST: "its worker was lost on the last attempt",
+    Transition.REDRIVE: "an operator's decision: a new attempt budget, at the tail of the queue",
 }
 
 HEAD = """\

@@ -11,8 +11,8 @@ from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond.core.admit import Reason
 from millpond.core.control import Declare, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
@@ -92,8 +92,8 @@ async def ended(store: Store, pool: str) -> list[int]:
     """Lease and complete all that a pool gives; return which those were."""
     done: list[int] = []
     while True:
-        answer = await store.lease(LeaseAsk(pool=pool, worker="w", want=5), now=1001.0)
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in answer.leased]
+        answer = await store.lease(LeaseRequest(pool=pool, worker="w", want=5), now=1001.0)
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in answer.leased]
         if not ends:
             return done
         settled = await store.settle(ends, now=1002.0)
@@ -165,7 +165,7 @@ async def test_recovery_goes_on_past_a_damaged_row(
     await begun(store, KINDS["plain"])
     await store.control(Register("dead", 10.0), now=1000.0)
     for pool in ("p", "other"):
-        await store.lease(LeaseAsk(pool=pool, worker="dead", want=5), now=1000.0)
+        await store.lease(LeaseRequest(pool=pool, worker="dead", want=5), now=1000.0)
     said = (OF_A_TASK | OF_A_FILE)[name].format(blob="x'c1ff'" if in_file else "'\\xc1ff'::bytea")
     edit(f"UPDATE millpond_live {said} WHERE id = {BAD}")
     await store.recover(now=1015.0)

@@ -77,7 +77,7 @@ async def test_a_renewal_tells_what_no_hint_told(url: str, monkeypatch: pytest.M
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")
         lost: list[Hint | None] = []
-        for wakes in (sqlite.Wakes, postgres.Wakes):
+        for wakes in (sqlite.SqliteHintChannel, postgres.PostgresHintChannel):
             monkeypatch.setattr(wakes, "send", lambda _, hint=None: lost.append(hint))
         assert await mp.cancel(handle.id, mode="interrupt")
         assert "cancelled" == (await handle.wait(timeout=PATIENCE)).status

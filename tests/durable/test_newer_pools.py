@@ -13,8 +13,8 @@ from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import InlineStore
 
 from millpond.core.control import Declare, DeclareBudget, Deregister, Progress, Prune, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, OnFull, Order, OrderKind, PoolSpec, fifo
@@ -22,12 +22,12 @@ from millpond.core.task import Call, Fence, NewTask
 from millpond.errors import NewerPool
 from millpond.store.protocol import Batch, LeaseAnswer
 from millpond.store.sql.consistency import check_rows
-from millpond.store.sql.store import RowsStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.dialect import SQLITE
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-26")]
 
-Store = RowsStore[Any, Any]
+Store = SqlStore[Any, Any]
 
 
 def opened(place: Path | Schema) -> Store:
@@ -113,9 +113,9 @@ async def test_a_pool_of_a_newer_version_is_left_alone_and_the_others_go_on(
     with caplog.at_level(logging.ERROR, "millpond.store"):
         await older.control(Declare(PoolSpec(name="new", order=fifo(), max_concurrent=9)))
         for _ in range(2):
-            answer = await older.lease(LeaseAsk(pool="new", worker="w", want=2))
+            answer = await older.lease(LeaseRequest(pool="new", worker="w", want=2))
             assert LeaseAnswer() == answer
-        (leased,) = (await older.lease(LeaseAsk(pool="old", worker="w", want=2))).leased
+        (leased,) = (await older.lease(LeaseRequest(pool="old", worker="w", want=2))).leased
     assert 2 == leased.fence.task
     (said,) = [one.getMessage() for one in caplog.records]
     assert "'new'" in said
@@ -131,14 +131,14 @@ async def test_a_pool_of_a_newer_version_is_left_alone_and_the_others_go_on(
     rewrite(place, lambda _: was)
     newer = opened(place)
     await newer.control(Register("v", 60.0))
-    (leased,) = (await newer.lease(LeaseAsk(pool="new", worker="v", want=2))).leased
+    (leased,) = (await newer.lease(LeaseRequest(pool="new", worker="v", want=2))).leased
     assert 1 == leased.fence.task
     await newer.close()
 
 
 async def lease(store: Store, pool: str, worker: str, now: float, want: int = 9) -> list[Fence]:
     """Lease tasks; return their fences."""
-    answer = await store.lease(LeaseAsk(pool=pool, worker=worker, want=want), now=now)
+    answer = await store.lease(LeaseRequest(pool=pool, worker=worker, want=want), now=now)
     return [one.fence for one in (*answer.leased, *answer.claimed)]
 
 
@@ -194,7 +194,7 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
         await store.control(Declare(spec), now=0.0)
     await store.control(Register("w", 60.0), now=0.0)
     await store.submit((task(1, "new"), task(2, "new"), task(3, "old"), task(4, "old")), now=0.0)
-    ask = LeaseAsk(pool="new", worker="w", want=1, ahead=1)
+    ask = LeaseRequest(pool="new", worker="w", want=1, ahead=1)
     answer = await store.lease(ask, now=0.0)
     fence, claim = answer.leased[0].fence, answer.claimed[0].fence
     (other,) = await lease(store, "old", "w", 0.0, want=1)
@@ -203,10 +203,10 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
 
     older = opened(place)
     ended = [
-        Settlement(fence=fence, event=Event.COMPLETE, successor=claim),
-        Settlement(fence=other, event=Event.COMPLETE),
+        Settlement(fence=fence, event=Transition.COMPLETE, successor=claim),
+        Settlement(fence=other, event=Transition.COMPLETE),
     ]
-    answer2 = await older.settle(ended, then=LeaseAsk(pool="old", worker="w", want=1), now=1.0)
+    answer2 = await older.settle(ended, then=LeaseRequest(pool="old", worker="w", want=1), now=1.0)
     assert (Settled.STALE, Settled.APPLIED) == answer2.settled
     assert answer2.lease is not None
     assert 4 == answer2.lease.leased[0].fence.task
@@ -236,7 +236,7 @@ async def test_looking_pruning_and_mending_go_on_beside_a_newer_pool(
     await store.submit((task(1, "new"), task(2, "old"), task(3, "new")), now=0.0)
     for pool in ("new", "old"):
         for fence in await lease(store, pool, "w", 0.0, want=1):
-            await store.settle((Settlement(fence=fence, event=Event.COMPLETE),), now=1.0)
+            await store.settle((Settlement(fence=fence, event=Transition.COMPLETE),), now=1.0)
     await store.close()
     was = rewrite(place, another_option)
 

@@ -13,12 +13,12 @@ from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.errors import Miscounted
 from millpond.store.protocol import Batch
-from millpond.store.sql.store import RowsStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sql.unit_of_work import SqlTables
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-01")]
 
-Store = RowsStore[Any, Any]
+Store = SqlStore[Any, Any]
 
 
 async def opened(place: Path | Schema) -> Store:

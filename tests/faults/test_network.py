@@ -13,7 +13,7 @@ from millpond import Context, TaskFailed
 from millpond.core.plan import Wake
 from millpond.errors import OutcomeUnknown, StoreUnreachable
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.notify import ECHO_WITHIN, Wakes
+from millpond.store.postgres.notify import ECHO_WITHIN, PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Hint
@@ -235,7 +235,7 @@ async def test_an_ear_that_hears_nothing_any_more_is_replaced(
     assert ECHO_WITHIN > 1
     heard: list[Hint] = []
     with connect(address_of(direct)) as speaker:
-        wakes = Wakes(address_of(proxy.through(direct)), "me", lambda: speaker)
+        wakes = PostgresHintChannel(address_of(proxy.through(direct)), "me", lambda: speaker)
         wakes.listen(heard.append, asyncio.get_running_loop())
 
         def hears() -> bool:

@@ -11,7 +11,7 @@ from tests.stores import fresh_store
 
 from millpond import Millpond
 from millpond.core.control import Command
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
 from millpond.store.protocol import (
     Batch,
@@ -85,7 +85,7 @@ class Watched:
         return answer
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         await self._begin("lease", ask)
         answer = await self.inner.lease(ask, now=now, entropy=entropy)
@@ -104,7 +104,7 @@ class Watched:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:

@@ -8,7 +8,7 @@ from tests.runtime.durable import Harbour, Ship
 
 from millpond import Keep, Millpond
 from millpond.core.control import ClaimLeadership, Prune, Register
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
 
@@ -43,7 +43,7 @@ async def dying(harbour: Harbour, *, lease: float) -> int:
     store, task = harbour.store, 4711
     await store.control(Register("ghost/1", lease, "ghost"))
     await store.submit([Batch(tasks=(NewTask(id=task, pool="work", call=Call("job", b"{}")),))])
-    await store.lease(LeaseAsk(pool="work", worker="ghost/1", want=1))
+    await store.lease(LeaseRequest(pool="work", worker="ghost/1", want=1))
     return task
 
 

@@ -10,8 +10,8 @@ from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond import Millpond
 from millpond.core.control import Declare, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
 from millpond.core.task import Call, NewTask
@@ -36,10 +36,10 @@ async def ends_in_spite_of_a_wrong_count(
     await store.control(Register("w", 60.0), now=1000.0)
     new = [NewTask(id=n, pool="p", call=Call("f"), key="k", share="k") for n in (1, 2)]
     await store.submit([Batch(tasks=tuple(new))], now=1000.0)
-    ask = LeaseAsk(pool="p", worker="w", want=2)
+    ask = LeaseRequest(pool="p", worker="w", want=2)
     (leased,) = (await store.lease(ask, now=1000.0)).leased
     miscount()
-    end = Settlement(fence=leased.fence, event=Event.COMPLETE)
+    end = Settlement(fence=leased.fence, event=Transition.COMPLETE)
     answer = await store.settle([end], then=ask, now=1001.0)
     assert (Settled.APPLIED,) == answer.settled
     assert answer.lease is not None

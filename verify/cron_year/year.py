@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled
 from millpond.pool.millpond import Millpond
 from millpond.runtime.fleet import maintain, poll
@@ -148,7 +148,7 @@ class Book:
             if settled is not Settled.APPLIED:
                 self.stale += 1
                 continue
-            if settlement.event is Event.COMPLETE:
+            if settlement.event is Transition.COMPLETE:
                 self.completed[settlement.fence.task] += 1
             for new, admission in zip(settlement.follow_ups, stored, strict=False):
                 if admission.duplicate:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from millpond.core.control import Command
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import Batch, View
     from verify.live.process import Process
@@ -88,7 +88,7 @@ class FaultyStore:
         """Take in batches."""
         return await self._do("submit", tuple(batches))
 
-    async def lease(self, ask: LeaseAsk, **_: Any) -> Any:  # noqa: ANN401
+    async def lease(self, ask: LeaseRequest, **_: Any) -> Any:  # noqa: ANN401
         """Give a worker the next tasks of a pool."""
         return await self._do("lease", ask)
 
@@ -100,7 +100,7 @@ class FaultyStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         **_: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """End attempts."""

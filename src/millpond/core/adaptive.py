@@ -56,11 +56,11 @@ def adaptive(least: int, most: int, *, initial: int | None = None) -> Adaptive:
 
     It begins at `initial`, or at `least`, and doubles until the first sign of load.
     """
-    check.whole("least", least, least=1)
-    check.whole("most", most, least=least)
+    check.integer("least", least, least=1)
+    check.integer("most", most, least=least)
     if initial is None:
         return Adaptive(least, most, least)
-    return Adaptive(least, most, check.whole("initial", initial, least=least, most=most))
+    return Adaptive(least, most, check.integer("initial", initial, least=least, most=most))
 
 
 class Limiter(msgspec.Struct, array_like=True):

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.task import Task
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record is about."""
 
     SUBMIT = "submit"
@@ -33,10 +33,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit: in order per task, comparable between runs."""
 
     at: float
-    kind: Kind
+    kind: RecordKind
     pool: str
     task: int | None = None
-    event: Event | None = None
+    event: Transition | None = None
     before: Status | None = None
     after: Status | None = None
     attempt: int = 0
@@ -65,23 +65,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     detail: str | None = None
 
 
-KIND_OF: dict[Event, Kind] = {
-    Event.SUBMIT: Kind.SUBMIT,
-    Event.REDRIVE: Kind.CONTROL,
-    Event.CLAIM: Kind.CLAIM,
-    Event.LEASE: Kind.DEQUEUE,
-    Event.REFUSE: Kind.DROP,
-    Event.EVICT: Kind.DROP,
-    Event.RETRY: Kind.RETRY,
-    Event.CANCEL: Kind.CANCEL,
-    Event.LOSE: Kind.LEASE_EXPIRED,
-    Event.EXHAUST: Kind.LEASE_EXPIRED,
+KIND_OF: dict[Transition, RecordKind] = {
+    Transition.SUBMIT: RecordKind.SUBMIT,
+    Transition.REDRIVE: RecordKind.CONTROL,
+    Transition.CLAIM: RecordKind.CLAIM,
+    Transition.LEASE: RecordKind.DEQUEUE,
+    Transition.REFUSE: RecordKind.DROP,
+    Transition.EVICT: RecordKind.DROP,
+    Transition.RETRY: RecordKind.RETRY,
+    Transition.CANCEL: RecordKind.CANCEL,
+    Transition.LOSE: RecordKind.LEASE_EXPIRED,
+    Transition.EXHAUST: RecordKind.LEASE_EXPIRED,
 }
 
 
-Note: TypeAlias = tuple[
+AuditNote: TypeAlias = tuple[
     Task,
-    Event,
+    Transition,
     Status | None,
     float,
     int,
@@ -99,9 +99,9 @@ Task, event, status before, moment, attempt, runs, token, worker, due, fresh, re
 """
 
 
-def note(
-    task: Task, event: Event, before: Status | None, at: float, cause: int | None = None
-) -> Note:
+def note_of(
+    task: Task, event: Transition, before: Status | None, at: float, cause: int | None = None
+) -> AuditNote:
     """Note an arrow: all that its record needs and that the task will not know any more."""
     return (
         task,
@@ -119,13 +119,13 @@ def note(
     )
 
 
-def told(noted: Note) -> Record:
+def record_of(noted: AuditNote) -> Record:
     """Derive the record of an arrow from its note: the task as it was after it."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     return Record(
         at=at,
-        kind=KIND_OF.get(event, Kind.SETTLE),
+        kind=KIND_OF.get(event, RecordKind.SETTLE),
         pool=new.pool,
         task=new.id,
         event=event,
@@ -156,13 +156,13 @@ def told(noted: Note) -> Record:
 
 
 def record(
-    task: Task, event: Event, before: Status | None, *, at: float, cause: int | None = None
+    task: Task, event: Transition, before: Status | None, *, at: float, cause: int | None = None
 ) -> Record:
     """Derive the record of one arrow from the task as it is after it."""
-    return told(note(task, event, before, at, cause))
+    return record_of(note_of(task, event, before, at, cause))
 
 
-def order_record(
+def command_record(
     pool: str,
     detail: str,
     *,
@@ -179,7 +179,7 @@ def order_record(
     """
     return Record(
         at=at,
-        kind=Kind.CONTROL,
+        kind=RecordKind.CONTROL,
         pool=pool,
         detail=detail,
         task=task,

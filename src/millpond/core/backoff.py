@@ -64,7 +64,7 @@ class Retry:
         never: Kinds = (),
     ) -> None:
         keep = partial(object.__setattr__, self)
-        keep("attempts", check.whole("retry.attempts", attempts, least=1))
+        keep("attempts", check.integer("retry.attempts", attempts, least=1))
         keep("initial", check.seconds("retry.initial", initial))
         keep("factor", check.number("retry.factor", factor, least=1.0))
         keep("max_delay", check.seconds("retry.max_delay", max_delay))

@@ -54,9 +54,9 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
-            check.whole("max_concurrent", self.max_concurrent)
+            check.integer("max_concurrent", self.max_concurrent)
         if self.revision is not None:
-            check.whole("revision", self.revision, most=bounds.MAX_NUMBER)
+            check.integer("revision", self.revision, most=bounds.MAX_NUMBER)
 
 
 class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
@@ -73,7 +73,7 @@ class ResizeBudget(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
-            check.whole("max_concurrent", self.max_concurrent)
+            check.integer("max_concurrent", self.max_concurrent)
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 _KEPT = frozenset("\n\t")
 
 
-class Lines(str):
+class MultilineText(str):
     """A text of ours with several lines, whose line ends are meant."""
 
     __slots__ = ()

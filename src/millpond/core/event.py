@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.name}#{self.id}"
 
 
-class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+class SentEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """An event on its way to the triggers: for the first time, or once more."""
 
     event: Event
@@ -89,7 +89,7 @@ def pool_of_trigger(trigger: str) -> str:
     return TRIGGERS + trigger
 
 
-def found_at(event: Event, path: str) -> object:
+def value_at(event: Event, path: str) -> object:
     """Return what a dotted path leads to, from the event on; None where it leads nowhere."""
     first, *rest = path.split(".")
     if first not in ("name", "id", "payload"):
@@ -110,9 +110,9 @@ def _is_index(step: str) -> bool:
     return step.isascii() and step.isdecimal()
 
 
-def whole_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int | None:
+def integer_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int | None:
     """Return the whole number at a path, "7" being 7; None where there is none that can be."""
-    found = None if path is None else found_at(event, path)
+    found = None if path is None else value_at(event, path)
     if isinstance(found, str):
         try:
             found = float(found) if len(found) <= LONGEST_NUMBER else None
@@ -129,7 +129,7 @@ def whole_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int |
 
 def text_at(event: Event, path: str | None) -> str | None:
     """Return the text at a path, a number as its digits; None where there is neither."""
-    found = None if path is None else found_at(event, path)
+    found = None if path is None else value_at(event, path)
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
         return None
     if isinstance(found, int) and not check.is_finite(found):

@@ -27,14 +27,14 @@ class RejectReason(StrEnum):
     WEIGHT_LIMIT = auto()
 
 
-class Turn(Enum):
+class TicketState(Enum):
     """Where a ticket stands while it has not been refused."""
 
     WAITING = auto()
     ADMITTED = auto()
 
 
-_ADMITTED = Turn.ADMITTED
+_ADMITTED = TicketState.ADMITTED
 
 
 class Ticket:
@@ -51,7 +51,7 @@ class Ticket:
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
-        self.outcome: Turn | RejectReason = Turn.WAITING
+        self.outcome: TicketState | RejectReason = TicketState.WAITING
 
 
 TicketT = TypeVar("TicketT", bound=Ticket)
@@ -148,14 +148,14 @@ class Gate(Generic[TicketT]):
             return None
         return self.refuse(self.refusal(weight) or RejectReason.CONCURRENCY_LIMIT)
 
-    def enter(self, ticket: TicketT) -> Turn | RejectReason:
+    def enter(self, ticket: TicketT) -> TicketState | RejectReason:
         """Admit `ticket`, or queue it behind everyone who waits, or refuse it."""
         if self.take(ticket.weight):
             self._stamp(ticket)
-            return Turn.ADMITTED
+            return TicketState.ADMITTED
         return self.wait(ticket)
 
-    def wait(self, ticket: TicketT) -> Turn | RejectReason:
+    def wait(self, ticket: TicketT) -> TicketState | RejectReason:
         """Queue `ticket` behind everyone who waits, or refuse it; for use after `take` failed."""
         if (
             len(self._waiting) < self.max_queue
@@ -184,7 +184,7 @@ class Gate(Generic[TicketT]):
 
     def withdraw(self, ticket: TicketT, reason: RejectReason) -> Sequence[TicketT]:
         """Refuse `ticket` if it still waits; who was settled first keeps what it was given."""
-        if ticket.outcome is not Turn.WAITING:
+        if ticket.outcome is not TicketState.WAITING:
             return ()
         del self._waiting[ticket.place]
         ticket.outcome = self.refuse(reason)
@@ -193,7 +193,7 @@ class Gate(Generic[TicketT]):
 
     def cancel(self, ticket: TicketT) -> Sequence[TicketT]:
         """Undo `ticket`, whose caller is gone: also if it was admitted and did not know it yet."""
-        if ticket.outcome is Turn.ADMITTED:
+        if ticket.outcome is TicketState.ADMITTED:
             ticket.outcome = RejectReason.ABORTED
             return self.leave(ticket.weight)
         return self.withdraw(ticket, RejectReason.ABORTED)[1:]

@@ -33,7 +33,7 @@ class Throttled(Exception):
     """
 
     def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
-        self.retry_after = min(check.lasting("retry_after", retry_after), MAX_THROTTLE)
+        self.retry_after = min(check.capped_seconds("retry_after", retry_after), MAX_THROTTLE)
         self.scope: Scope = scope
         check.one_of("scope", scope, ("key", "pool"))
         super().__init__(f"{scope} held back for {self.retry_after:g} s")

@@ -22,7 +22,7 @@ STARVED_FOR = 1.0
 """Seconds for which a worker that asked and got nothing makes the others share."""
 
 
-class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker asks one pool for up to `want` tasks to start, and `ahead` to hold beyond them."""
 
     pool: str
@@ -56,7 +56,7 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Since when it could have started; None = since it was submitted."""
 
 
-class Worker(msgspec.Struct, kw_only=True):
+class RegisteredWorker(msgspec.Struct, kw_only=True):
     """Whoever leases: its one row is all that renewal touches, however many tasks it runs."""
 
     id: str
@@ -82,7 +82,7 @@ class Worker(msgspec.Struct, kw_only=True):
         return self.functions is not None and not self.functions
 
 
-def knows(worker: Worker, need: str) -> bool:
+def knows(worker: RegisteredWorker, need: str) -> bool:
     """Return whether a worker can run what tasks need, as far as the store can tell.
 
     A need is a function, or a function and the signatures of it that could not read the task.

@@ -31,7 +31,7 @@ class Status(StrEnum):
         return self is not Status.QUEUED and self is not Status.RUNNING
 
 
-class Event(StrEnum):
+class Transition(StrEnum):
     """What can happen to a task."""
 
     SUBMIT = "submit"
@@ -53,34 +53,37 @@ class Event(StrEnum):
     REDRIVE = "redrive"
 
 
-LIFECYCLE: Mapping[tuple[Status | None, Event], Status] = {
-    (None, Event.SUBMIT): Status.QUEUED,
-    (None, Event.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
-    (Status.QUEUED, Event.CLAIM): Status.QUEUED,  # held ahead by a worker
-    (Status.QUEUED, Event.RELEASE): Status.QUEUED,  # a claim ahead goes back, not charged
-    (Status.QUEUED, Event.LOSE): Status.QUEUED,  # its holder died: it may have started
-    (Status.QUEUED, Event.EXHAUST): Status.FAILED,  # the same, and no attempts left
-    (Status.QUEUED, Event.LEASE): Status.RUNNING,
-    (Status.QUEUED, Event.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
-    (Status.QUEUED, Event.EVICT): Status.REJECTED,  # only if never claimed
-    (Status.QUEUED, Event.EXPIRE): Status.FAILED,
-    (Status.QUEUED, Event.STALE): Status.FAILED,  # a closure whose process is gone
-    (Status.QUEUED, Event.CORRUPT): Status.FAILED,
-    (Status.QUEUED, Event.UNKNOWN): Status.FAILED,  # parked for a day, nobody knew the function
-    (Status.RUNNING, Event.COMPLETE): Status.COMPLETED,
-    (Status.RUNNING, Event.FAIL): Status.FAILED,
-    (Status.RUNNING, Event.CANCEL): Status.CANCELLED,
-    (Status.RUNNING, Event.RETRY): Status.QUEUED,
-    (Status.RUNNING, Event.RELEASE): Status.QUEUED,  # given back, not charged
-    (Status.RUNNING, Event.LOSE): Status.QUEUED,  # lease lost, attempts left
-    (Status.RUNNING, Event.EXHAUST): Status.FAILED,  # lease lost, none left
-    (Status.RUNNING, Event.STALE): Status.FAILED,  # a closure is never silently run again
-    (Status.FAILED, Event.REDRIVE): Status.QUEUED,
-    (Status.CANCELLED, Event.REDRIVE): Status.QUEUED,
+LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
+    (None, Transition.SUBMIT): Status.QUEUED,
+    (None, Transition.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
+    (Status.QUEUED, Transition.CLAIM): Status.QUEUED,  # held ahead by a worker
+    (Status.QUEUED, Transition.RELEASE): Status.QUEUED,  # a claim ahead goes back, not charged
+    (Status.QUEUED, Transition.LOSE): Status.QUEUED,  # its holder died: it may have started
+    (Status.QUEUED, Transition.EXHAUST): Status.FAILED,  # the same, and no attempts left
+    (Status.QUEUED, Transition.LEASE): Status.RUNNING,
+    (Status.QUEUED, Transition.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
+    (Status.QUEUED, Transition.EVICT): Status.REJECTED,  # only if never claimed
+    (Status.QUEUED, Transition.EXPIRE): Status.FAILED,
+    (Status.QUEUED, Transition.STALE): Status.FAILED,  # a closure whose process is gone
+    (Status.QUEUED, Transition.CORRUPT): Status.FAILED,
+    (
+        Status.QUEUED,
+        Transition.UNKNOWN,
+    ): Status.FAILED,  # parked for a day, nobody knew the function
+    (Status.RUNNING, Transition.COMPLETE): Status.COMPLETED,
+    (Status.RUNNING, Transition.FAIL): Status.FAILED,
+    (Status.RUNNING, Transition.CANCEL): Status.CANCELLED,
+    (Status.RUNNING, Transition.RETRY): Status.QUEUED,
+    (Status.RUNNING, Transition.RELEASE): Status.QUEUED,  # given back, not charged
+    (Status.RUNNING, Transition.LOSE): Status.QUEUED,  # lease lost, attempts left
+    (Status.RUNNING, Transition.EXHAUST): Status.FAILED,  # lease lost, none left
+    (Status.RUNNING, Transition.STALE): Status.FAILED,  # a closure is never silently run again
+    (Status.FAILED, Transition.REDRIVE): Status.QUEUED,
+    (Status.CANCELLED, Transition.REDRIVE): Status.QUEUED,
 }
 
 
-def advance(status: Status | None, event: Event) -> Status:
+def advance(status: Status | None, event: Transition) -> Status:
     """Return the status after `event`, or raise IllegalTransition; touches nothing."""
     try:
         return LIFECYCLE[status, event]
@@ -97,6 +100,8 @@ def diagram() -> str:
     lines = ["stateDiagram-v2"]
     lines += [f"    {a} --> {b}: {' | '.join(events)}" for (a, b), events in arrows.items()]
     lines += [
-        f"    {s} --> [*]" for s in Status if s.terminal and (s, Event.REDRIVE) not in LIFECYCLE
+        f"    {s} --> [*]"
+        for s in Status
+        if s.terminal and (s, Transition.REDRIVE) not in LIFECYCLE
     ]
     return "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ class IdleUntil(msgspec.Struct, frozen=True):
 Plan: TypeAlias = Work | IdleUntil
 
 
-class Watch:
+class ClaimTimer:
     """What a worker knows of one pool between two claims: when it is worth asking again.
 
     `asking` goes before a claim, `seen` takes in its answer, `woken` a wake-up; `plan` decides. A

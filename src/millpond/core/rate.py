@@ -44,10 +44,10 @@ class Rate(msgspec.Struct, frozen=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        check.whole("rate.n", self.n, least=1)
+        check.integer("rate.n", self.n, least=1)
         msgspec.structs.force_setattr(self, "per", check.seconds("rate.per", self.per, above=0.0))
         if self.burst is not None:
-            check.whole("rate.burst", self.burst, least=1)
+            check.integer("rate.burst", self.burst, least=1)
         if self.of not in ("starts", "weight"):
             raise ConfigError("rate.of", self.of, 'must be "starts" or "weight"')
         if self.depth * self.interval > MAX_SECONDS * MICROSECONDS:

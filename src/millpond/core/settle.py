@@ -11,7 +11,7 @@ from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.backoff import Retry, delay
 from millpond.core.handler_signals import Scope
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.task import CALLBACKS, Call, Fence, NewTask
 from millpond.errors import ConfigError
 
@@ -71,10 +71,17 @@ class Unfit(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
-_RETRY, _COMPLETE = Event.RETRY, Event.COMPLETE
+_RETRY, _COMPLETE = Transition.RETRY, Transition.COMPLETE
 
 ENDINGS = frozenset(
-    {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
+    {
+        Transition.COMPLETE,
+        Transition.FAIL,
+        Transition.CANCEL,
+        Transition.RETRY,
+        Transition.RELEASE,
+        Transition.CORRUPT,
+    }
 )
 
 
@@ -82,7 +89,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is to become of one leased task. Says nothing about how it is stored."""
 
     fence: Fence
-    event: Event
+    event: Transition
     spend: bool = True
     delay: float = 0.0
     result: bytes | None = None
@@ -107,11 +114,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.event is not _COMPLETE and self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
         if self.weight is not None:
-            check.whole("weight", self.weight)
+            check.integer("weight", self.weight)
         if self.hold is not None:
             check.one_of("hold", self.hold, ("key", "pool"))
             check.seconds("hold_for", self.hold_for)
-            if self.event is Event.COMPLETE:
+            if self.event is Transition.COMPLETE:
                 raise ConfigError("hold", self.hold, "cannot be had with a completion")
         if self.delay.__class__ is not float or self.delay != 0.0:
             check.seconds("delay", self.delay)
@@ -167,16 +174,16 @@ def _not_a_success(
         case Interrupted(begun=begun, reason=reason):
             # What that means for a task with one attempt is the store's to say: event_in_force.
             return Settlement(
-                fence=fence, event=Event.RELEASE, spend=False, begun=begun, reason=reason
+                fence=fence, event=Transition.RELEASE, spend=False, begun=begun, reason=reason
             )
         case Stopped():
-            return Settlement(fence=fence, event=Event.CANCEL)
+            return Settlement(fence=fence, event=Transition.CANCEL)
         case Unfit(corrupt=True, error=error):
-            return Settlement(fence=fence, event=Event.CORRUPT, spend=False, error=error)
+            return Settlement(fence=fence, event=Transition.CORRUPT, spend=False, error=error)
         case Unfit(misfit=misfit, error=error):
             return Settlement(
                 fence=fence,
-                event=Event.RELEASE,
+                event=Transition.RELEASE,
                 spend=False,
                 parked=True,
                 misfit=misfit,
@@ -197,7 +204,7 @@ def _after_error(
     exhausted = raised.spend and attempt >= lease.max_attempts
     if raised.final or exhausted:
         return Settlement(
-            fence=lease.fence, event=Event.FAIL, error=raised.error, reason=raised.reason
+            fence=lease.fence, event=Transition.FAIL, error=raised.error, reason=raised.reason
         )
     wait = raised.retry_in
     hold, hold_for = raised.hold, wait if raised.hold and wait is not None else 0.0
@@ -213,11 +220,15 @@ def _after_error(
     ):
         # Not tried again later than promised, even if attempts are left.
         return Settlement(
-            fence=lease.fence, event=Event.FAIL, error=raised.error, hold=hold, hold_for=hold_for
+            fence=lease.fence,
+            event=Transition.FAIL,
+            error=raised.error,
+            hold=hold,
+            hold_for=hold_for,
         )
     return Settlement(
         fence=lease.fence,
-        event=Event.RETRY,
+        event=Transition.RETRY,
         spend=raised.spend,
         delay=wait,
         error=raised.error,
@@ -226,7 +237,7 @@ def _after_error(
     )
 
 
-def event_in_force(task: Task, settlement: Settlement) -> Event:
+def event_in_force(task: Task, settlement: Settlement) -> Transition:
     """Return the event a settlement means for the task as the store knows it.
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
@@ -237,47 +248,47 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
     event = settlement.event
     if settlement.parked and task.new.owner is not None:
         # The only process that could have had the code of a closure does not have it.
-        return Event.STALE
-    if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
-        return Event.CANCEL
+        return Transition.STALE
+    if task.cancel_requested and event in (Transition.RETRY, Transition.RELEASE, Transition.FAIL):
+        return Transition.CANCEL
     if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:
-        return Event.FAIL
-    return Event.FAIL if ends_the_only_attempt(task, settlement) else event
+        return Transition.FAIL
+    return Transition.FAIL if ends_the_only_attempt(task, settlement) else event
 
 
 def ends_the_only_attempt(task: Task, settlement: Settlement) -> bool:
     """Return whether a task goes back whose only attempt began: at most once means it."""
     begun = settlement.begun and not settlement.parked
-    return settlement.event is Event.RELEASE and begun and task.new.attempts == 1
+    return settlement.event is Transition.RELEASE and begun and task.new.attempts == 1
 
 
-def is_charged(settlement: Settlement, event: Event) -> bool:
+def is_charged(settlement: Settlement, event: Transition) -> bool:
     """Return whether the attempt counts, given the event its settlement meant for the task."""
-    return settlement.spend or event is Event.FAIL
+    return settlement.spend or event is Transition.FAIL
 
 
-def event_of_leaving(task: Task) -> Event:
+def event_of_leaving(task: Task) -> Transition:
     """Return what it means that a worker left without a word on a task it ran.
 
     It tells of all that never began before it leaves, so this one may have.
     """
     if task.cancel_requested:
-        return Event.CANCEL
-    return Event.FAIL if task.new.attempts == 1 else Event.RELEASE
+        return Transition.CANCEL
+    return Transition.FAIL if task.new.attempts == 1 else Transition.RELEASE
 
 
-def event_of_return(task: Task) -> Event:
+def event_of_return(task: Task) -> Transition:
     """Return what a claim ahead that goes back unstarted means: its place again, or its end."""
-    return Event.CANCEL if task.cancel_requested else Event.RELEASE
+    return Transition.CANCEL if task.cancel_requested else Transition.RELEASE
 
 
-def event_of_loss(task: Task) -> Event:
+def event_of_loss(task: Task) -> Transition:
     """Return what a lost lease means: it is charged, so a budget used up is the end."""
     if task.new.owner is not None:
-        return Event.STALE
+        return Transition.STALE
     if task.cancel_requested:
-        return Event.CANCEL
-    return Event.LOSE if task.attempt < task.new.attempts else Event.EXHAUST
+        return Transition.CANCEL
+    return Transition.LOSE if task.attempt < task.new.attempts else Transition.EXHAUST
 
 
 CALLBACK_ATTEMPTS = 25

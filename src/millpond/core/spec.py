@@ -111,11 +111,11 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check.instance("on_full", self.on_full, OnFull)
         if self.depth is not None:
-            check.whole("depth", self.depth, least=1)
+            check.integer("depth", self.depth, least=1)
         if self.per_key is not None:
-            check.whole("per_key", self.per_key, least=1)
+            check.integer("per_key", self.per_key, least=1)
         if self.per_lane is not None:
-            check.whole("per_lane", self.per_lane, least=1)
+            check.integer("per_lane", self.per_lane, least=1)
 
 
 def bounded(
@@ -126,11 +126,11 @@ def bounded(
 ) -> Backpressure:
     """Keep at most `depth` waiting tasks, at most `per_key` of one key, `per_lane` of one lane."""
     choices = ("block_submitter", "drop_oldest", "drop_newest", "fail_submitter")
-    check.whole("depth", depth, least=1)
+    check.integer("depth", depth, least=1)
     if per_key is not None:
-        check.whole("per_key", per_key, least=1)
+        check.integer("per_key", per_key, least=1)
     if per_lane is not None:
-        check.whole("per_lane", per_lane, least=1)
+        check.integer("per_lane", per_lane, least=1)
     policy = OnFull(check.one_of("on_full", on_full, choices))
     return Backpressure(on_full=policy, depth=depth, per_key=per_key, per_lane=per_lane)
 
@@ -142,7 +142,7 @@ def fail_fast() -> Backpressure:
 
 def ring_buffer(capacity: int) -> Backpressure:
     """Keep the newest `capacity` waiting tasks; the oldest makes room."""
-    check.whole("capacity", capacity, least=1)
+    check.integer("capacity", capacity, least=1)
     return Backpressure(on_full=OnFull.RING_BUFFER, depth=capacity)
 
 
@@ -160,7 +160,7 @@ class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check.name("name", self.name)
-        check.whole("max_concurrent", self.max_concurrent, least=0)
+        check.integer("max_concurrent", self.max_concurrent, least=0)
         for rate in self.rates:
             check.instance("rate", rate, Rate, _RATES)
 
@@ -209,9 +209,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
             check.instance("rate_per_key", self.rate_per_key, Rate, _RATES)
             if self.rate_per_key.of != "starts":
                 raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
-        check.whole("max_concurrent", self.max_concurrent, least=0)
-        check.whole("max_callbacks", self.max_callbacks, least=1)
-        if check.whole("prefetch", self.prefetch):
+        check.integer("max_concurrent", self.max_concurrent, least=0)
+        check.integer("max_callbacks", self.max_callbacks, least=1)
+        if check.integer("prefetch", self.prefetch):
             self._check_prefetch()
         for name in self.budgets:
             check.name("budgets", name)
@@ -220,9 +220,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.adaptive is not None:
             check.instance("adaptive", self.adaptive, Adaptive)
         if self.max_per_key is not None:
-            check.whole("max_per_key", self.max_per_key, least=1)
+            check.integer("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
-            check.whole("lanes", self.lanes, least=1)
+            check.integer("lanes", self.lanes, least=1)
         if self.strict:
             self._check_strict()
 

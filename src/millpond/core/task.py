@@ -160,9 +160,9 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
         A weight of -1 would fill a bucket instead of emptying it, and a delay that is not a
         number would never be due.
         """
-        check.whole("weight", self.weight, least=1)
-        check.whole("attempts", self.attempts, least=1)
-        check.whole("priority", self.priority, least=bounds.MIN_PRIORITY)
+        check.integer("weight", self.weight, least=1)
+        check.integer("attempts", self.attempts, least=1)
+        check.integer("priority", self.priority, least=bounds.MIN_PRIORITY)
         check.seconds("delay", self.delay)
         for name in ("expires_in", "timeout"):
             if (limit := getattr(self, name)) is not None:

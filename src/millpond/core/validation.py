@@ -77,7 +77,7 @@ def name(option: str, given: object) -> str:
     return value
 
 
-def whole(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_COUNT) -> int:
+def integer(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_COUNT) -> int:
     """Return `value` if it is a whole number within its bounds (bool is not a number here)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(option, value, "must be a whole number")
@@ -138,7 +138,7 @@ def seconds(option: str, value: object, *, least: float = 0.0, above: float | No
     return number(option, value, least=least, above=above, most=bounds.MAX_SECONDS)
 
 
-def lasting(option: str, value: object) -> float:
+def capped_seconds(option: str, value: object) -> float:
     """Return a duration that whoever asks will shorten: finite, not negative, however long."""
     if isinstance(value, Lasting):
         value = value.total_seconds()

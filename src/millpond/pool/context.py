@@ -163,7 +163,7 @@ class _About:
         When the attempt ends, however it does, the difference to `weight` is refunded, as far as
         time has not refilled it, or charged. An attempt that loses its lease refunds nothing.
         """
-        self._job.weight = check.whole("actual", actual)
+        self._job.weight = check.integer("actual", actual)
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded

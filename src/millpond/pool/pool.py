@@ -212,7 +212,7 @@ class Pool:
 
         It gives one result per item, or `Failed(error)` for one that failed.
         """
-        check.whole("size", size, least=1)
+        check.integer("size", size, least=1)
         if self.spec.strict:
             raise ConfigError("batch_task", self.name, "cannot be had with lanes or ordered")
         return self._mp.register(  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ import msgspec
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.control import Cancel, CancelRun, Declare, DeclareBudget, Progress
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.retention import in_force
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
@@ -434,7 +434,7 @@ class Runtime:
         self.maintenance.nudge()
         if self.report.timer is None:
             self.report.begin()
-        if decided.event is Event.RETRY and decided.spend:
+        if decided.event is Transition.RETRY and decided.spend:
             # A wish to come back later that costs nothing is no failure.
             self.failures.retried(leased, decided)
         self.hooks.retried(self, leased, decided)

@@ -13,7 +13,7 @@ MANY = 20
 """So many tasks do not end because somebody waits for each of them."""
 
 
-class Pending:
+class PendingHint:
     """Hints that became one: the earliest wake of each pool, and whom it concerns."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Pending:
         )
 
 
-def sound(hint: Hint) -> Hint:
+def without_bad_moments(hint: Hint) -> Hint:
     """Return a hint without moments that are none: a timer for one would stop all others."""
     if all(isfinite(wake.at) for wake in hint.wakes):
         return hint

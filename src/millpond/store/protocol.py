@@ -26,7 +26,7 @@ import msgspec
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
 from millpond.core.control import CommandPage
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
 from millpond.core.quantiles import Quantiles
@@ -84,7 +84,7 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run: RunView | None = None
 
 
-class Emptied(msgspec.Struct, frozen=True, kw_only=True):
+class Drained(msgspec.Struct, frozen=True, kw_only=True):
     """A lane of a strict pool, or a whole pool of another kind, that ran dry in a verb.
 
     It had a queued or running task before the verb and has none after it.
@@ -104,7 +104,7 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -128,7 +128,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -145,7 +145,7 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The pools of which the claims it holds ahead are wanted back."""
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class LostAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that ended with its worker; the task is queued again."""
 
     task: int
@@ -180,8 +180,8 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    emptied: tuple[Drained, ...] = ()
+    lost: tuple[LostAttempt, ...] = ()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,8 +198,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    emptied: tuple[Drained, ...] = ()
+    lost: tuple[LostAttempt, ...] = ()
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -216,7 +216,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """There was more than fits: look at everything."""
 
 
-MOST_HELD = 100
+MOST_HELD_UNITS = 100
 """How many lanes or keys that are held back a view names."""
 
 
@@ -434,7 +434,7 @@ class Store(Protocol):
         ...
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
         ...
@@ -454,7 +454,7 @@ class Store(Protocol):
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:

@@ -21,8 +21,8 @@ from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.bucket import Bucket, charge, fresh
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
@@ -528,24 +528,26 @@ async def _closed(two: Two) -> None:
 async def _paused(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
     await two.do("control", orders.Pause("p"))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))
 
 
 async def _held_back(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
-    (leased,) = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))).leased
-    held = Settlement(fence=leased.fence, event=Event.RETRY, delay=9.0, hold="pool", hold_for=9.0)
+    (leased,) = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))).leased
+    held = Settlement(
+        fence=leased.fence, event=Transition.RETRY, delay=9.0, hold="pool", hold_for=9.0
+    )
     await two.do("settle", ((held,), None))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))
 
 
 async def _stale(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
-    leased = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))).leased
+    leased = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))).leased
     stale = [
         Settlement(
             fence=msgspec.structs.replace(one.fence, token=one.fence.token ^ 1),
-            event=Event.COMPLETE,
+            event=Transition.COMPLETE,
         )
         for one in leased
     ]
@@ -554,12 +556,12 @@ async def _stale(two: Two) -> None:
 
 async def _swapped(two: Two) -> None:
     await two.do("submit", tasks(1, 6))
-    one = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
-    other = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    one = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
+    other = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
     swapped = [
         Settlement(
             fence=msgspec.structs.replace(mine.fence, token=theirs.fence.token),
-            event=Event.COMPLETE,
+            event=Transition.COMPLETE,
         )
         for mine, theirs in ((one[0], other[0]), (other[0], one[0]))
     ]
@@ -568,12 +570,12 @@ async def _swapped(two: Two) -> None:
 
 async def _swapped_successor(two: Two) -> None:
     await two.do("submit", tasks(1, 9))
-    answer = await two.do("lease", LeaseAsk(pool="p", worker="one", want=2, ahead=2))
-    more = await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=2))
+    answer = await two.do("lease", LeaseRequest(pool="p", worker="one", want=2, ahead=2))
+    more = await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=2))
     token = more.claimed[0].fence.token
     swapped = Settlement(
         fence=answer.leased[0].fence,
-        event=Event.COMPLETE,
+        event=Transition.COMPLETE,
         successor=msgspec.structs.replace(answer.claimed[0].fence, token=token),
     )
     await two.do("settle", ((swapped,), None))
@@ -581,21 +583,21 @@ async def _swapped_successor(two: Two) -> None:
 
 async def _ahead_of_all(two: Two) -> None:
     await two.do("submit", tasks(1, 30))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=5, ahead=4))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=9))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=5, ahead=4))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=9))
 
 
 async def _one_by_one(two: Two) -> None:
     """Four tasks of a key, of which the limits let fewer start; each is asked for by itself."""
     await two.do("submit", tasks(1, 4, key="k", share="k"))
     for _ in range(4):
-        await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+        await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
 
 
 async def _unknown_function(two: Two) -> None:
     other = NewTask(id=1, pool="p", call=Call("other", b"x"))
     await two.do("submit", (Batch(tasks=(other,)),))
-    await two.do("lease", LeaseAsk(pool="p", worker="two", want=1))
+    await two.do("lease", LeaseRequest(pool="p", worker="two", want=1))
 
 
 async def _lows(schema: Schema) -> None:
@@ -625,7 +627,7 @@ async def _inbox_first(schema: Schema) -> None:
         await server.control(orders.Register("one", 60.0))
         put(schema, tasks(1, 1))
         await server.submit(tasks(2, 1))
-        (leased,) = (await server.lease(LeaseAsk(pool="p", worker="one", want=1))).leased
+        (leased,) = (await server.lease(LeaseRequest(pool="p", worker="one", want=1))).leased
         assert 1 == leased.fence.task
     finally:
         await server.close()

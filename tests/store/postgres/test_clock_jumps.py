@@ -11,7 +11,7 @@ import pytest
 from verify.servers.schemas import Schema, Schemas
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled
@@ -93,7 +93,7 @@ class Member:
 
     async def lease(self, want: int = 9, pool: str = "p") -> list[Leased]:
         """Lease some tasks."""
-        ask = LeaseAsk(pool=pool, worker=self.name, want=want)
+        ask = LeaseRequest(pool=pool, worker=self.name, want=want)
         return list((await self.store.lease(ask)).leased)
 
     def renew(self) -> bool:

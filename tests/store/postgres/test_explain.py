@@ -17,8 +17,8 @@ from tests.store.postgres.plans import Seen, watched
 from verify.servers.postgres import OwnServer
 
 from millpond.core.control import Cancel, Declare, DeclareBudget, Deregister, Register
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.dialect import dialect_of
@@ -63,7 +63,7 @@ async def work(url: str, *, later: float = 60.0) -> None:
         await store.submit([Batch(tasks=(new_task(spec.name, 0, ids),))])
         many = tuple(new_task(spec.name, number, ids) for number in range(1, HANDFUL))
         await store.submit([Batch(tasks=many)])
-        ask = LeaseAsk(pool=spec.name, worker=worker, want=HANDFUL, ahead=spec.prefetch)
+        ask = LeaseRequest(pool=spec.name, worker=worker, want=HANDFUL, ahead=spec.prefetch)
         held = (await store.lease(ask)).leased
         assert HANDFUL == len(held)
         for number in range(BATCHES):
@@ -85,9 +85,9 @@ async def work(url: str, *, later: float = 60.0) -> None:
 
 def settled(held: tuple[Leased, ...], later: float, *, all_done: bool) -> list[Settlement]:
     """End attempts; unless all are done, one is tried again at once, one later, and one failed."""
-    events = [Event.COMPLETE] * len(held)
+    events = [Transition.COMPLETE] * len(held)
     if not all_done:
-        events[:3] = Event.RETRY, Event.RETRY, Event.FAIL
+        events[:3] = Transition.RETRY, Transition.RETRY, Transition.FAIL
     return [
         Settlement(fence=one.fence, event=event, delay=later * (at == 1 and not all_done))
         for at, (one, event) in enumerate(zip(held, events, strict=True))

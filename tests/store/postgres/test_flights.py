@@ -12,8 +12,8 @@ import pytest
 from verify.servers.schemas import Schema, Schemas
 
 from millpond.core.control import Declare, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -113,9 +113,9 @@ async def test_a_plain_life_needs_no_thread(address: Address, done: Counter[str]
         done.clear()
         many = [submitted(store, number) for number in (2, 3, 4)]
         sequences = [(await one).batches[0].admissions[0].sequence for one in many]
-        lease = await store.lease(LeaseAsk(pool="p", worker="w", want=3))
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in lease.leased]
-        answer = await store.settle(ends, then=LeaseAsk(pool="p", worker="w", want=3))
+        lease = await store.lease(LeaseRequest(pool="p", worker="w", want=3))
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in lease.leased]
+        answer = await store.settle(ends, then=LeaseRequest(pool="p", worker="w", want=3))
         assert [1, 2, 3] == [one.fence.task for one in lease.leased]
         assert sequences == sorted(sequences)
         assert (Settled.APPLIED,) * 3 == answer.settled

@@ -12,8 +12,8 @@ from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core.admit import Reason
 from millpond.core.control import Close, Declare, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo, ring_buffer
 from millpond.core.task import Call, NewTask, Task
@@ -26,7 +26,7 @@ from millpond.store.verbs import api as steps
 
 pytestmark = pytest.mark.real_loop
 
-ASK = LeaseAsk(pool="p", worker="w", want=5)
+ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> Non
         assert Reason.DUPLICATE == (await kept(store, 2)).reason
         page = await store.view.audit()
         told = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
-        assert [(2, Event.SUBMIT, None), (2, Event.EVICT, "duplicate")] == told
+        assert [(2, Transition.SUBMIT, None), (2, Transition.EVICT, "duplicate")] == told
         # The key stands for the first.
         again = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
         assert 1 == again.batches[0].admissions[0].task

@@ -17,8 +17,8 @@ from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import TakingTurns
 
 from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -91,7 +91,7 @@ def task(identifier: int, **options: Any) -> Batch:
     return Batch(tasks=(NewTask(id=identifier, pool="p", call=Call("work"), **options),))
 
 
-ASK = LeaseAsk(pool="p", worker="w", want=5)
+ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
 async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) -> None:
@@ -100,7 +100,9 @@ async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) ->
         await asyncio.gather(*(store.submit([task(n)]) for n in range(1, 41)))
         leased = (await store.lease(ASK)).leased
         assert [1, 2, 3, 4, 5] == sorted(one.fence.task for one in leased)
-        ended = [Settlement(fence=one.fence, event=Event.COMPLETE, result=b"1") for one in leased]
+        ended = [
+            Settlement(fence=one.fence, event=Transition.COMPLETE, result=b"1") for one in leased
+        ]
         answer = await store.settle(ended, then=ASK)
         assert (Settled.APPLIED,) * 5 == answer.settled
         assert answer.lease is not None
@@ -319,7 +321,7 @@ async def test_who_has_much_to_do_has_more_time(
             # What may expire is nothing that the server takes in by itself.
             await store.submit([task(1, expires_in=600.0), task(2, expires_in=600.0)])
         first, second = (await store.lease(ASK)).leased
-        ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in (first, second)]
+        ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in (first, second)]
         answer, _ = await store.settle_with(ended[0], lambda _: time.sleep(slow))
         assert (Settled.APPLIED,) == answer.settled
         held = store.hold(5.0)
@@ -511,9 +513,11 @@ async def test_what_a_handler_writes_is_committed_with_its_completion(address: A
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            await store.settle_with(Settlement(fence=first.fence, event=Event.COMPLETE), failing)
+            await store.settle_with(
+                Settlement(fence=first.fence, event=Transition.COMPLETE), failing
+            )
         answer, value = await store.settle_with(
-            Settlement(fence=second.fence, event=Event.COMPLETE),
+            Settlement(fence=second.fence, event=Transition.COMPLETE),
             lambda lent: lent.execute(add + " RETURNING value", [2]).fetchone(),
         )
         assert ((Status.COMPLETED,), (2,)) == (answer.after, value)
@@ -548,11 +552,11 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
         async def work(name: str) -> None:
             mine = PostgresStore(address)
             await mine.control(Register(name, 60.0))
-            ask = LeaseAsk(pool="p", worker=name, want=2)
+            ask = LeaseRequest(pool="p", worker=name, want=2)
             leased = (await mine.lease(ask)).leased
             while leased or len(got) < 100:
                 got.extend(one.fence.task for one in leased)
-                ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+                ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
                 answer = await mine.settle(ended, then=ask)
                 assert answer.lease is not None
                 leased = answer.lease.leased

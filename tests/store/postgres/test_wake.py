@@ -21,7 +21,7 @@ from millpond.core.plan import Wake
 from millpond.store.postgres import listen as listen_module
 from millpond.store.postgres import notify as wake_module
 from millpond.store.postgres.connect import Connection, connect
-from millpond.store.postgres.notify import Wakes, channel_of, messages
+from millpond.store.postgres.notify import PostgresHintChannel, channel_of, messages
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Hint
 
@@ -37,7 +37,7 @@ class Process:
     def __init__(self, url: str, owner: str) -> None:
         self.address = address_of(url)
         self.writer: Connection | None = connect(self.address)
-        self.wakes = Wakes(self.address, owner, lambda: self.writer)
+        self.wakes = PostgresHintChannel(self.address, owner, lambda: self.writer)
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
 
     async def listening(self) -> "Process":

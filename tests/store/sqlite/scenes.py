@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
@@ -153,7 +153,7 @@ async def settle_and_lease(lab: Lab, world: World) -> Any:
     follow_ups = [lab.new(pool="plain", run=world.run), lab.new(pool="fair", key="x", share="x")]
     return await lab.store.settle(
         [handing_over(completed(first, *follow_ups, result=b"1"), world.ahead[0]), failed(second)],
-        then=LeaseAsk(pool="plain", worker=WORKER, want=2, ahead=1),
+        then=LeaseRequest(pool="plain", worker=WORKER, want=2, ahead=1),
         now=lab.now,
         entropy=5,
     )

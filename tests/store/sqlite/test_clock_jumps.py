@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled
@@ -67,7 +67,7 @@ class Process:
     async def lease(self, want: int = 9, pool: str = "p") -> list[Leased]:
         """Lease some tasks."""
         return list(
-            (await self.store.lease(LeaseAsk(pool=pool, worker=self.name, want=want))).leased
+            (await self.store.lease(LeaseRequest(pool=pool, worker=self.name, want=want))).leased
         )
 
     async def renew(self) -> bool:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from millpond.core.control import Declare, Register
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import Call, NewTask
@@ -127,11 +127,11 @@ class Cost:
 
 async def cost_of_ten_rounds(store: SqliteStore) -> Cost:
     """What it costs to settle twenty tasks and to claim the next, ten times."""
-    ask = LeaseAsk(pool="p", worker="w", want=20)
+    ask = LeaseRequest(pool="p", worker="w", want=20)
     leased: tuple[Leased, ...] = (await store.lease(ask, now=2.0)).leased
     cost = Cost(store)
     for moment in range(10):
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
         answer = await store.settle(ends, then=ask, now=3.0 + moment)
         assert answer.lease is not None
         leased = answer.lease.leased
@@ -154,9 +154,9 @@ async def test_a_claim_costs_the_same_however_many_wait(kind: str, tmp_path: Pat
 async def test_a_claim_is_a_few_statements_however_many_it_takes(kind: str, tmp_path: Path) -> None:
     """Reading and starting are done for all at once: not a statement for each task."""
     store = await with_a_queue(tmp_path / "work.db", SPECS[kind], 2_000)
-    await store.lease(LeaseAsk(pool="p", worker="w", want=1), now=1.5)
+    await store.lease(LeaseRequest(pool="p", worker="w", want=1), now=1.5)
     cost = Cost(store)
-    leased = (await store.lease(LeaseAsk(pool="p", worker="w", want=19), now=2.0)).leased
+    leased = (await store.lease(LeaseRequest(pool="p", worker="w", want=19), now=2.0)).leased
     assert len(leased) == 19
     written_one_by_one = 0 if kind == "plain" else 3 * len(leased)
     assert cost.statements <= 20 + written_one_by_one

@@ -16,10 +16,10 @@ import pytest
 from tests.store.sqlite.counting import table
 
 from millpond.core.plan import Wake
-from millpond.store.hints import Pending
+from millpond.store.hints import PendingHint
 from millpond.store.protocol import Hint
 from millpond.store.sqlite import wake as wake_module
-from millpond.store.sqlite.wake import Wakes, packed
+from millpond.store.sqlite.wake import SqliteHintChannel, packed
 
 pytestmark = pytest.mark.real_loop
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_loop
 class Ear:
     """Hears what others send, on the running loop."""
 
-    def __init__(self, wakes: Wakes) -> None:
+    def __init__(self, wakes: SqliteHintChannel) -> None:
         self.wakes = wakes
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
         wakes.listen(self.hints.put_nowait, asyncio.get_running_loop())
@@ -44,16 +44,16 @@ def path(tmp_path: Path) -> Path:
     return table(tmp_path / "work.db")
 
 
-Opening = Callable[[str], Wakes]
+Opening = Callable[[str], SqliteHintChannel]
 
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Opening]:
     """Opens sockets, and closes them when the test is over."""
-    made: list[Wakes] = []
+    made: list[SqliteHintChannel] = []
 
-    def opening(owner: str) -> Wakes:
-        made.append(Wakes(path, owner))
+    def opening(owner: str) -> SqliteHintChannel:
+        made.append(SqliteHintChannel(path, owner))
         return made[-1]
 
     yield opening
@@ -297,7 +297,7 @@ async def test_a_long_path_is_no_hindrance_on_linux(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     path = table(folder / "work.db")
-    first, second = Wakes(path, "a"), Wakes(path, "b")
+    first, second = SqliteHintChannel(path, "a"), SqliteHintChannel(path, "b")
     if sys.platform == "linux":
         ear = Ear(first)
         assert [ear.wakes._name] == sockets(path)
@@ -321,7 +321,7 @@ def test_where_there_can_be_no_socket_it_is_done_without(
         path.with_name("work.db-wake").touch()
     else:
         monkeypatch.delattr(socket, "AF_UNIX")
-    wakes = Wakes(path, "a")
+    wakes = SqliteHintChannel(path, "a")
     assert not wakes.open
     assert wakes.send(ENDED) is None
     wakes.listen(print, loop)
@@ -406,7 +406,7 @@ async def test_a_hint_crosses_from_process_to_process_and_back(path: Path, opene
 
 def test_hints_add_up() -> None:
     """Nothing is said twice, and an empty one is nothing."""
-    pending = Pending()
+    pending = PendingHint()
     pending.add(Hint())
     assert not pending
     pending.add(Hint(cancelled=(1,), finished_runs=(2,)))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.store.sqlite.counting import Entries, adding, table, words
 
-from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.errors import (
     IllegalTransition,
     OutcomeUnknown,
@@ -268,7 +268,7 @@ async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
 async def test_an_impossible_arrow_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
     def half_done(unit: Entries) -> None:
         unit.add("half")
-        advance(Status.RUNNING, Event.LEASE)
+        advance(Status.RUNNING, Transition.LEASE)
 
     one, other, two = await gathered(opened(), adding("one"), half_done, adding("two"))
 

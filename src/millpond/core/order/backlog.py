@@ -26,7 +26,7 @@ from zlib import crc32
 from millpond.core import rate as gcra
 from millpond.core.bounds import MAX_RANK
 from millpond.core.order.heap import LazyHeap
-from millpond.core.order.line import Line
+from millpond.core.order.line import TaskLine
 from millpond.core.order.ring import Owner, Ring, Share
 from millpond.core.spec import Order, OrderKind
 from millpond.core.ticks import ticks
@@ -85,7 +85,7 @@ class Group:
     def __init__(self, address: tuple[Share, Owner], unit: Unit) -> None:
         self.address = address
         self.unit = unit
-        self.tasks = Line()
+        self.tasks = TaskLine()
         self.place = (0, 0)
         """Where it stands in its share: (rank, seq) of the task it would start."""
 
@@ -191,7 +191,7 @@ class Backlog:
         self._by_share = self._fair and not spec.strict
         self._look_at(spec)
         self._ready = 0
-        self._lines: dict[Owner, Line] = {}
+        self._lines: dict[Owner, TaskLine] = {}
         self._running: dict[str, int] = {}
         """How many of each key run, where there are no groups to know it."""
         self._units: dict[Unit, UnitState] = {}
@@ -602,8 +602,8 @@ class Backlog:
     def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - rows are kept by name
         return UnitState()
 
-    def _new_line(self, owner: Owner) -> Line:  # noqa: ARG002 - rows are kept by owner
-        return Line()
+    def _new_line(self, owner: Owner) -> TaskLine:  # noqa: ARG002 - rows are kept by owner
+        return TaskLine()
 
     def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
         return Group(address, unit)

@@ -33,7 +33,7 @@ class Head(Protocol):
     def due(self) -> float: ...
 
 
-class Line:
+class TaskLine:
     """Tasks of one pool by (rank, seq), neither of which may change while a task is in it."""
 
     __slots__ = ("_gone", "_head", "_heap", "_row")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
-from millpond.store.hints import Pending
+from millpond.store.hints import PendingHint
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Hearing:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._pending = Pending()
+        self._pending = PendingHint()
         """What is to be looked up."""
         self._news = False
         """Whether anything ended anywhere: those who wait for room or watch many tasks look."""
@@ -167,7 +167,7 @@ class Hearing:
                 if wait > 0:
                     await asyncio.sleep(wait)
                     continue
-                pending, self._pending = self._pending.hint(), Pending()
+                pending, self._pending = self._pending.hint(), PendingHint()
                 news, self._news = self._news, False
                 await self._look_up(pending, news=news)
         except Exception as error:  # noqa: BLE001 - the poll and the next renewal find it as well

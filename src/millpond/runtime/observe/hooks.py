@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from millpond.runtime.observe.probe import Probe
     from millpond.runtime.runtime import Runtime
     from millpond.runtime.waiting.task_result import End
-    from millpond.store.protocol import Batch, Emptied
+    from millpond.store.protocol import Batch, Drained
 
 log = logging.getLogger("millpond.hooks")
 
@@ -271,7 +271,7 @@ class Hooks:
             )
             self._call(runtime, self.on_dead_letter[new.pool], letter)
 
-    def emptied(self, runtime: Runtime, empty: Emptied) -> None:
+    def emptied(self, runtime: Runtime, empty: Drained) -> None:
         """Tell of a lane or pool that has run dry."""
         hook = self.on_empty.get(empty.pool)
         if hook is not None:

@@ -17,10 +17,10 @@ import msgspec
 
 from millpond.core.control import Deregister, Disown
 from millpond.core.event import SYSTEM
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.heap import LazyHeap
-from millpond.core.plan import Wake, Watch, Work
+from millpond.core.plan import ClaimTimer, Wake, Work
 from millpond.core.settle import (
     Interrupted,
     Outcome,
@@ -131,7 +131,7 @@ class Worker:
         self.turns = 0
         """How many verbs were answered."""
         self.tally = Tally()
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, ClaimTimer] = {}
         self._dry: set[str] = set()
         """Pools whose last answer said that nothing waits in them."""
         self._unknown: set[tuple[str, str]] = set()
@@ -199,7 +199,7 @@ class Worker:
             return
         for name in (pool,) if self.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
-                self._watches[name] = Watch()
+                self._watches[name] = ClaimTimer()
                 self._unseen[name] = None
         self.kick()
 
@@ -379,7 +379,7 @@ class Worker:
         self.ahead.none_left.discard(wake.pool)
         self._look_at(wake.pool, watch)
 
-    def _look_at(self, pool: str, watch: Watch) -> None:
+    def _look_at(self, pool: str, watch: ClaimTimer) -> None:
         """Ask a pool when it is worth asking, which may be sooner than the latest word says."""
         moment = watch.moment
         if moment is None:
@@ -468,7 +468,7 @@ class Worker:
             return
         self._turning = True
         ended: list[tuple[Settlement, Job, Any]] = []
-        ask: LeaseAsk | None = None
+        ask: LeaseRequest | None = None
         store = self.runtime.store
         if self.runtime.shared and not self.watchdog.watching:
             # A store of our own answers at once, or not at all: see _failed.
@@ -552,7 +552,7 @@ class Worker:
                 self._watches[pool].woken(Wake(pool, 0.0))
                 self._due[pool] = None
 
-    def _next_ask(self, *, settling: bool) -> LeaseAsk | None:
+    def _next_ask(self, *, settling: bool) -> LeaseRequest | None:
         """Return what to ask for next: of a pool that is due and has room here, as the plan says.
 
         A pool that has no free slot here waits for one; the others need not wait for it.
@@ -564,7 +564,7 @@ class Worker:
             if free < 1:
                 if self.ahead.runs_low(pool, settling=settling):
                     # It stays due: this asks for nothing to start.
-                    return LeaseAsk(
+                    return LeaseRequest(
                         pool=pool, worker=self.name, want=0, ahead=self.ahead.room(pool)
                     )
                 continue
@@ -575,7 +575,7 @@ class Worker:
                 watch.asking()
                 want = min(plan.want, MOST_AT_ONCE)
                 ahead = self.ahead.room(pool)
-                return LeaseAsk(pool=pool, worker=self.name, want=want, ahead=ahead)
+                return LeaseRequest(pool=pool, worker=self.name, want=want, ahead=ahead)
             if plan.moment is not None:
                 self._moments.set(pool, (plan.moment,))
                 self._arm()
@@ -608,7 +608,10 @@ class Worker:
         return free
 
     def _failed(
-        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: BaseException
+        self,
+        ended: list[tuple[Settlement, Job, Any]],
+        ask: LeaseRequest | None,
+        error: BaseException,
     ) -> None:
         """Keep what could not be told; ask again after a pause that grows."""
         if not self.runtime.outages.failed(self, error) and not self._pause:
@@ -624,7 +627,7 @@ class Worker:
         self._scheduled = True
 
     async def _settle_apart(
-        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: Exception
+        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseRequest | None, error: Exception
     ) -> None:
         """Settle each by itself, after the store has refused one of them for what it is.
 
@@ -686,7 +689,7 @@ class Worker:
         if job is not None and job.leased.fence == decided.successor:
             self.stop_job(job, CancelReason.LEASE_LOST)
 
-    def _cannot_lease(self, ask: LeaseAsk, error: Exception) -> None:
+    def _cannot_lease(self, ask: LeaseRequest, error: Exception) -> None:
         """Leave a pool alone for a while whose tasks cannot be leased; the others go on."""
         before = self._pauses.get(ask.pool)
         pause = FIRST_PAUSE if before is None else min(before * 2, LONGEST_PAUSE)
@@ -705,7 +708,7 @@ class Worker:
         self._doubtful = True
         self._arm()
 
-    def _ask_again(self, ask: LeaseAsk) -> None:
+    def _ask_again(self, ask: LeaseRequest) -> None:
         """Ask a pool once more: whether the store has heard it is not known."""
         self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
         self._due[ask.pool] = None
@@ -723,7 +726,7 @@ class Worker:
         self.runtime.outages.worked(self)
         self.runtime.heed(answer)
 
-    def _take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def _take_in(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
         runtime, pool = self.runtime, ask.pool
         if answer.wakes or answer.ended or answer.finished_runs or answer.emptied:
@@ -990,7 +993,7 @@ class Worker:
             decided = self._decided(job, outcome, successor)
         except MillpondError as error:
             # A policy or a weight that was changed behind our back: no value is worth a slot.
-            end = Settlement(fence=job.leased.fence, event=Event.FAIL, successor=successor)
+            end = Settlement(fence=job.leased.fence, event=Transition.FAIL, successor=successor)
             decided, value = ended_by(job, end, error)
         job.settled = True
         self.stuck_since.pop(job, None)
@@ -1082,7 +1085,7 @@ class Worker:
     def _settled(
         self,
         ended: list[tuple[Settlement, Job, Any]],
-        ask: LeaseAsk | None,
+        ask: LeaseRequest | None,
         answer: SettleAnswer,
     ) -> None:
         """Tell everybody who waits how these attempts ended, and start what was leased."""

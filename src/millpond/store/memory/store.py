@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from millpond.core.control import Command
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
         Batch,
@@ -64,7 +64,7 @@ class MemoryStore:
         return steps.submit(self._tables, batches, self._moment(now), entropy)
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
         return steps.lease(self._tables, ask, self._moment(now), entropy)
@@ -79,7 +79,7 @@ class MemoryStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.core.lease import Leased
 from millpond.core.lease import tokens as drawn
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.plan import Wake
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
@@ -22,7 +22,7 @@ from millpond.store.postgres.unit_of_work import plain_text
 from millpond.store.protocol import (
     Admission,
     BatchAnswer,
-    Emptied,
+    Drained,
     LeaseAnswer,
     SettleAnswer,
     SubmitAnswer,
@@ -33,13 +33,13 @@ from millpond.store.sql.codec import SEQS, body_of, new_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
     from millpond.store.postgres.encoding import Sent
     from millpond.store.protocol import Batch
 
-_COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
+_COMPLETE, _APPLIED, _COMPLETED = Transition.COMPLETE, Settled.APPLIED, Status.COMPLETED
 _QUEUED = Status.QUEUED
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Step:
     def __init__(
         self,
         settlements: Sequence[Settlement],
-        then: LeaseAsk | None,
+        then: LeaseRequest | None,
         now: float | None,
         entropy: int,
     ) -> None:
@@ -122,14 +122,14 @@ class Step:
         ending = self.settlements
         count = len(ending)
         wakes: tuple[Wake, ...] = ()
-        emptied: tuple[Emptied, ...] = ()
+        emptied: tuple[Drained, ...] = ()
         if ending:
             # When the first of them ended what is started now waited, in the queue or held ahead.
             relayed = sum(one.successor is not None for one in ending)
             if told.live > told.running - told.starting - relayed and told.has_room:
                 wakes = (Wake(told.pool, told.moment),)
             if not told.live and not told.pool.endswith(CALLBACKS):
-                emptied = (Emptied(pool=told.pool, lane=None, processed=told.processed),)
+                emptied = (Drained(pool=told.pool, lane=None, processed=told.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
             after=(_COMPLETED,) * count,
@@ -297,7 +297,7 @@ def alike(values: Sequence[object]) -> bool:
     return not values or values.count(values[0]) == len(values)
 
 
-def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
+def may_step(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
     """Return whether the server could do it by itself, as far as can be told from here."""
     for one in settlements:
         if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.store_time import TOLERANCE
 from millpond.errors import StoreError
@@ -15,18 +15,18 @@ from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
 from millpond.store.postgres.fast_path import Step, Taken, Taking, may_step, pool_to_take, told_by
 from millpond.store.postgres.handler_connection import LentConnection
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.server_call import Calling, Errand
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
-from millpond.store.sql.store import Renewer, RowsStore, hint_of
+from millpond.store.sql.store import Renewer, SqlStore, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.fast_path import Stepped
@@ -51,7 +51,7 @@ _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
 
 
-class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
+class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
     """Asks the server first, and does by the verbs what it refuses."""
 
     _schema: PostgresDialect
@@ -67,7 +67,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     """Pools of which others were told in the very commit that gave them something to start."""
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
         if may_step((), ask):
@@ -81,7 +81,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -97,7 +97,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     def _new_step(
         self,
         settlements: Sequence[Settlement],
-        then: LeaseAsk | None,
+        then: LeaseRequest | None,
         now: float | None,
         entropy: int | None,
     ) -> Step:
@@ -141,7 +141,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
             return None
         if step.unreadable:
             ends = [
-                Settlement(fence=fence, event=Event.CORRUPT, spend=False)
+                Settlement(fence=fence, event=Transition.CORRUPT, spend=False)
                 for fence in step.unreadable
             ]
             await super().settle(ends, now=step.now)
@@ -185,7 +185,11 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
 
     def _announce(self, answers: Sequence[Any]) -> Calling | float | None:
         """Tell the others, where nobody may wait."""
-        return self._wakes.post(self._hint(answers)) if isinstance(self._wakes, Wakes) else None
+        return (
+            self._wakes.post(self._hint(answers))
+            if isinstance(self._wakes, PostgresHintChannel)
+            else None
+        )
 
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
         """Return what others should hear of what was just stored, unless they were told with it."""
@@ -212,7 +216,7 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         """Let the server take in the tasks of several submits, all for one pool."""
         pool, _, now = told[0]
         submits = [one.batches for one in told]
-        message = self._wakes.along(pool) if isinstance(self._wakes, Wakes) else None
+        message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
         taking = Taking(pool, submits, now, message)
 
         def answers(row: Row | None) -> list[Any]:

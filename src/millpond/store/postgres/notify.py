@@ -27,7 +27,7 @@ import psycopg
 
 from millpond.core.plan import Wake
 from millpond.errors import MillpondError
-from millpond.store.hints import Pending, sound
+from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.quoting import LONGEST
@@ -123,7 +123,7 @@ def _halves(hint: Hint) -> tuple[Hint, Hint]:
     return part(second=False), part(second=True)
 
 
-class Wakes:
+class PostgresHintChannel:
     """The messages of one open store. Sending is for the writer, the rest for the loop.
 
     `connection` gives the writer's connection, outside of any transaction; it is asked in the
@@ -137,7 +137,7 @@ class Wakes:
         self._name = hashlib.sha256(owner.encode()).hexdigest()[:16]
         self._connection = connection
         self._channel = channel_of(address.schema)
-        self._pending = Pending()
+        self._pending = PendingHint()
         self._send_after = -inf
         self._tell: Callable[[Hint], None] | None = None
         self._listener: Listener | None = None
@@ -187,7 +187,7 @@ class Wakes:
         due = self._due(hint, begun)
         if due is None or due > 0:
             return due
-        pending, self._pending = self._pending, Pending()
+        pending, self._pending = self._pending, PendingHint()
         told = messages(pending.hint(), self._name)
         self._await_echo(begun)
 
@@ -251,7 +251,7 @@ class Wakes:
         except (psycopg.Error, MillpondError) as error:
             log.debug("a hint for %s was not sent: %s", self._address, error)
             return False
-        self._pending = Pending()
+        self._pending = PendingHint()
         return True
 
     def _await_echo(self, now: float) -> None:
@@ -270,7 +270,7 @@ class Wakes:
 
     def _heard(self, texts: list[str]) -> None:
         """Take in all that has arrived, and call back once."""
-        heard = Pending()
+        heard = PendingHint()
         if len(texts) > _MOST_HEARD:
             # A flood is not worth reading: everything is looked at once instead.
             heard.add(Hint(more=True))
@@ -280,7 +280,7 @@ class Wakes:
                 self._proven, self._awaited_since = True, None
                 continue
             try:
-                heard.add(sound(_decode(said)))
+                heard.add(without_bad_moments(_decode(said)))
             except (msgspec.MsgspecError, RecursionError) as error:
                 log.debug("a message of %s makes no sense: %s", self._address, error)
         if heard and self._tell is not None:

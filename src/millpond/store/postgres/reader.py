@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reader:
+class PostgresReadConnection:
     """Asks the database, and changes nothing in it; for one thread at a time."""
 
     def __init__(

@@ -27,10 +27,10 @@ from millpond.store.postgres.handler_transaction import (
 )
 from millpond.store.postgres.inbox import Inbox
 from millpond.store.postgres.migrate import migrate
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.presence import presence_of
-from millpond.store.postgres.reader import Reader
+from millpond.store.postgres.reader import PostgresReadConnection
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
@@ -103,9 +103,11 @@ class PostgresStore(SteppingStore):
         super().__init__(
             str(address),
             self._schema,
-            Reader(address, self._open, self._first(may_migrate=may_migrate)),
+            PostgresReadConnection(address, self._open, self._first(may_migrate=may_migrate)),
             clock=clock,
-            wakes=None if inline or not owner else Wakes(address, owner, self._notifying),
+            wakes=None
+            if inline or not owner
+            else PostgresHintChannel(address, owner, self._notifying),
             inline=inline,
             reading=reading_of(address.schema),
         )

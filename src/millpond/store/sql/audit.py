@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.audit import KIND_OF, Kind, Record
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.audit import KIND_OF, Record, RecordKind
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from millpond.core.audit import Note
+    from millpond.core.audit import AuditNote
     from millpond.core.task import Task
 
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
 _BEFORE = {
-    Event.SUBMIT: None,
-    Event.CLAIM: Status.QUEUED,
-    Event.LEASE: Status.QUEUED,
-    Event.COMPLETE: Status.RUNNING,
+    Transition.SUBMIT: None,
+    Transition.CLAIM: Status.QUEUED,
+    Transition.LEASE: Status.QUEUED,
+    Transition.COMPLETE: Status.RUNNING,
 }
 _EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
@@ -40,7 +40,12 @@ class Notes:
     __slots__ = ("_all", "_first", "_of_each", "_said", "count")
 
     def __init__(
-        self, tasks: Sequence[Task], event: Event, before: Status, worker: str | None, at: float
+        self,
+        tasks: Sequence[Task],
+        event: Transition,
+        before: Status,
+        worker: str | None,
+        at: float,
     ) -> None:
         self._first = tasks[0]
         self._all = (event, before, worker, at)
@@ -78,7 +83,7 @@ class Notes:
         self._of_each.update(columns)
 
 
-def encoded(records: Sequence[Note | Notes | Record]) -> tuple[bytes, float, int]:
+def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float, int]:
     """Return records as bytes, when the last of them was written, and how many they are."""
     rows: list[tuple[Any, ...]] = []
     count = 0
@@ -93,14 +98,14 @@ def encoded(records: Sequence[Note | Notes | Record]) -> tuple[bytes, float, int
     return _pack(rows), last[0] if isinstance(last, tuple) else last, count
 
 
-def _noted(noted: Note) -> tuple[Any, ...]:
+def _noted(noted: AuditNote) -> tuple[Any, ...]:
     """Return the fields of a note's record, in their order; a record of its own costs as much."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     key = new.idempotency_key
     return (
         at,
-        KIND_OF.get(event, Kind.SETTLE),
+        KIND_OF.get(event, RecordKind.SETTLE),
         new.pool,
         new.id,
         event,
@@ -189,7 +194,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
     in_two = starts is not None and len(starts) == 1
     if starts is not None:
         flags = [at >= half for at in range(count)] if in_two else starts
-        events = [Event.LEASE if start else events[0] for start in flags]
+        events = [Transition.LEASE if start else events[0] for start in flags]
     arrows = list(
         zip(
             of_each(events, count),
@@ -207,10 +212,10 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         arrows = [arrow for pair in ends_and_starts for arrow in pair]
     for event, task, seq, token, due, key, of_it in arrows:
         before = _BEFORE[event]
-        runs = 1 if event in (Event.LEASE, Event.COMPLETE) else 0
+        runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
         yield Record(
             at=told.at,
-            kind=KIND_OF.get(event, Kind.SETTLE),
+            kind=KIND_OF.get(event, RecordKind.SETTLE),
             pool=told.pool,
             task=task,
             event=event,
@@ -228,7 +233,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
             due=due,
             weight=of_it.weight,
             function=of_it.function,
-            fresh=event is Event.SUBMIT,
+            fresh=event is Transition.SUBMIT,
         )
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.core.order.backlog import Backlog, Group, Shelf, Unit, UnitState, needs_groups
-from millpond.core.order.line import Head, Line
+from millpond.core.order.line import Head, TaskLine
 from millpond.core.order.ring import Owner, Share
 from millpond.store.sql.codec import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sql.paged import Paged
@@ -57,7 +57,7 @@ class Place(NamedTuple):
     due: float
 
 
-class SqlLine(Line):
+class SqlLine(TaskLine):
     """The queued tasks of one group, lowest (rank, seq) first, read page by page.
 
     What was read stands in a row, as it came. What was put in or taken out since, other than the
@@ -646,7 +646,7 @@ class SqlLater(dict[int, "Task"]):
         ]
 
 
-class SqlLines(dict[Owner, Line]):
+class SqlLines(dict[Owner, TaskLine]):
     """The lines of a pool in which nothing looks at lanes and keys."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
@@ -655,15 +655,15 @@ class SqlLines(dict[Owner, Line]):
         self.absent: set[Owner] = set()
         """Owners that have no line, so that nobody looks for it again."""
 
-    def __missing__(self, owner: Owner) -> Line:
+    def __missing__(self, owner: Owner) -> TaskLine:
         made = self[owner] = self._backlog.line_of(owner)
         return made
 
-    def __setitem__(self, owner: Owner, line: Line) -> None:
+    def __setitem__(self, owner: Owner, line: TaskLine) -> None:
         self.absent.discard(owner)
         super().__setitem__(owner, line)
 
-    def get(self, owner: Owner, default: Line | None = None) -> Line | None:  # type: ignore[override]
+    def get(self, owner: Owner, default: TaskLine | None = None) -> TaskLine | None:  # type: ignore[override]
         """Return the line of an owner; one of an owner without tasks is not made by a look."""
         found = super().get(owner)
         if found is not None:
@@ -808,10 +808,10 @@ class SqlBacklog(Backlog):
         row: Row | None = self.tables.ask("group", (self.pool, "", "", owner)).fetchone()
         return row
 
-    def _new_line(self, owner: Owner) -> Line:
+    def _new_line(self, owner: Owner) -> TaskLine:
         return self.line_of(owner)
 
-    def line_of(self, owner: Owner) -> Line:
+    def line_of(self, owner: Owner) -> TaskLine:
         """Return the line of an owner in a pool without groups: a group without a unit.
 
         Of an owner without one it makes one, with a number that is written: to put a task in.

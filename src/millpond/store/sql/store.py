@@ -28,7 +28,7 @@ from millpond.store.sql.repair import damage, mend
 from millpond.store.sql.store_time import JumpLog, move_moments, without_doubt
 from millpond.store.sql.transactions import C
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.sql.view import RowsView
+from millpond.store.sql.view import SqlView
 from millpond.store.sql.writer import Writer, must_not_be_forked
 from millpond.store.verbs import api as steps
 from millpond.store.verbs.settle import holds
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from millpond.core.control import Command
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -70,7 +70,7 @@ _ROWS_KEPT = 5_000
 """How many rows are kept in memory between two transactions, at most."""
 
 
-class Reader(Protocol[C_co]):
+class ReadConnection(Protocol[C_co]):
     """Asks the database, and changes nothing in it; for one thread at a time."""
 
     def ask(self, question: Callable[[C_co], T]) -> T:
@@ -82,7 +82,7 @@ class Reader(Protocol[C_co]):
         ...
 
 
-class Wakes(Protocol):
+class HintChannel(Protocol):
     """Carries hints to other processes and from them."""
 
     def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
@@ -102,7 +102,7 @@ class Wakes(Protocol):
         ...
 
 
-class RowsStore(ABC, Generic[C, L]):
+class SqlStore(ABC, Generic[C, L]):
     """What the stores of all databases have in common.
 
     Readers say it in their own way where there is one (`reading`).
@@ -117,10 +117,10 @@ class RowsStore(ABC, Generic[C, L]):
         self,
         where: str,
         dialect: Dialect,
-        reader: Reader[C],
+        reader: ReadConnection[C],
         *,
         clock: Callable[[], float],
-        wakes: Wakes | None = None,
+        wakes: HintChannel | None = None,
         inline: bool = False,
         reading: Dialect | None = None,
     ) -> None:
@@ -144,7 +144,7 @@ class RowsStore(ABC, Generic[C, L]):
         self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._writer = None if inline else self._new_writer()
-        self._view = RowsView(self._read, clock, self._tell_all_newer)
+        self._view = SqlView(self._read, clock, self._tell_all_newer)
 
     # What each database does its own way
 
@@ -432,7 +432,7 @@ class RowsStore(ABC, Generic[C, L]):
         return await self._do(job)
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
 
@@ -458,7 +458,7 @@ class RowsStore(ABC, Generic[C, L]):
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -757,7 +757,7 @@ class Renewer:
         self._transactor.close()
 
 
-def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:
+def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
     """Let as many tasks be read at once as this claim can take."""
     pool = tables.pools.get(ask.pool)
     if isinstance(pool, SqlPool):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
-from millpond.core.audit import Note, Record
-from millpond.core.lease import Worker, tokens
-from millpond.core.lifecycle import Event, Status
+from millpond.core.audit import AuditNote, Record
+from millpond.core.lease import RegisteredWorker, tokens
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.heap import LazyHeap
 from millpond.core.run import NewRun, Run
 from millpond.core.spec import PoolSpec
@@ -357,7 +357,7 @@ def _by_number(item: tuple[str, PoolTable]) -> int:
     return pool.number
 
 
-class SqlWorkers(dict[str, Worker]):
+class SqlWorkers(dict[str, RegisteredWorker]):
     """The workers that were mentioned."""
 
     def __init__(self, tables: SqlTables) -> None:
@@ -368,7 +368,7 @@ class SqlWorkers(dict[str, Worker]):
         """Those that a verb has in its hands, and may have changed."""
         self._all_read = False
 
-    def get(self, name: str, default: Worker | None = None) -> Worker | None:  # type: ignore[override]
+    def get(self, name: str, default: RegisteredWorker | None = None) -> RegisteredWorker | None:  # type: ignore[override]
         """Return a worker, or None."""
         self.handed.add(name)
         found = super().get(name)
@@ -378,7 +378,7 @@ class SqlWorkers(dict[str, Worker]):
         self._stored[name] = row
         return default if row is None else self._take_in(row)
 
-    def __getitem__(self, name: str) -> Worker:
+    def __getitem__(self, name: str) -> RegisteredWorker:
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -387,7 +387,7 @@ class SqlWorkers(dict[str, Worker]):
     def __contains__(self, name: object) -> bool:
         return self.get(name) is not None  # type: ignore[arg-type]
 
-    def __setitem__(self, name: str, worker: Worker) -> None:
+    def __setitem__(self, name: str, worker: RegisteredWorker) -> None:
         self._stored.setdefault(name, None)
         self.handed.add(name)
         worker.holding = SqlHolding(self._tables, name)
@@ -421,11 +421,11 @@ class SqlWorkers(dict[str, Worker]):
                     self._take_in(row)
             self._all_read = True
 
-    def _take_in(self, row: Row) -> Worker:
+    def _take_in(self, row: Row) -> RegisteredWorker:
         name, owner, expires_at, lease, number, functions, unknown, ahead = row
         anything: _Known = (None, {})
         known, signatures = readable(_functions, functions, anything, f"worker {name}")
-        worker = Worker(
+        worker = RegisteredWorker(
             id=name,
             owner=owner,
             expires_at=expires_at,
@@ -455,7 +455,7 @@ class SqlWorkers(dict[str, Worker]):
             self._stored[name] = row
 
 
-def _worker_row(worker: Worker) -> Row:
+def _worker_row(worker: RegisteredWorker) -> Row:
     return (
         worker.id,
         worker.owner,
@@ -468,7 +468,7 @@ def _worker_row(worker: Worker) -> Row:
     )
 
 
-def _functions_text(worker: Worker) -> str | None:
+def _functions_text(worker: RegisteredWorker) -> str | None:
     """Return what a worker knows: names, or a signature by name; `jsonb ? name` reads both."""
     if worker.functions is None:
         return None
@@ -777,7 +777,7 @@ class SqlExpiringWorkers(LazyHeap[str]):
     def discard(self, item: str) -> None:
         """Note nothing."""
 
-    def _first(self) -> Worker | None:
+    def _first(self) -> RegisteredWorker | None:
         workers = self._tables.workers.values()
         if self.left:
             workers = [one for one in workers if one.id not in self.left]
@@ -855,7 +855,7 @@ class SqlTables(Tables):
         self.open_runs = SqlOpenRuns(self)
         self.runs_by_name = SqlRunNames(self)
         self.run_queued = SqlRunQueued(self)
-        self._records: list[Note | Notes | Record] = []  # type: ignore[assignment]
+        self._records: list[AuditNote | Notes | Record] = []  # type: ignore[assignment]
         self.records_dropped = 0
         self._audit_limit = None
         self._wakes = {}
@@ -976,7 +976,7 @@ class SqlTables(Tables):
             running: int = self.ask("pool", (pool,)).fetchone()[_RUNNING_IN]
             return running
 
-    def leave_to_newer(self, worker: Worker, owner: str | None) -> bool:
+    def leave_to_newer(self, worker: RegisteredWorker, owner: str | None) -> bool:
         """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
 
         Asked when all else was taken from it, so what is there is theirs.
@@ -1083,10 +1083,10 @@ class SqlTables(Tables):
         pool.kept += len(ended)
         pool.dead += sum(task.status is Status.FAILED for task in ended)
 
-    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+    def _hold_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         pass
 
-    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+    def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         pass
 
     def glance(self, identifier: int) -> Task | None:
@@ -1094,7 +1094,12 @@ class SqlTables(Tables):
         return dict.get(self.tasks, identifier)
 
     def start_all(
-        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+        self,
+        pool: PoolTable,
+        tasks: Sequence[Task],
+        worker: RegisteredWorker,
+        token: int,
+        now: float,
     ) -> None:
         """Start plain tasks that were taken out of the queue."""
         super().start_all(pool, tasks, worker, token, now)
@@ -1110,7 +1115,7 @@ class SqlTables(Tables):
     def _note_all(
         self,
         tasks: Sequence[Task],
-        event: Event,
+        event: Transition,
         before: Status,
         worker: str | None,
         now: float,
@@ -1129,7 +1134,7 @@ class SqlTables(Tables):
         pool.parked_count -= 1
         task.parked_at = None
 
-    def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
+    def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
         """Let a worker hold a queued task ahead."""
         assert isinstance(task, TaskRow)  # noqa: S101
         super().claim(task, worker, token, now)
@@ -1157,7 +1162,7 @@ class SqlTables(Tables):
         pool.dead -= ended.status is Status.FAILED
         super().redrive(ended, now)
 
-    def asked_to_stop(self, worker: Worker) -> Asked:
+    def asked_to_stop(self, worker: RegisteredWorker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         self.write_rows()
         rows = self.ask("asked_to_stop", (worker.id,)).fetchall()

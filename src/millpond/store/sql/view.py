@@ -13,7 +13,7 @@ from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
 from millpond.store.protocol import (
-    MOST_HELD,
+    MOST_HELD_UNITS,
     AuditPage,
     LaneState,
     LaneView,
@@ -24,7 +24,7 @@ from millpond.store.sql.audit import decoded, may_name
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import meant
+from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
@@ -48,7 +48,7 @@ _ROWS_SEARCHED = 5000
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
-class RowsView:
+class SqlView:
     """Reads of a store that keeps rows."""
 
     def __init__(
@@ -109,7 +109,7 @@ class RowsView:
         limit: int = 100,
     ) -> TaskPage:
         """Return tasks of a pool behind place `after`, in the order of their places."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> TaskPage:
             table = _pool(tables, pool)
@@ -203,7 +203,7 @@ class RowsView:
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return queued and running tasks of a run, callbacks too, by pool and place."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> tuple[Task, ...]:
             return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=in_order)))
@@ -278,7 +278,7 @@ class RowsView:
             if task is not None:
                 return _audit_of(tables, task, start, since)
             page = _audit(tables, start, limit)
-            return AuditPage(meant(page.records, since, None), page.next)
+            return AuditPage(matching(page.records, since, None), page.next)
 
         return await self._read(asked)
 
@@ -306,7 +306,7 @@ def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> 
         last = position
         if may_name(told, task):
             skipped = max(after - (position - count), 0)
-            records += meant(decoded(told)[skipped:], since, task)
+            records += matching(decoded(told)[skipped:], since, task)
     return AuditPage(tuple(records), last if last > after else max(after, tables.told))
 
 
@@ -366,7 +366,7 @@ def _by_seq(task: Task) -> int:
 
 def _held_units(tables: SqlTables, pool: SqlPool, now: float) -> tuple[tuple[str, float], ...]:
     """Return the lanes or keys that are held back on their own, and until when."""
-    rows = tables.ask("held_units", (pool.number, now, MOST_HELD)).fetchall()
+    rows = tables.ask("held_units", (pool.number, now, MOST_HELD_UNITS)).fetchall()
     return tuple((str(unit), float(until)) for unit, until in rows)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reader:
+class SqliteReadConnection:
     """Asks the database, and changes nothing in it; for one thread at a time."""
 
     def __init__(

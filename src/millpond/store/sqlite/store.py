@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
-from millpond.store.sql.store import RowsStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.caller_transaction import driver_connection, joined
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.handler_connection import LentConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.presence import Presence
-from millpond.store.sqlite.reader import Reader
+from millpond.store.sqlite.reader import SqliteReadConnection
 from millpond.store.sqlite.transactions import SqliteTransactor
-from millpond.store.sqlite.wake import Wakes
+from millpond.store.sqlite.wake import SqliteHintChannel
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,7 +44,7 @@ _OFF = (
 )
 
 
-class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
+class SqliteStore(SqlStore["sqlite3.Connection", LentConnection]):
     """One file that many processes of one machine share.
 
     `inline=True` does every verb on the caller's thread: for tests whose time stands still while
@@ -84,9 +84,9 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         super().__init__(
             str(path),
             SQLITE,
-            Reader(path, self._open, first),
+            SqliteReadConnection(path, self._open, first),
             clock=clock,
-            wakes=None if inline or not owner else Wakes(path, owner),
+            wakes=None if inline or not owner else SqliteHintChannel(path, owner),
             inline=inline,
         )
         self.presence = None if inline else Presence(path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.store.hints import Pending, sound
+from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.protocol import Hint
 from millpond.store.sqlite.sidecar_files import folder_beside, give
 
@@ -64,13 +64,13 @@ def packed(hint: Hint) -> bytes:
     return message if len(message) <= _LARGEST else _encode(Hint(more=True))
 
 
-class Wakes:
+class SqliteHintChannel:
     """The socket of one open store. `send` is for the writer's thread, the rest for the loop's."""
 
     def __init__(self, path: Path, owner: str) -> None:
         self._database = path
         self._name = f"{hashlib.sha256(owner.encode()).hexdigest()[:16]}{_ENDING}"
-        self._pending = Pending()
+        self._pending = PendingHint()
         self._sent_at = 0.0
         self._peers: list[str] = []
         self._looked_at = self._changed_at = 0.0
@@ -175,7 +175,7 @@ class Wakes:
         self._behind.intersection_update(self._peers)
 
     def _flush(self) -> None:
-        pending, self._pending = self._pending, Pending()
+        pending, self._pending = self._pending, PendingHint()
         if not pending:
             return
         self._look()
@@ -215,7 +215,7 @@ class Wakes:
 
     def _heard(self, callback: Callable[[Hint], None]) -> None:
         """Take in all that has arrived, and call back once."""
-        heard = Pending()
+        heard = PendingHint()
         for _ in range(_AT_ONCE):
             if self._socket is None:
                 return
@@ -224,14 +224,14 @@ class Wakes:
             except OSError:
                 break
             try:
-                heard.add(sound(_decode(message)))
+                heard.add(without_bad_moments(_decode(message)))
             except (msgspec.MsgspecError, RecursionError) as error:
                 log.debug("a message in %s makes no sense: %s", self._folder, error)
         if heard:
             callback(heard.hint())
 
 
-_OPEN: weakref.WeakSet[Wakes] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[SqliteHintChannel] = weakref.WeakSet()
 
 
 def _let_go_after_fork() -> None:

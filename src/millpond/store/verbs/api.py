@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.control import Command
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
     from millpond.store.protocol import Batch
@@ -97,7 +97,7 @@ def _with_run(tables: Tables, answer: BatchAnswer) -> BatchAnswer:
     return msgspec.structs.replace(answer, run=run)
 
 
-def lease(tables: Tables, ask: LeaseAsk, now: float, entropy: int | None = None) -> LeaseAnswer:
+def lease(tables: Tables, ask: LeaseRequest, now: float, entropy: int | None = None) -> LeaseAnswer:
     """Give a worker the next tasks of a pool, within every limit in force."""
     now = _begin(tables, now, entropy)
     pool_named(tables, ask.pool)
@@ -139,7 +139,7 @@ def settle(
     now: float,
     entropy: int | None = None,
     *,
-    then: LeaseAsk | None = None,
+    then: LeaseRequest | None = None,
 ) -> SettleAnswer:
     """End attempts, each only with its current fence, and lease the next if asked."""
     now = _begin(tables, now, entropy)

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
 
 
-def meant(records: Sequence[Record], since: float | None, task: int | None) -> tuple[Record, ...]:
+def matching(
+    records: Sequence[Record], since: float | None, task: int | None
+) -> tuple[Record, ...]:
     """Return those of a moment or later, and of a task, where these are given."""
     return tuple(
         record

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import UNREADABLE
 from millpond.store.verbs.settle import APPLIED_PLAINLY, is_current, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
     from millpond.store.verbs.settle import Ended
     from millpond.store.verbs.tables import PoolTable, Tables
 
-_COMPLETED, _COMPLETE = Status.COMPLETED, Event.COMPLETE
+_COMPLETED, _COMPLETE = Status.COMPLETED, Transition.COMPLETE
 
 
 def start(
-    tables: Tables, pool: PoolTable, worker: Worker, most: int, token: int, now: float
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, most: int, token: int, now: float
 ) -> Sequence[Task]:
     """Start the first tasks of a pool as long as they are plain; return which."""
     if pool.backlog.grouped or pool.spec.special or pool.fresh.listed or worker.alone:

@@ -41,8 +41,8 @@ from millpond.core.control import (
     UnpagedCommand,
     WorkerCommand,
 )
-from millpond.core.lease import Worker
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.lease import RegisteredWorker
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
@@ -232,7 +232,7 @@ def _resize(
     tables: Tables, pool: PoolTable, limit: int | None, revision: int | None, now: float
 ) -> int:
     if limit is not None:
-        check.whole("max_concurrent", limit, least=0)
+        check.integer("max_concurrent", limit, least=0)
     if revision is not None and revision <= pool.revision:
         message = (
             f"revision={revision} of pool {pool.spec.name!r} is not above {pool.revision}, "
@@ -315,7 +315,7 @@ def _cancel_waiting(
             count += tables.ask_back(task, reason, now, interrupt=interrupt)
             continue
         task.reason = reason
-        tables.move(task, Event.CANCEL, now)
+        tables.move(task, Transition.CANCEL, now)
         count += 1
     return count
 
@@ -325,7 +325,7 @@ def _cancel_page(
 ) -> tuple[int, CommandPage | None]:
     """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
     after, upto = order.page or (0, pool.next_seq)
-    check.whole("limit", order.limit, least=1)
+    check.integer("limit", order.limit, least=1)
     found = tables.live_page(pool, after, upto, order.limit)
     left = (found[-1].seq, upto) if len(found) == order.limit else None
     chosen = [task for task in found if order.unit is None or task.unit == order.unit]
@@ -341,7 +341,11 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
     task = tables.tasks.get(identifier)
     if task is not None and task.parked:
         return _try_again(tables, task, now)
-    if task is None or (task.status, Event.REDRIVE) not in LIFECYCLE or task.new.owner is not None:
+    if (
+        task is None
+        or (task.status, Transition.REDRIVE) not in LIFECYCLE
+        or task.new.owner is not None
+    ):
         return 0
     holder = tables.pools[task.new.pool].keys.get(key_of(task.new))
     if task.new.idempotency_key is not None and holder is not None and holder.task != identifier:
@@ -402,9 +406,9 @@ def _worker_order(tables: Tables, order: WorkerCommand, now: float) -> int:
 def _left_with(tables: Tables, task: Task, now: float) -> None:
     """Take back what a worker held when it left and had said nothing of: it may have begun."""
     event = event_of_leaving(task)
-    if event is Event.FAIL and task.claimed:
+    if event is Transition.FAIL and task.claimed:
         end_begun(tables, task, Reason.STOPPED, now)
-    elif event is Event.FAIL:
+    elif event is Transition.FAIL:
         task.reason = Reason.STOPPED
         tables.move(task, event, now)
     elif task.claimed:
@@ -419,7 +423,7 @@ def _join(tables: Tables, order: Register, now: float) -> int:
     if before is not None:
         return _learn(tables, before, known, order.signatures, now)
     tables.workers_joined += 1
-    worker = tables.workers[order.worker] = Worker(
+    worker = tables.workers[order.worker] = RegisteredWorker(
         id=order.worker,
         owner=order.owner,
         expires_at=now,
@@ -435,7 +439,7 @@ def _join(tables: Tables, order: Register, now: float) -> int:
 
 def _learn(
     tables: Tables,
-    worker: Worker,
+    worker: RegisteredWorker,
     known: frozenset[str] | None,
     signatures: dict[str, str],
     now: float,

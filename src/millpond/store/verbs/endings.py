@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
-from millpond.store.protocol import Emptied, Lost
+from millpond.store.protocol import Drained, LostAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Endings:
 
     def __init__(self) -> None:
         self._ended: list[int] = []
-        self._lost: list[Lost] = []
+        self._lost: list[LostAttempt] = []
         self._came: set[tuple[str, str | None]] | None = None
         """What was dry when a task came to it in this verb."""
         self._ran_dry: dict[tuple[str, str | None], PoolTable] | None = None
@@ -47,10 +47,12 @@ class Endings:
         """Note that an attempt is lost with its worker, and that another follows."""
         new = task.new
         self._lost.append(
-            Lost(task=new.id, pool=new.pool, function=new.call.function, attempt=task.attempt)
+            LostAttempt(
+                task=new.id, pool=new.pool, function=new.call.function, attempt=task.attempt
+            )
         )
 
-    def lost(self) -> tuple[Lost, ...]:
+    def lost(self) -> tuple[LostAttempt, ...]:
         """Return the attempts that were lost in this verb, and are followed by another."""
         return tuple(self._lost)
 
@@ -95,12 +97,12 @@ class Endings:
         """Return the tasks that ended."""
         return tuple(self._ended) if self._ended else ()
 
-    def emptied(self) -> tuple[Emptied, ...]:
+    def emptied(self) -> tuple[Drained, ...]:
         """Return what ran dry, by pool and lane."""
         if self._ran_dry is None:
             return ()
         dried = [
-            Emptied(pool=name, lane=lane, processed=processed(pool, lane))
+            Drained(pool=name, lane=lane, processed=processed(pool, lane))
             for (name, lane), pool in self._ran_dry.items()
             if _is_dry(pool, lane)
         ]
@@ -119,5 +121,5 @@ def _is_dry(pool: PoolTable, lane: str | None) -> bool:
     return not pool.live if lane is None else not pool.backlog.live_in(lane)
 
 
-def _by_place(emptied: Emptied) -> tuple[str, str]:
+def _by_place(emptied: Drained) -> tuple[str, str]:
     return emptied.pool, emptied.lane or ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.bucket import correct
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.ticks import rounded
 from millpond.store.verbs import budgets
 
@@ -29,16 +29,21 @@ def tell_others(tables: Tables, task: Task, settlement: Settlement, now: float) 
 
 
 def adapt(
-    tables: Tables, pool: PoolTable, event: Event, settlement: Settlement, ran: float, now: float
+    tables: Tables,
+    pool: PoolTable,
+    event: Transition,
+    settlement: Settlement,
+    ran: float,
+    now: float,
 ) -> None:
     """Let how long an attempt ran, and whether it failed, move a limit that adapts."""
-    postponed = event is Event.RETRY and not settlement.spend and settlement.hold is None
+    postponed = event is Transition.RETRY and not settlement.spend and settlement.hold is None
     if pool.limiter is None or pool.operator_limit is not None or postponed:
         return
-    if event is Event.CANCEL and settlement.hold is None:
+    if event is Transition.CANCEL and settlement.hold is None:
         # It ended because somebody wanted it to: that says nothing about the peer.
         return
-    failed = event is not Event.COMPLETE
+    failed = event is not Transition.COMPLETE
     limit = pool.limiter.observe(now, ran, in_flight=pool.running, failed=failed)
     if limit == pool.spec.max_concurrent:
         return

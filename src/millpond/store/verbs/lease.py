@@ -10,13 +10,13 @@ from millpond.core.bucket import charge, ready_at
 from millpond.core.lease import (
     NO_STEPS,
     STARVED_FOR,
-    LeaseAsk,
     Leased,
-    Worker,
+    LeaseRequest,
+    RegisteredWorker,
     knows,
     may_hold,
 )
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.plan import sooner
 from millpond.core.task import UNREADABLE, Fence, Task
 from millpond.core.ticks import rounded
@@ -32,7 +32,7 @@ UNKNOWN_TOLD = 10
 """How many functions that a worker does not know it is told of at once."""
 
 
-def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
+def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
     """Give a worker up to `ask.want` tasks."""
     worker = tables.workers.get(ask.worker)
     if worker is None:
@@ -88,14 +88,19 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
     )
 
 
-def _unknown(pool: PoolTable, worker: Worker) -> tuple[str, ...]:
+def _unknown(pool: PoolTable, worker: RegisteredWorker) -> tuple[str, ...]:
     """Return functions that parked tasks wait for and this worker does not know."""
     names = sorted(function for function in pool.parked if not knows(worker, function))
     return tuple(names[:UNKNOWN_TOLD])
 
 
 def _start_claims(
-    tables: Tables, pool: PoolTable, worker: Worker, most: int, leased: list[Leased], now: float
+    tables: Tables,
+    pool: PoolTable,
+    worker: RegisteredWorker,
+    most: int,
+    leased: list[Leased],
+    now: float,
 ) -> int:
     """Start what a worker holds ahead: it was next before anything that is queued now."""
     before = len(leased)
@@ -109,7 +114,12 @@ def _start_claims(
 
 
 def _claim_ahead(
-    tables: Tables, pool: PoolTable, worker: Worker, ask: LeaseAsk, token: int, now: float
+    tables: Tables,
+    pool: PoolTable,
+    worker: RegisteredWorker,
+    ask: LeaseRequest,
+    token: int,
+    now: float,
 ) -> tuple[Leased, ...]:
     """Let a worker hold tasks beyond those it runs, unless others wait for work."""
     claimed: list[Leased] = []
@@ -125,7 +135,7 @@ def _claim_ahead(
     return tuple(claimed)
 
 
-def slots(pool: PoolTable, worker: Worker, now: float) -> int:
+def slots(pool: PoolTable, worker: RegisteredWorker, now: float) -> int:
     """Return how many tasks more the limits of the pool let this worker start now."""
     if pool.paused or pool.not_before > now:
         return 0
@@ -138,7 +148,7 @@ def slots(pool: PoolTable, worker: Worker, now: float) -> int:
     return min(limit - pool.running - len(starved), share - pool.holding.get(worker.id, 0))
 
 
-def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> bool:
+def could_lease(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> bool:
     """Return whether `lease` would give this worker something; changes nothing.
 
     It may say no too often: under a rate by weight the heaviest task that is in reach decides.
@@ -172,7 +182,9 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     return bool(allowed) and all(allowed)
 
 
-def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
+def next_moment(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float
+) -> float | None:
     """Return when time alone may let this worker start more, or None."""
     if pool.paused or pool.running >= pool.spec.max_concurrent:
         return None
@@ -198,7 +210,7 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     return moment if task is None else sooner(rate_moment(tables, pool, task, now), moment)
 
 
-def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
+def _starved_before(pool: PoolTable, worker: RegisteredWorker, now: float) -> set[str]:
     """Return the workers that got nothing of late, and have waited longer than this one."""
     own = pool.starved.get(worker.id)
     waiting_since = own[0] if own is not None and _is_recent(own[1], now) else now
@@ -213,7 +225,9 @@ def _is_recent(asked_at: float, now: float) -> bool:
     return rounded(asked_at + STARVED_FOR) > now
 
 
-def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
+def _note_starved(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float, *, got: int
+) -> None:
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
@@ -228,18 +242,18 @@ def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *
         tables.wake(pool.spec.name, now)
 
 
-def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
+def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
     picky = worker.functions is not None or worker.unknown
     alone = worker.alone
     while (task := pool.backlog.peek(worker.owner, alone=alone)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
-            tables.move(task, Event.EXPIRE, now)
+            tables.move(task, Transition.EXPIRE, now)
             pool.backlog.flush(now)
         elif task.new.call.function == UNREADABLE:
             task.reason = Reason.CORRUPT
-            tables.move(task, Event.CORRUPT, now)
+            tables.move(task, Transition.CORRUPT, now)
             pool.backlog.flush(now)
         elif (picky or task.misfits) and task.new.owner is None and not knows(worker, task.need):
             tables.park(pool, task, now)
@@ -251,7 +265,9 @@ def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task |
     return None
 
 
-def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: float) -> None:
+def _unpark(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, want: int, now: float
+) -> None:
     """Bring back parked tasks that this worker can run, as many as it asks for."""
     for function in [function for function in pool.parked if knows(worker, function)]:
         for first in pool.parked[function].firsts(want):
@@ -274,7 +290,9 @@ def _charge(tables: Tables, pool: PoolTable, task: Task, now: float) -> None:
         budgets.charge(tables, pool, task.new.weight, now)
 
 
-def _note_waiting(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
+def _note_waiting(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float, *, got: int
+) -> None:
     """Remember a pool that could start more but for a budget, or that it could not."""
     task = pool.backlog.peek(worker.owner, alone=worker.alone)
     stopped = pool.paused or pool.not_before > now or pool.running >= pool.spec.max_concurrent

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from millpond.core.admit import Reason
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.plan import sooner
 from millpond.core.settle import event_of_return
 from millpond.store.verbs import budgets
@@ -18,7 +18,7 @@ from millpond.store.verbs import budgets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Fence, Task
     from millpond.store.verbs.tables import PoolTable, Tables
 
@@ -32,13 +32,13 @@ def is_claim(task: Task, fence: Fence) -> bool:
     return task.claimed and task.fence == fence
 
 
-def held(tables: Tables, pool: PoolTable, worker: Worker) -> Iterator[Task]:
+def held(tables: Tables, pool: PoolTable, worker: RegisteredWorker) -> Iterator[Task]:
     """Yield what a worker holds ahead of a pool, first claimed first."""
     name = pool.spec.name
     return (tables.tasks[i] for i, spec in worker.ahead.items() if spec.name == name)
 
 
-def room(pool: PoolTable, worker: Worker, now: float) -> int:
+def room(pool: PoolTable, worker: RegisteredWorker, now: float) -> int:
     """Return how many claims more a worker may hold ahead of a pool."""
     if not pool.spec.prefetch or wanted_back(pool, worker, now):
         return 0
@@ -46,7 +46,7 @@ def room(pool: PoolTable, worker: Worker, now: float) -> int:
     return pool.spec.prefetch - sum(spec.name == name for spec in worker.ahead.values())
 
 
-def wanted_back(pool: PoolTable, worker: Worker, now: float) -> bool:
+def wanted_back(pool: PoolTable, worker: RegisteredWorker, now: float) -> bool:
     """Return whether a worker should give back what it holds ahead of a pool.
 
     Nothing of the pool may start, more run than may, or another worker has nothing to do for it.
@@ -56,7 +56,7 @@ def wanted_back(pool: PoolTable, worker: Worker, now: float) -> bool:
     return stopped or waiting or pool.running > pool.spec.max_concurrent
 
 
-def wanted_pools(tables: Tables, worker: Worker, now: float) -> tuple[str, ...]:
+def wanted_pools(tables: Tables, worker: RegisteredWorker, now: float) -> tuple[str, ...]:
     """Return the pools of which a worker's claims ahead are wanted back, by name."""
     wanted = set()
     for name in {spec.name for spec in worker.ahead.values()}:
@@ -67,7 +67,7 @@ def wanted_pools(tables: Tables, worker: Worker, now: float) -> tuple[str, ...]:
     return tuple(sorted(wanted))
 
 
-def startable(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
+def startable(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> Task | None:
     """Return the first claim of a worker that nothing but a slot keeps from starting, or None."""
     if not worker.ahead:
         return None
@@ -75,7 +75,9 @@ def startable(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Ta
     return next((task for task in claims if _halted_until(pool, task, now) == now), None)
 
 
-def next_start(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
+def next_start(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float
+) -> float | None:
     """Return when time alone lets one of a worker's claims start: now or later, or None."""
     moment: float | None = None
     for task in held(tables, pool, worker):
@@ -93,7 +95,7 @@ def _halted_until(pool: PoolTable, task: Task, now: float) -> float | None:
     return max(pool.backlog.holds(task.unit, now)[0], now)
 
 
-def note_hungry(pool: PoolTable, worker: Worker, now: float, *, wanting: bool) -> None:
+def note_hungry(pool: PoolTable, worker: RegisteredWorker, now: float, *, wanting: bool) -> None:
     """Remember a worker that found nothing in the queue while others held some of it ahead."""
     pool.hungry.pop(worker.id, None)
     own = sum(spec.name == pool.spec.name for spec in worker.ahead.values())
@@ -130,7 +132,7 @@ def give_back(tables: Tables, task: Task, now: float) -> None:
             bucket.give_back(rate, rate.cost(task.new.weight))
     tables.drop_claim(task, now, rate=made.rate_per_key == pool.spec.rate_per_key)
     event = event_of_return(task)
-    if event is Event.CANCEL:
+    if event is Transition.CANCEL:
         task.reason = task.reason or Reason.CANCELLED
     tables.move(task, event, now)
     task.worker = None
@@ -141,7 +143,7 @@ def end_begun(tables: Tables, task: Task, reason: str | None, now: float) -> Non
     charge(tables, task, now)
     task.reason = reason or Reason.STOPPED
     task.due = now
-    tables.move(task, Event.EXHAUST, now)
+    tables.move(task, Transition.EXHAUST, now)
     task.worker = None
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import event_of_loss
 from millpond.core.ticks import rounded
 from millpond.store.verbs.prefetch import charge
 from millpond.store.verbs.tables import in_order
 
 if TYPE_CHECKING:
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.order.heap import LazyHeap
     from millpond.core.task import Task
     from millpond.store.verbs.tables import Tables
 
-_WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
+_WHY = {Transition.STALE: Reason.STALE, Transition.CANCEL: Reason.CANCELLED}
 
 UNKNOWN_AFTER = 86_400.0
 """Seconds for which a task may wait for a worker that knows its function, as it was called."""
@@ -29,16 +29,16 @@ def recover(tables: Tables, limit: int, now: float) -> int:
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
         moved += bury(tables, worker, now, limit - moved)
     expiring, parked = tables.expiring_tasks, tables.parked_since
-    moved += _fail_those(tables, expiring, now, Event.EXPIRE, now, limit - moved)
+    moved += _fail_those(tables, expiring, now, Transition.EXPIRE, now, limit - moved)
     forgotten = rounded(now - UNKNOWN_AFTER)
-    return moved + _fail_those(tables, parked, forgotten, Event.UNKNOWN, now, limit - moved)
+    return moved + _fail_those(tables, parked, forgotten, Transition.UNKNOWN, now, limit - moved)
 
 
 def _fail_those(
     tables: Tables,
     index: LazyHeap[int],
     until: float,
-    event: Event,
+    event: Transition,
     now: float,
     limit: int,
 ) -> int:
@@ -57,8 +57,8 @@ def _fail_those(
     return failed
 
 
-def _reason(task: Task, event: Event) -> Reason:
-    if event is Event.EXPIRE:
+def _reason(task: Task, event: Transition) -> Reason:
+    if event is Transition.EXPIRE:
         return Reason.EXPIRED
     return Reason.UNFIT_ARGUMENTS if task.misfits else Reason.UNKNOWN_FUNCTION
 
@@ -82,7 +82,7 @@ def next_recovery(tables: Tables, now: float) -> float | None:
     return max(min(moments), now) if moments else None
 
 
-def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:
+def bury(tables: Tables, worker: RegisteredWorker, now: float, limit: int | None = None) -> int:
     """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
     held = everything_held(tables, worker)
     for task in held[:limit]:
@@ -106,7 +106,7 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     return moved
 
 
-def everything_held(tables: Tables, worker: Worker) -> list[Task]:
+def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
     """Return what a worker runs and what it holds ahead, by pool and place."""
     held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
     return sorted(held, key=in_order)
@@ -124,7 +124,7 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     if task.claimed:
         charge(tables, task, now)
     event = event_of_loss(task)
-    if event is not Event.LOSE:
+    if event is not Transition.LOSE:
         task.reason = _WHY.get(event, Reason.LEASE_LOST)
     else:
         tables.endings.lose(task)
@@ -133,7 +133,7 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     task.worker = None
 
 
-def remove(tables: Tables, worker: Worker, now: float) -> None:
+def remove(tables: Tables, worker: RegisteredWorker, now: float) -> None:
     """Forget a worker that holds nothing any more."""
     del tables.workers[worker.id]
     tables.expiring_workers.discard(worker.id)
@@ -150,17 +150,17 @@ def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None)
     for task in sorted(tables.closures_of(owner), key=in_order)[:limit]:
         # The failure of one may have cancelled others, where their run says so.
         if task.status is Status.QUEUED:
-            failed += _fail(tables, task, Event.STALE, Reason.STALE, now)
+            failed += _fail(tables, task, Transition.STALE, Reason.STALE, now)
     return failed
 
 
-def _fail(tables: Tables, task: Task, event: Event, reason: Reason, now: float) -> int:
+def _fail(tables: Tables, task: Task, event: Transition, reason: Reason, now: float) -> int:
     task.reason = reason
     tables.move(task, event, now)
     return 1
 
 
-def _expired_worker(tables: Tables, now: float) -> Worker | None:
+def _expired_worker(tables: Tables, now: float) -> RegisteredWorker | None:
     soonest = tables.expiring_workers.lowest()
     if soonest is None or soonest[0] > now:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from millpond.core.admit import Reason
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import (
     Settled,
     Settlement,
@@ -22,17 +22,17 @@ from millpond.store.verbs.flow import adapt, tell_others
 from millpond.store.verbs.submit import Taken, follow_up
 
 if TYPE_CHECKING:
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Fence, Task
     from millpond.store.verbs.tables import Tables
 
-_RUNNING, _COMPLETE = Status.RUNNING, Event.COMPLETE
+_RUNNING, _COMPLETE = Status.RUNNING, Transition.COMPLETE
 _APPLIED, _STALE = Settled.APPLIED, Settled.STALE
 
-GIVEN_BACK = (Event.RELEASE, Event.CORRUPT, Event.STALE)
+GIVEN_BACK = (Transition.RELEASE, Transition.CORRUPT, Transition.STALE)
 """The ends of attempts that never really ran: they are not measured."""
 
-_WHY: dict[Event, str] = {Event.CANCEL: Reason.CANCELLED, Event.STALE: Reason.STALE}
+_WHY: dict[Transition, str] = {Transition.CANCEL: Reason.CANCELLED, Transition.STALE: Reason.STALE}
 
 
 Ended: TypeAlias = tuple[Settled, Status | None, tuple[Taken, ...], Settled | None]
@@ -90,7 +90,7 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     event = event_in_force(task, settlement)
     started = task.started_at
     known = not tables.begun or task.new.id not in tables.begun
-    stopped = event is Event.FAIL and settlement.event is Event.RELEASE
+    stopped = event is Transition.FAIL and settlement.event is Transition.RELEASE
     if known and started is not None and not stopped and event not in GIVEN_BACK:
         pool = tables.pools[task.new.pool]
         pool.measure(started - task.due, now - started)
@@ -113,22 +113,22 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
 
 
 def _apply_other(
-    tables: Tables, task: Task, event: Event, settlement: Settlement, now: float
+    tables: Tables, task: Task, event: Transition, settlement: Settlement, now: float
 ) -> None:
     match event:
-        case Event.CORRUPT:
-            tables.move(task, Event.RELEASE, now)
+        case Transition.CORRUPT:
+            tables.move(task, Transition.RELEASE, now)
             if task.status is Status.QUEUED:
                 task.reason = Reason.CORRUPT
-                tables.move(task, Event.CORRUPT, now)
-        case Event.RETRY:
+                tables.move(task, Transition.CORRUPT, now)
+        case Transition.RETRY:
             task.due = rounded(now + settlement.delay)
             tables.move(task, event, now)
-        case Event.RELEASE:
+        case Transition.RELEASE:
             _give_back(tables, task, settlement, now)
         case _:
             reason = settlement.reason
-            if reason is None and settlement.event is Event.RELEASE:
+            if reason is None and settlement.event is Transition.RELEASE:
                 reason = Reason.STOPPED
             task.reason = _WHY.get(event, reason)
             tables.move(task, event, now)
@@ -143,10 +143,10 @@ def _give_back(tables: Tables, task: Task, settlement: Settlement, now: float) -
     if task.parked:
         # It may be the only task here, and another worker may know it.
         tables.wake(task.new.pool, now)
-    tables.move(task, Event.RELEASE, now)
+    tables.move(task, Transition.RELEASE, now)
 
 
-def _note_unfit(task: Task, worker: Worker, settlement: Settlement) -> None:
+def _note_unfit(task: Task, worker: RegisteredWorker, settlement: Settlement) -> None:
     """Remember that a worker does not know a function, or in no signature that fits a task."""
     function = task.new.call.function
     if settlement.misfit:
@@ -159,9 +159,9 @@ def _return_claim(tables: Tables, task: Task, settlement: Settlement, now: float
     """Take back a claim ahead that its worker did not start, or could not."""
     worker = tables.workers[task.worker or ""]
     ahead.give_back(tables, task, now)
-    if settlement.event is Event.CORRUPT and task.status is Status.QUEUED:
+    if settlement.event is Transition.CORRUPT and task.status is Status.QUEUED:
         task.reason, task.error = Reason.CORRUPT, settlement.error
-        tables.move(task, Event.CORRUPT, now)
+        tables.move(task, Transition.CORRUPT, now)
     if settlement.parked and task.new.owner is None:
         if settlement.misfit:
             task.error = settlement.error

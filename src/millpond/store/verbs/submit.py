@@ -22,7 +22,7 @@ from millpond.core.admit import (
     too_heavy,
     too_large,
 )
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.backlog import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
@@ -459,7 +459,7 @@ def _reject(
     """Store a task that was accepted, and end it without its turn; it holds no key."""
     task = tables.insert(new, now, outside=True)
     task.reason = reason
-    tables.move(task, Event.EVICT, now, cause=cause)
+    tables.move(task, Transition.EVICT, now, cause=cause)
 
 
 def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
@@ -467,7 +467,7 @@ def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
     hopeless = _never_starts(tables, task.new)
     if hopeless is not None and task.status is Status.QUEUED:
         task.reason = hopeless
-        tables.move(task, Event.CANCEL, now)
+        tables.move(task, Transition.CANCEL, now)
 
 
 def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
@@ -496,7 +496,7 @@ def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: f
     else:
         oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
     oldest.reason = verdict.reason
-    tables.move(oldest, Event.EVICT, now, cause=new.id)
+    tables.move(oldest, Transition.EVICT, now, cause=new.id)
 
 
 def admission(tables: Tables, taken: Taken) -> Admission:

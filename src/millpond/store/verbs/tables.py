@@ -14,10 +14,10 @@ import msgspec
 
 from millpond.core.adaptive import Limiter
 from millpond.core.admit import Known, Reason
-from millpond.core.audit import Note, Record, note, order_record, record, told
+from millpond.core.audit import AuditNote, Record, command_record, note_of, record, record_of
 from millpond.core.bucket import fresh as fresh_buckets
-from millpond.core.lease import Worker, tokens
-from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.lease import RegisteredWorker, tokens
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.order.backlog import Backlog, lane_of, rank
 from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import Wake
@@ -41,9 +41,9 @@ _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 REMOVED_KEPT = 100_000
 """How many ids of tasks that retention removed are told from ids that never were."""
 
-_SUBMIT, _LEASE = Event.SUBMIT, Event.LEASE
-_AS_SUBMITTED = advance(None, Event.SUBMIT)
-_AS_LEASED = advance(Status.QUEUED, Event.LEASE)
+_SUBMIT, _LEASE = Transition.SUBMIT, Transition.LEASE
+_AS_SUBMITTED = advance(None, Transition.SUBMIT)
+_AS_LEASED = advance(Status.QUEUED, Transition.LEASE)
 
 
 _NO_UNITS: set[str] = set()
@@ -199,7 +199,7 @@ class Tables:
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
         self.leader = Leader()
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, RegisteredWorker] = {}
         self.workers_joined = 0
         self.expiring_workers: LazyHeap[str] = LazyHeap()
         self.expiring_tasks: LazyHeap[int] = LazyHeap()
@@ -210,7 +210,7 @@ class Tables:
         self.open_runs: dict[int, Run] = {}
         self.runs_by_name: dict[tuple[str, str], int] = {}
         self.run_queued: dict[int, dict[int, None]] = {}
-        self._records: list[Note | Record] = []
+        self._records: list[AuditNote | Record] = []
         self.records_dropped = 0
         self._audit_limit = audit_limit
         self._wakes: dict[str, float] = {}
@@ -260,7 +260,7 @@ class Tables:
                 self.open_runs.pop(run.new.id, None)
                 self._finished_runs.append(run.new.id)
                 self._records.append(
-                    order_record(run.new.pool, "run finished", at=now, run=run.new.id)
+                    command_record(run.new.pool, "run finished", at=now, run=run.new.id)
                 )
 
     def token(self) -> int:
@@ -298,7 +298,7 @@ class Tables:
         if before is None or at < before:
             self._wakes[pool] = at
 
-    def renew(self, worker: Worker, lease: float, now: float) -> None:
+    def renew(self, worker: RegisteredWorker, lease: float, now: float) -> None:
         """Keep everything a worker holds for `lease` seconds from now."""
         worker.expires_at = rounded(now + lease)
         self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
@@ -311,21 +311,21 @@ class Tables:
         """Return how many tasks of a pool run, also of one that is to be left alone."""
         return self.pools[pool].running
 
-    def leave_to_newer(self, worker: Worker, owner: str | None) -> bool:  # noqa: ARG002
+    def leave_to_newer(self, worker: RegisteredWorker, owner: str | None) -> bool:  # noqa: ARG002
         """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
 
         Here no pool is: each was declared by this very version.
         """
         return False
 
-    def lives(self, owner: str, *, besides: Worker | None = None) -> bool:
+    def lives(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
         """Return whether a process has a worker (but for one) that may hold leases."""
         for worker in self.workers.values():
             if worker.owner == owner and worker is not besides:
                 return True
         return False
 
-    def asked_to_stop(self, worker: Worker) -> Asked:
+    def asked_to_stop(self, worker: RegisteredWorker) -> Asked:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
         asked = [task for task in sorted(held, key=in_order) if task.cancel_requested]
@@ -383,7 +383,7 @@ class Tables:
         """Record a task that was dropped before it was stored."""
         ghost = Task(
             new=new,
-            status=advance(None, Event.REFUSE),
+            status=advance(None, Transition.REFUSE),
             seq=0,
             rank=0,
             lane=None,
@@ -393,11 +393,11 @@ class Tables:
             reason=reason,
         )
         # As a record and not as a note: nothing else needs to keep what was dropped.
-        self._records.append(record(ghost, Event.REFUSE, None, at=now))
+        self._records.append(record(ghost, Transition.REFUSE, None, at=now))
         totals = self.pools[new.pool].totals
         totals[ghost.status] = totals.get(ghost.status, 0) + 1
 
-    def move(self, task: Task, event: Event, now: float, *, cause: int | None = None) -> None:
+    def move(self, task: Task, event: Transition, now: float, *, cause: int | None = None) -> None:
         """Take one arrow of the lifecycle, with everything that hangs on it."""
         pool = self.pools[task.new.pool]
         before = task.status
@@ -408,7 +408,7 @@ class Tables:
             self._stop_running(pool, task, now)
         elif before is _QUEUED:
             self._dequeue(pool, task, now)
-        self._records.append(note(task, event, before, now, cause))
+        self._records.append(note_of(task, event, before, now, cause))
         if after is _QUEUED:
             self._enqueue(pool, task, now)
         else:
@@ -418,7 +418,9 @@ class Tables:
             if task.new.run is not None:
                 self._stop_with_its_run(task, now)
 
-    def start(self, pool: PoolTable, task: Task, worker: Worker, token: int, now: float) -> None:
+    def start(
+        self, pool: PoolTable, task: Task, worker: RegisteredWorker, token: int, now: float
+    ) -> None:
         """Take the arrow from queued to running: charge the attempt and make a new fence."""
         before = task.status
         task.status = _AS_LEASED if before is _QUEUED else advance(before, _LEASE)
@@ -461,7 +463,12 @@ class Tables:
         )
 
     def start_all(
-        self, pool: PoolTable, tasks: Sequence[Task], worker: Worker, token: int, now: float
+        self,
+        pool: PoolTable,
+        tasks: Sequence[Task],
+        worker: RegisteredWorker,
+        token: int,
+        now: float,
     ) -> None:
         """Start plain tasks that were taken out of the queue, all as `start` does one."""
         name, fresh = worker.id, 0
@@ -498,7 +505,7 @@ class Tables:
             else:
                 del pool.holding[holder.id]
         pool.measure_all([(task.started_at - task.due, now - task.started_at) for task in tasks])  # type: ignore[operator]
-        self._note_all(tasks, Event.COMPLETE, _RUNNING, worker, now)
+        self._note_all(tasks, Transition.COMPLETE, _RUNNING, worker, now)
         for task in tasks:
             task.finished_at = now
             task.worker = None
@@ -514,10 +521,10 @@ class Tables:
         """Return a task to be looked at; None = it is not known, or not without reading it."""
         return self.tasks.get(identifier)
 
-    def _hold_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+    def _hold_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         worker.holding.update([(task.new.id, task.new.pool) for task in tasks])
 
-    def _let_go_all(self, worker: Worker, tasks: Sequence[Task]) -> None:
+    def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         for task in tasks:
             worker.holding.pop(task.new.id, None)
 
@@ -527,7 +534,7 @@ class Tables:
     def _note_all(
         self,
         tasks: Sequence[Task],
-        event: Event,
+        event: Transition,
         before: Status,
         worker: str | None,
         now: float,
@@ -541,7 +548,7 @@ class Tables:
             for task in tasks
         ]
 
-    def claim(self, task: Task, worker: Worker, token: int, now: float) -> None:
+    def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
         """Let a worker hold a queued task ahead: out of the queue, with a fence, not charged."""
         pool = self.pools[task.new.pool]
         self.touch(pool)
@@ -555,8 +562,8 @@ class Tables:
         task.token = token
         task.worker = worker.id
         task.claimed = True
-        task.status = advance(task.status, Event.CLAIM)
-        self._records.append(note(task, Event.CLAIM, Status.QUEUED, now))
+        task.status = advance(task.status, Transition.CLAIM)
+        self._records.append(note_of(task, Transition.CLAIM, Status.QUEUED, now))
 
     def start_claim(self, task: Task, now: float) -> None:
         """Take the arrow from queued to running for a claim: now it is charged and counts."""
@@ -575,7 +582,7 @@ class Tables:
         task.reason = None
         self.begun.add(task.new.id)
         task.status = advance(task.status, _LEASE)
-        self._records.append(note(task, _LEASE, _QUEUED, now))
+        self._records.append(note_of(task, _LEASE, _QUEUED, now))
 
     def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
         """Put a claim back into the queue, as if it had not been made; an arrow follows."""
@@ -618,7 +625,7 @@ class Tables:
         task.attempt -= 1
         if task.cancel_requested:
             task.reason = Reason.CANCELLED
-        self.move(task, Event.CANCEL if task.cancel_requested else Event.RELEASE, now)
+        self.move(task, Transition.CANCEL if task.cancel_requested else Transition.RELEASE, now)
 
     def redrive(self, ended: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
@@ -656,7 +663,7 @@ class Tables:
         ended.result = ended.error = ended.steps = None
         pool.redriven += 1
         pool.arrivals.add(task)
-        self.move(task, Event.REDRIVE, now)
+        self.move(task, Transition.REDRIVE, now)
         self._settle_key(pool, task)
 
     def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
@@ -889,7 +896,7 @@ class Tables:
         waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
         for task in sorted(waiting, key=in_order):
             task.reason = reason
-            self.move(task, Event.CANCEL, now, cause=cause)
+            self.move(task, Transition.CANCEL, now, cause=cause)
         held = (task for task in self.of_run(run.new.id) if task.claimed)
         for task in sorted(held, key=in_order):
             self.ask_back(task, reason, now)
@@ -907,7 +914,7 @@ class Tables:
             return
         if run.stopped is not None:
             task.reason = run.stopped
-            self.move(task, Event.CANCEL, now)
+            self.move(task, Transition.CANCEL, now)
 
     def touch_run(self, run: Run) -> None:
         """Note that a run may be over at the end of this verb."""
@@ -985,7 +992,7 @@ class Tables:
     ) -> None:
         """Record an operator's order, or what an attempt asked for on everybody's account."""
         self._records.append(
-            order_record(
+            command_record(
                 pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
             )
         )
@@ -993,7 +1000,7 @@ class Tables:
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the records that are kept, from the `start`th of them on."""
         kept = self._records[start : start + limit]
-        return tuple([told(one) if isinstance(one, tuple) else one for one in kept])
+        return tuple([record_of(one) if isinstance(one, tuple) else one for one in kept])
 
     def _cut_audit(self, limit: int) -> None:
         """Keep `limit` to twice as many records: what is cut off is cut off in one go."""

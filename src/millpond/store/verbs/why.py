@@ -12,7 +12,7 @@ from millpond.store.verbs import budgets
 from millpond.store.verbs.lease import rate_moment
 
 if TYPE_CHECKING:
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Task
     from millpond.store.verbs.tables import PoolTable, Tables
 
@@ -58,7 +58,7 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
     )
 
 
-def _could_run(worker: Worker, task: Task) -> bool:
+def _could_run(worker: RegisteredWorker, task: Task) -> bool:
     if task.new.owner is not None:
         return worker.owner == task.new.owner
     return knows(worker, task.need)

@@ -8,7 +8,7 @@ import asyncio
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Settled
 from millpond.core.spec import bounded
@@ -114,7 +114,7 @@ class AtomicConformance(StoreSuite):
         tokens = []
         for entropy in (7, 7, 8):
             await lab.put()
-            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             answer = await lab.store.lease(ask, now=lab.now, entropy=entropy)
             tokens.append(answer.leased[0].fence.token)
         assert tokens[0] == tokens[1] != tokens[2]
@@ -129,7 +129,7 @@ class AtomicConformance(StoreSuite):
         moments = [(await lab.task(new.id)).submitted_at for new in (first, second)]
         assert sorted(moments) == moments
         await lab.store.control(orders.Register("w2", 60.0))
-        answer = await lab.store.lease(LeaseAsk(pool=POOL, worker="w2", want=2))
+        answer = await lab.store.lease(LeaseRequest(pool=POOL, worker="w2", want=2))
         assert 2 == len(answer.leased)
 
     @scenario
@@ -139,7 +139,7 @@ class AtomicConformance(StoreSuite):
         tokens = set()
         for _ in range(4):
             await lab.put()
-            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             answer = await lab.store.lease(ask, now=lab.now)
             tokens.add(answer.leased[0].fence.token)
         assert 4 == len(tokens)

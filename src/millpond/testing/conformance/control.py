@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded, lifo
 from millpond.core.task import Dedupe
@@ -443,7 +443,14 @@ class ControlConformance(StoreSuite):
         await lab.applied(failed(await lab.one()))
         await lab.control(orders.Redrive((task,)))
         await lab.run_one()
-        life = [Event.SUBMIT, Event.LEASE, Event.FAIL, Event.REDRIVE, Event.LEASE, Event.COMPLETE]
+        life = [
+            Transition.SUBMIT,
+            Transition.LEASE,
+            Transition.FAIL,
+            Transition.REDRIVE,
+            Transition.LEASE,
+            Transition.COMPLETE,
+        ]
         assert life == await lab.events(task)
 
     # Forgetting keys and runs

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.spec import fair_round_robin, priority
 from millpond.core.task import Call
@@ -304,7 +304,7 @@ class LeaseConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w1"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
-        assert Event.STALE == (await lab.events(closure))[-1]
+        assert Transition.STALE == (await lab.events(closure))[-1]
 
     # What was parked comes back
 

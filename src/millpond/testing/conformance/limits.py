@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
 from millpond.errors import ConfigError, StaleRevision
@@ -456,7 +456,7 @@ class LimitsConformance(StoreSuite):
         held = await lab.one(worker=mine)
         for _ in range(6):
             assert [] == await lab.lease(worker=other)
-            then = LeaseAsk(pool=POOL, worker=mine, want=1)
+            then = LeaseRequest(pool=POOL, worker=mine, want=1)
             answer = await lab.settle_all([completed(held)], then=then)
             assert answer.lease is not None
             assert () == answer.lease.leased

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settled
@@ -213,7 +213,9 @@ class AheadConformance(StoreSuite):
         assert (claim.fence, lab.now) == (told.fence, told.started_at)
         pool = await lab.pool()
         assert (1, 0, 0) == (pool.running, pool.queued, pool.claimed)
-        assert [Event.SUBMIT, Event.CLAIM, Event.LEASE] == await lab.events(claim.fence.task)
+        assert [Transition.SUBMIT, Transition.CLAIM, Transition.LEASE] == await lab.events(
+            claim.fence.task
+        )
         await lab.applied(completed(claim))
 
     @scenario
@@ -340,7 +342,9 @@ class AheadConformance(StoreSuite):
         assert (Status.QUEUED, Status.QUEUED) == answer.after
         told = await lab.task(one.fence.task)
         assert (False, None, 0, 0) == (told.claimed, told.worker, told.attempt, told.runs)
-        assert [Event.SUBMIT, Event.CLAIM, Event.RELEASE] == await lab.events(one.fence.task)
+        assert [Transition.SUBMIT, Transition.CLAIM, Transition.RELEASE] == await lab.events(
+            one.fence.task
+        )
         await lab.applied(completed(running))
         assert "1 2 last" == await lab.serve(3)
 
@@ -437,8 +441,8 @@ class AheadConformance(StoreSuite):
         assert (Status.QUEUED, 1, 1, False) == (told.status, told.attempt, told.runs, told.claimed)
         told = await lab.task(spent)
         assert (Status.FAILED, "lease_lost", 1) == (told.status, told.reason, told.runs)
-        assert Event.LOSE == (await lab.events(again))[-1]
-        assert Event.EXHAUST == (await lab.events(spent))[-1]
+        assert Transition.LOSE == (await lab.events(again))[-1]
+        assert Transition.EXHAUST == (await lab.events(spent))[-1]
         assert [Settled.STALE] * 2 == await lab.settle(*map(released, claims))
         assert 2 == (await lab.one()).fence.attempt
 
@@ -676,7 +680,7 @@ class AheadConformance(StoreSuite):
         """The slot goes to what was held, and the next is held in its stead."""
         running, (claim,) = await self._hold(lab)
         await lab.put("next")
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=0, ahead=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=0, ahead=1)
         answer = await lab.settle_all([handing_over(completed(running), claim)], then=ask)
         assert answer.lease is not None
         assert ((), "next") == (answer.lease.leased, names_of(answer.lease.claimed))

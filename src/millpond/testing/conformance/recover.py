@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import DAY, WORKER, Lab, completed, ids_of
@@ -57,7 +57,7 @@ class RecoverConformance(StoreSuite):
         told = await lab.task(poison)
         assert (Status.FAILED, "lease_lost", 2) == (told.status, told.reason, told.runs)
         assert [] == await lab.lease()
-        assert Event.EXHAUST == (await lab.events(poison))[-1]
+        assert Transition.EXHAUST == (await lab.events(poison))[-1]
 
     @mark.rows("CX-T68")
     @scenario
@@ -162,7 +162,7 @@ class RecoverConformance(StoreSuite):
         await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
-        assert Event.RELEASE == (await lab.events(task))[-1]
+        assert Transition.RELEASE == (await lab.events(task))[-1]
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")

@@ -10,8 +10,8 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call
@@ -92,7 +92,7 @@ class SettleConformance(StoreSuite):
             assert attempt == leased.fence.attempt
             await lab.applied(retried(leased))
         assert Status.FAILED == await lab.status(task)
-        assert Event.FAIL == (await lab.events(task))[-1]
+        assert Transition.FAIL == (await lab.events(task))[-1]
 
     @scenario
     async def test_a_retry_that_spends_nothing_costs_no_attempt(self, lab: Lab) -> None:
@@ -349,10 +349,12 @@ class SettleConformance(StoreSuite):
         assert "1 2" == names_of(await lab.lease())
         assert "3" == names_of(await lab.lease(pool="other"))
 
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY, Event.CANCEL, Event.RELEASE])
+    @pytest.mark.parametrize(
+        "event", [Transition.FAIL, Transition.RETRY, Transition.CANCEL, Transition.RELEASE]
+    )
     @scenario
     async def test_an_attempt_that_did_not_complete_leaves_none(
-        self, lab: Lab, event: Event
+        self, lab: Lab, event: Transition
     ) -> None:
         """Follow-ups are part of a completion, and of nothing else."""
         await lab.declare()
@@ -387,8 +389,8 @@ class SettleConformance(StoreSuite):
 
     # Settle and lease in one step
 
-    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseAsk:
-        return LeaseAsk(pool=pool, worker=worker, want=want)
+    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseRequest:
+        return LeaseRequest(pool=pool, worker=worker, want=want)
 
     @scenario
     async def test_a_settle_may_lease_the_next(self, lab: Lab) -> None:
@@ -457,10 +459,10 @@ class SettleConformance(StoreSuite):
 
     @pytest.mark.parametrize("spend", [True, False], ids=["charged", "free"])
     @pytest.mark.parametrize("attempts", [1, 3])
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY], ids=str)
+    @pytest.mark.parametrize("event", [Transition.FAIL, Transition.RETRY], ids=str)
     @scenario
     async def test_a_cancelled_task_whose_handler_raised_ends_cancelled(
-        self, lab: Lab, event: Event, attempts: int, spend: bool
+        self, lab: Lab, event: Transition, attempts: int, spend: bool
     ) -> None:
         """A cancel beats an error, the last one too, and the totals say so."""
         await lab.declare()

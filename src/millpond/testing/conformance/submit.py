@@ -11,7 +11,7 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lease import Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, fail_fast, ring_buffer
@@ -273,7 +273,7 @@ class SubmitConformance(StoreSuite):
         assert (new.id, Status.REJECTED) == (told.task, told.status)
         assert Reason.DROP_NEWEST == told.reason
         assert await lab.view.task(new.id) is None
-        assert [Event.REFUSE] == await lab.events(new.id)
+        assert [Transition.REFUSE] == await lab.events(new.id)
         assert [Status.QUEUED] * 2 == await lab.statuses(*kept)
 
     @mark.rows("HN-08")

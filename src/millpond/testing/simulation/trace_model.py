@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import CALLBACKS
 from millpond.core.ticks import rounded
 from millpond.testing.simulation.rate_ledger import Ledger
@@ -235,10 +235,10 @@ class Witness:
         if entry.event is None or entry.task is None:
             self._told(entry)
             return None
-        if entry.event is Event.REFUSE:
+        if entry.event is Transition.REFUSE:
             return None
         fact = self.tasks.get(entry.task)
-        if fact is None or entry.event is Event.SUBMIT:
+        if fact is None or entry.event is Transition.SUBMIT:
             fact = self.tasks[entry.task] = _new_fact(entry)
         self._charge(fact, entry)
         fact.status = entry.after or Status.QUEUED
@@ -246,7 +246,7 @@ class Witness:
         fact.attempt = entry.attempt
         fact.token = entry.token
         fact.worker = entry.worker
-        fact.claimed = entry.event is Event.CLAIM
+        fact.claimed = entry.event is Transition.CLAIM
         fact.fresh = entry.fresh and fact.status is Status.QUEUED
         fact.unit = entry.lane if entry.lane is not None else entry.key
         fact.sequence = entry.sequence
@@ -271,15 +271,15 @@ class Witness:
 
     def _charge(self, fact: Fact, entry: Record) -> None:
         """Count charged runs independently of what the record claims."""
-        if entry.event is Event.LEASE:
+        if entry.event is Transition.LEASE:
             fact.charged += 1
-        elif entry.event is Event.REDRIVE:
+        elif entry.event is Transition.REDRIVE:
             fact.charged = 0
             fact.begun = False
             fact.steps = {}
-        elif entry.event is Event.RELEASE and entry.before is Status.RUNNING:
+        elif entry.event is Transition.RELEASE and entry.before is Status.RUNNING:
             fact.charged -= 1
-        elif fact.claimed and entry.event in (Event.LOSE, Event.EXHAUST):
+        elif fact.claimed and entry.event in (Transition.LOSE, Transition.EXHAUST):
             # It may have started when its worker was lost.
             fact.charged += 1
 

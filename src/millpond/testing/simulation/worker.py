@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.backoff import Retry
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.plan import Watch, Work
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.plan import ClaimTimer, Work
 from millpond.core.settle import (
     Interrupted,
     Outcome,
@@ -54,7 +54,7 @@ class SimWorker:
         self.unwanted: set[str] = set()
         self.told: set[int] = set()
         self.unanswered: list[Settlement] = []
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, ClaimTimer] = {}
         self.functions = FUNCTIONS[:3] if number % 2 or world.nobody_knows_rare else None
 
     @property
@@ -86,7 +86,7 @@ class SimWorker:
         self.unanswered = []
         self.frozen_until = 0.0
         self.renew_at = world.now + LEASE / 3
-        self.watches = {name: Watch() for name in world.stage_pools()}
+        self.watches = {name: ClaimTimer() for name in world.stage_pools()}
 
     async def calm_down(self) -> None:
         """Start anew, knowing every function, and break no more."""
@@ -279,7 +279,7 @@ class SimWorker:
                     self.take_in(ask, await world.do("lease", ask))
                 return
 
-    def ask(self, pool: str) -> LeaseAsk | None:
+    def ask(self, pool: str) -> LeaseRequest | None:
         """Ask a pool for what there is room for, and where it may for some to hold ahead."""
         dice, spec = self.world.dice, self.world.specs.get(pool)
         ahead = dice.randint(0, spec.prefetch + 1) if spec and spec.prefetch else 0
@@ -287,7 +287,7 @@ class SimWorker:
             return None
         self.watches[pool].asking()
         want = dice.randint(1, self.free) if self.free > 0 else 0
-        return LeaseAsk(pool=pool, worker=self.id, want=want, ahead=ahead)
+        return LeaseRequest(pool=pool, worker=self.id, want=want, ahead=ahead)
 
     def start(self, leased: Leased) -> None:
         """Run a task, whether it was held ahead or not, for as long as it takes."""
@@ -296,7 +296,7 @@ class SimWorker:
         self.ahead.pop(leased.fence.task, None)
         self.running[leased.fence.task] = (leased, end)
 
-    def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def take_in(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
         world = self.world
         if answer.fenced:
