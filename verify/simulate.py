@@ -153,7 +153,7 @@ async def told_in_turn(history: list[Verb], stores: Sequence[SqlStore[Any, Any]]
     turns = TakingTurns(stores, verbs_each=1)
     try:
         await same_story(history, memory_store(), turns)
-        wrong = await stores[0].mend()
+        wrong = await stores[0].repair()
         if wrong:
             raise Violated("I12", f"the rows of {len(stores)} stores do not fit together: {wrong}")
     finally:

@@ -18,7 +18,7 @@ def test_a_new_watch_asks_at_once() -> None:
 def test_without_a_free_slot_nothing_is_asked() -> None:
     """A full worker waits for its own work to end, whatever else happens."""
     watch = ClaimTimer()
-    watch.woken(Wake("p", 0.0))
+    watch.wake(Wake("p", 0.0))
     assert IdleUntil(None) == watch.plan(free=0, now=5.0)
     assert Work(1) == watch.plan(free=1, now=5.0)
 
@@ -27,8 +27,8 @@ def test_without_a_free_slot_nothing_is_asked() -> None:
 def test_a_short_answer_ends_in_sleep(asked: int, now: float, wait: float) -> None:
     """Less than asked for: sleep until time alone helps, then ask; it cannot spin."""
     watch = ClaimTimer()
-    watch.asking()
-    watch.seen(asked=asked, got=asked - 1, next_at=now + wait, now=now)
+    watch.claim_sent()
+    watch.claim_answered(asked=asked, got=asked - 1, next_at=now + wait, now=now)
     assert IdleUntil(now + wait) == watch.plan(free=asked, now=now)
     assert Work(asked) == watch.plan(free=asked, now=now + wait)
 
@@ -37,10 +37,10 @@ def test_a_short_answer_ends_in_sleep(asked: int, now: float, wait: float) -> No
 def test_nothing_to_wait_for_means_waiting_to_be_woken() -> None:
     """No moment and no wake-up: sleep, however late it gets."""
     watch = ClaimTimer()
-    watch.asking()
-    watch.seen(asked=1, got=0, next_at=None, now=1.0)
+    watch.claim_sent()
+    watch.claim_answered(asked=1, got=0, next_at=None, now=1.0)
     assert IdleUntil(None) == watch.plan(free=1, now=1e9)
-    watch.woken(Wake("p", 7.0))
+    watch.wake(Wake("p", 7.0))
     assert IdleUntil(7.0) == watch.plan(free=1, now=6.0)
     assert Work(1) == watch.plan(free=1, now=7.0)
 
@@ -49,8 +49,8 @@ def test_nothing_to_wait_for_means_waiting_to_be_woken() -> None:
 def test_a_full_answer_asks_again(asked: int, now: float) -> None:
     """As much as asked for: there may be more, also if a later moment was named."""
     watch = ClaimTimer()
-    watch.asking()
-    watch.seen(asked=asked, got=asked, next_at=now + 60, now=now)
+    watch.claim_sent()
+    watch.claim_answered(asked=asked, got=asked, next_at=now + 60, now=now)
     assert Work(2) == watch.plan(free=2, now=now)
 
 
@@ -58,10 +58,10 @@ def test_a_full_answer_asks_again(asked: int, now: float) -> None:
 def test_wake_ups_only_bring_the_moment_forward(next_at: float | None, wakes: list[float]) -> None:
     """Of all wake-ups and the moment known, the earliest counts, in any order."""
     watch = ClaimTimer()
-    watch.asking()
-    watch.seen(asked=1, got=0, next_at=next_at, now=-1.0)
+    watch.claim_sent()
+    watch.claim_answered(asked=1, got=0, next_at=next_at, now=-1.0)
     for at in wakes:
-        watch.woken(Wake("p", at))
+        watch.wake(Wake("p", at))
     earliest = min([*wakes, *([] if next_at is None else [next_at])])
     assert IdleUntil(earliest) == watch.plan(free=1, now=-1.0)
     assert Work(1) == watch.plan(free=1, now=earliest)
@@ -70,9 +70,9 @@ def test_wake_ups_only_bring_the_moment_forward(next_at: float | None, wakes: li
 def test_a_wake_up_during_the_question_is_not_lost() -> None:
     """What wakes while a claim is on its way is not in its answer, and is kept."""
     watch = ClaimTimer()
-    watch.asking()
-    watch.woken(Wake("p", 4.5))
-    watch.seen(asked=1, got=0, next_at=None, now=4.0)
+    watch.claim_sent()
+    watch.wake(Wake("p", 4.5))
+    watch.claim_answered(asked=1, got=0, next_at=None, now=4.0)
     assert IdleUntil(4.5) == watch.plan(free=1, now=4.0)
     assert Work(1) == watch.plan(free=1, now=4.5)
 
@@ -87,8 +87,8 @@ def test_one_question_per_moment_and_full_answer(moments: list[tuple[float, int]
             asked += 1
             got = min(left, work.want)
             left -= got
-            watch.asking()
-            watch.seen(asked=work.want, got=got, next_at=now + wait, now=now)
+            watch.claim_sent()
+            watch.claim_answered(asked=work.want, got=got, next_at=now + wait, now=now)
         assert (ready // 2 + 1, 0) == (asked, left)
         now += wait
 

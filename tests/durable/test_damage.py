@@ -13,7 +13,7 @@ from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
-from millpond.store.sql.repair import damage
+from millpond.store.sql.repair import find_damage
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.dialect import SQLITE
 
@@ -36,10 +36,10 @@ async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: st
     edit(path, DAMAGES[name])
     store = InlineStore(path)
     await store.view.pool("jobs")
-    assert await store.mend() or name == "no meta"
+    assert await store.repair() or name == "no meta"
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        assert [] == damage(file, SQLITE)
-    assert () == await store.mend()
+        assert [] == find_damage(file, SQLITE)
+    assert () == await store.repair()
     await store.close()
 
 
@@ -49,7 +49,7 @@ async def test_where_all_is_well_nothing_is_mended(tmp_path: Path) -> None:
     await make_some_of_everything(path)
     before = path.read_bytes()
     store = InlineStore(path)
-    assert () == await store.mend()
+    assert () == await store.repair()
     await store.close()
     assert before == path.read_bytes()
 
@@ -212,7 +212,7 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
 
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")
-        mending = asyncio.create_task(store.mend())
+        mending = asyncio.create_task(store.repair())
         assert await asyncio.to_thread(begun.wait, 30)
         mending.cancel()
         await asyncio.gather(mending, return_exceptions=True)

@@ -244,7 +244,7 @@ async def test_looking_pruning_and_mending_go_on_beside_a_newer_pool(
     with caplog.at_level(logging.ERROR, "millpond.store"):
         assert ("old",) == await older.view.names()
     assert [True] == ["pool 'new'" in one.getMessage() for one in caplog.records]
-    assert () == await older.mend()
+    assert () == await older.repair()
     old = await older.view.pool("old")
     assert old is not None
     assert 1 == old.kept

@@ -69,7 +69,7 @@ async def test_what_the_commit_tells_too_late_is_counted_anew_at_once(
 ) -> None:
     """A server answers the last writes with the commit: it is reported, and the rows recounted."""
     store, mended = await opened(place), []
-    mend = store.mend
+    mend = store.repair
 
     async def noted() -> tuple[str, ...]:
         mended.append(True)

@@ -240,7 +240,7 @@ async def test_an_ear_that_hears_nothing_any_more_is_replaced(
 
         def hears() -> bool:
             wakes.send(Hint(wakes=(Wake("jobs", 0.0),)))
-            return wakes.hears()
+            return wakes.receives_hints()
 
         await until(hears)
         proxy.silence()

@@ -146,7 +146,7 @@ class Ship:
         self.tell = tell
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether no hint is lost, as far as it knows."""
         return self.harbour.hears
 

@@ -59,7 +59,7 @@ def test_it_goes_by_what_it_was_told_and_not_by_a_wall_clock_that_was_set() -> N
     """Between two words of the store a clock goes on that nobody sets."""
     clocks = Clocks()
     clock = forward(clocks)
-    clock.told(1_010.0, 0)
+    clock.set_to(1_010.0, 0)
     clocks.wall += 3_600.0
     clocks.pass_(1.0)
     assert 1_011.0 == clock()
@@ -73,7 +73,7 @@ def test_it_vouches_for_the_time_from_the_first_word_on_until_the_time_is_moved(
     clocks = Clocks()
     clock = forward(clocks)
     assert clock.vouched(Timeline(1_000.0)) is None
-    clock.told(1_010.0, 0)
+    clock.set_to(1_010.0, 0)
     clocks.pass_(5.0)
     assert 1_015.0 == clock.vouched(Timeline(1_010.0))
     assert 500.0 == clock.vouched(Timeline(500.0, steps=1))
@@ -105,9 +105,9 @@ def test_a_clock_of_a_server_goes_by_what_it_was_told_and_what_has_passed_since(
     """Forwards and backwards: the server rules."""
     clocks = Clocks()
     clock = ServerClock(clocks.read("steady"))
-    clock.told(7_000.0)
+    clock.set_to(7_000.0)
     clocks.steady += 2.5
     assert 7_002.5 == clock()
-    clock.told(6_000.0)
+    clock.set_to(6_000.0)
     clocks.steady += 1.0
     assert 6_001.0 == clock()

@@ -58,7 +58,7 @@ async def test_a_wrong_count_in_a_file_is_counted_anew(caplog: pytest.LogCapture
 
         try:
             await ends_in_spite_of_a_wrong_count(store, miscount, caplog)
-            assert () == await store.mend()
+            assert () == await store.repair()
         finally:
             other.close()
             await store.close()

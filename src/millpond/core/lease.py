@@ -77,7 +77,7 @@ class RegisteredWorker(msgspec.Struct, kw_only=True):
     """Task id -> its pool, as it was at the claim, of what it holds ahead; first claimed first."""
 
     @property
-    def alone(self) -> bool:
+    def closures_only(self) -> bool:
         """Whether calls are nothing to it: it is there for the closures of its owner."""
         return self.functions is not None and not self.functions
 

@@ -47,15 +47,15 @@ class ClaimTimer:
         """When it is worth asking again; None = only after a wake-up."""
         return self._ask_at
 
-    def asking(self) -> None:
+    def claim_sent(self) -> None:
         """Note that a claim is on its way; what wakes from now on is not in its answer."""
         self._ask_at = None
 
-    def seen(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
+    def claim_answered(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
         """Take in the answer to a claim: a full one means there may be more."""
         self._ask_at = sooner(self._ask_at, now if got >= asked else next_at)
 
-    def woken(self, wake: Wake) -> None:
+    def wake(self, wake: Wake) -> None:
         """Take in a wake-up."""
         if self._ask_at is None or wake.at < self._ask_at:
             self._ask_at = wake.at

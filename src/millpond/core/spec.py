@@ -242,7 +242,7 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
         return any(rate.of == "weight" for rate in self.rates)
 
     @property
-    def special(self) -> bool:
+    def has_flow_control(self) -> bool:
         """Whether a start or an end looks at more than counts, keys and turns.
 
         It has rates, budgets or a limit that adapts.

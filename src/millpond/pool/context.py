@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millpond.runtime.executors.processes.child import Channel
     from millpond.runtime.executors.processes.parent import Brief
     from millpond.runtime.worker.job import Job
-    from millpond.store.sql.handler_connection import LentConnection
+    from millpond.store.sql.handler_connection import HandlerConnection
 
 T = TypeVar("T")
 
@@ -234,7 +234,7 @@ class Context(_About):
         """
         return Transaction(self._job, hold)
 
-    async def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+    async def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
         `fn(connection)` is a plain function and runs in another thread; what it returns is
@@ -310,7 +310,7 @@ class SyncContext(_About):
         self._not_in_a_process("transaction")
         return SyncTransaction(self._job, hold)
 
-    def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+    def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
         `fn(connection)` runs in another thread; what it returns is returned. If it raises nothing

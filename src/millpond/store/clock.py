@@ -47,7 +47,7 @@ class ServerClock:
         """Return the time."""
         return self._steady() + self._ahead
 
-    def told(self, moment: float, steps: int | None = None) -> None:
+    def set_to(self, moment: float, steps: int | None = None) -> None:
         """Hear what time it is in the store, and how often that was moved (None = as before)."""
         self._ahead = moment - self._steady()
         if steps is not None:

@@ -195,7 +195,7 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
             with watched(own, connection) as seen:
                 store = PostgresStore(address_of(url))
                 # Under a rate by weight the heaviest task decides, so all are looked at.
-                for pool in (spec for spec in POOLS if not spec.special):
+                for pool in (spec for spec in POOLS if not spec.has_flow_control):
                     await store.control(Register("w", 60.0))
                     assert await store.view.ready(pool.name, "w", now=time.time())
                 await store.close()

@@ -129,7 +129,9 @@ class Two:
         """Make up a task."""
         dice = self.dice
         self.next_id += dice.randint(1, 1 << 20)
-        few = 9 if self.spec.order != fair_round_robin() else 25 if self.spec.special else 60
+        few = (
+            9 if self.spec.order != fair_round_robin() else 25 if self.spec.has_flow_control else 60
+        )
         key = dice.choice([None, *(f"k{n}" for n in range(few))])
         odd = dice.random() < 0.005
         return NewTask(
@@ -142,7 +144,7 @@ class Two:
             delay=2.0 if dice.random() < 0.01 else 0.0,
             attempts=dice.choice([1, 3]),
             idempotency_key=f"i{self.next_id}" if odd else None,
-            weight=dice.randint(1, 3) if self.spec.special else 1,
+            weight=dice.randint(1, 3) if self.spec.has_flow_control else 1,
         )
 
     async def take_from_another(self, worker: str) -> None:
@@ -203,7 +205,7 @@ class Two:
 
     def used(self, leased: Leased) -> int | None:
         """Make up what an attempt has really used; mostly it says nothing of it."""
-        if self.spec.special and self.dice.random() < 0.04:
+        if self.spec.has_flow_control and self.dice.random() < 0.04:
             return self.dice.randint(0, 2 * leased.weight)
         return None
 

@@ -246,7 +246,9 @@ async def test_others_are_told_of_what_was_stored(address: Address) -> None:
         own: list[Hint] = []
         one.listen(own.append)
         two.listen(heard.put_nowait)
-        while not (one.hears and two.hears):  # what each sends has come back to it
+        while not (
+            one.receives_hints and two.receives_hints
+        ):  # what each sends has come back to it
             await one.submit([])
             await two.submit([])
         own.clear()
@@ -260,7 +262,7 @@ async def test_it_goes_by_the_servers_clock(address: Address) -> None:
     """Whatever the clock of this machine says: it is heard with every transaction."""
     clock = ServerClock()
     async with opened(address, clock=clock) as store:
-        clock.told(clock() + 1_000_000.0)
+        clock.set_to(clock() + 1_000_000.0)
         with connect(address) as connection:
             asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
             ((before,),) = connection.execute(asked).fetchall()
@@ -324,7 +326,7 @@ async def test_who_has_much_to_do_has_more_time(
         ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in (first, second)]
         answer, _ = await store.settle_with(ended[0], lambda _: time.sleep(slow))
         assert (Settled.APPLIED,) == answer.settled
-        held = store.hold(5.0)
+        held = store.handler_transaction(5.0)
         held.begin()
         await asyncio.sleep(slow)
         assert (Settled.APPLIED,) == held.settle(ended[1]).settled
@@ -493,9 +495,9 @@ async def test_it_mends_what_does_not_fit_together(address: Address) -> None:
         with connect(address) as connection:
             wrong = "UPDATE millpond_pool SET live = 7, ready = 3"
             connection.execute(qualified(wrong, address.schema).encode())
-        found = await store.mend()
+        found = await store.repair()
         assert any("7 live" in said for said in found)
-        assert () == await store.mend()
+        assert () == await store.repair()
         assert 1 == len((await store.lease(ASK)).leased)
 
 
@@ -535,7 +537,7 @@ async def test_names_with_quotes_and_of_63_bytes_are_names(own_url: str) -> None
         async with opened(address) as store:
             await store.submit([task(1)])
             assert 1 == len((await store.lease(ASK)).leased)
-            assert () == await store.mend()
+            assert () == await store.repair()
             connection = store._open()
             assert [] == check_rows(connection, dialect_of(name))
             connection.close()

@@ -129,7 +129,7 @@ async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Ope
     assert first.wakes.send(hint) is None
     assert hint == await second.next()
     assert hint == await third.next()
-    await until(first.wakes.hears)
+    await until(first.wakes.receives_hints)
     assert first.hints.empty()
 
 
@@ -302,13 +302,13 @@ async def test_what_could_not_be_sent_is_made_good(opened: Opening) -> None:
 async def test_it_hears_once_what_it_sent_came_back(opened: Opening) -> None:
     """An empty message is sent for that, when there is an occasion."""
     process = await opened("a").listening()
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
     assert process.wakes.send(Hint()) is None
-    await until(process.wakes.hears)
+    await until(process.wakes.receives_hints)
     other = opened("b")
     other.wakes.send(ENDED)
     assert ENDED == await process.next()
-    assert not other.wakes.hears()
+    assert not other.wakes.receives_hints()
 
 
 async def test_what_does_not_come_back_is_told_once(
@@ -321,12 +321,12 @@ async def test_what_does_not_come_back_is_told_once(
     assert listener._connection is not None
     listener._connection.execute("UNLISTEN *")
     process.wakes.send(ENDED)
-    assert not process.wakes.hears()  # not before something came back
+    assert not process.wakes.receives_hints()  # not before something came back
     assert "" == caplog.text
     monkeypatch.setattr(wake_module, "ECHO_WITHIN", 0.0)
     await asyncio.sleep(0.05)
-    assert not process.wakes.hears()
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
+    assert not process.wakes.receives_hints()
     assert 1 == caplog.text.count("is there a pooler between")
 
 
@@ -338,12 +338,12 @@ async def test_an_ear_that_was_ended_comes_back_by_itself(
     ear, speaker = await opened("a").listening(), opened("b")
     for _ in range(2):
         ear.wakes.send(Hint())
-        await until(ear.wakes.hears)
+        await until(ear.wakes.receives_hints)
         with connect(ear.address) as other:
             other.execute("SELECT pg_terminate_backend(%s)", [ear.session()])
         speaker.wakes.send(ENDED)
         await ear.heard(LOOK)
-        assert not ear.wakes.hears()  # not before something came back
+        assert not ear.wakes.receives_hints()  # not before something came back
         speaker.wakes.send(Hint(ended=(2,)))
         assert Hint(ended=(2,)) == await ear.next()
     assert 2 == caplog.text.count("tells nothing of other processes")
@@ -366,7 +366,7 @@ async def test_an_ear_outlives_its_server(
     ear, speaker = await opened("a", url=spare.url).listening(), opened("b", url=spare.url)
     await asyncio.to_thread(spare.crash)
     try:
-        await until(lambda: not ear.wakes.hears() and caplog.records)
+        await until(lambda: not ear.wakes.receives_hints() and caplog.records)
         listener = ear.wakes._listener
         assert listener is not None
         await until(lambda: listener._pause >= 0.2)  # it failed a few times
@@ -398,7 +398,7 @@ async def test_a_server_that_is_away_at_first_is_waited_for(
         listener = process.wakes._listener
         assert listener is not None
         await until(lambda: listener._pause >= 0.2)
-        assert not process.wakes.hears()
+        assert not process.wakes.receives_hints()
     finally:
         await asyncio.to_thread(spare.start)
     assert LOOK == await process.next()
@@ -445,9 +445,9 @@ async def test_without_an_ear_one_is_still_heard_by_others(
     deaf.wakes.send(ENDED)
     assert ENDED == await ear.next()
     ear.wakes.send(ENDED)
-    await until(ear.wakes.hears)
+    await until(ear.wakes.receives_hints)
     assert deaf.hints.empty()
-    assert not deaf.wakes.hears()
+    assert not deaf.wakes.receives_hints()
 
 
 async def test_an_ear_may_be_elsewhere(own: OwnServer, own_url: str, opened: Opening) -> None:
@@ -458,7 +458,7 @@ async def test_an_ear_may_be_elsewhere(own: OwnServer, own_url: str, opened: Ope
     speaker.wakes.send(ENDED)
     assert ENDED == await ear.next()
     ear.wakes.send(Hint())
-    await until(ear.wakes.hears)
+    await until(ear.wakes.receives_hints)
 
 
 async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
@@ -470,7 +470,7 @@ async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
     process.wakes.close()
     process.wakes.close()
     assert process.wakes.send(ENDED) is None
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
     asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millpond listener'"
     assert process.writer is not None
     writer = process.writer
@@ -493,7 +493,7 @@ async def test_a_loop_that_cannot_hear_is_no_trouble(
     process.wakes.listen(process.hints.put_nowait, asyncio.get_running_loop())
     await until(lambda: caplog.records)
     assert "cannot hear" in caplog.text
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
 
 
 def test_a_loop_that_is_closed_meanwhile_is_no_trouble(opened: Opening) -> None:
@@ -512,7 +512,7 @@ async def test_a_forked_child_leaves_the_connection_to_its_parent(opened: Openin
     child = os.fork()
     if child == 0:
         ear.wakes.close()
-        os._exit(0 if not ear.wakes.hears() else 1)
+        os._exit(0 if not ear.wakes.receives_hints() else 1)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert 0 == os.waitstatus_to_exitcode(status)
     speaker.wakes.send(ENDED)

@@ -291,7 +291,7 @@ async def test_a_store_that_was_wrong_by_400_days_finds_back_to_real_time(machin
         assert await one.renew()
         assert 0 == (await one.store.recover()).moved
     assert abs(machine.wall - one.store._clock()) < 1
-    assert () == await one.store.mend()
+    assert () == await one.store.repair()
     found = await one.store.view.task(task)
     assert found is not None
     assert abs(machine.wall - 80 - found.submitted_at) < 2
@@ -336,7 +336,7 @@ async def test_stepping_back_keeps_rates_of_keys_holds_and_moments_of_the_calend
         machine.passed += 10
         assert await one.renew()
     assert abs(machine.wall - one.store._clock()) < 1
-    assert () == await one.store.mend()
+    assert () == await one.store.repair()
     assert [firing] == [found.fence.task for found in await one.lease(pool="~cron")]
     assert [] == await one.lease(pool="keyed")
     assert [] == await one.lease()

@@ -11,7 +11,7 @@ from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
-from millpond.store.sql.load_queries import statements
+from millpond.store.sql.load_queries import load_statements
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
@@ -19,7 +19,7 @@ from millpond.store.sqlite.migrate import migrate
 
 SQL = SQLITE.sql
 LOOK_AT_EVERYTHING = {
-    *statements("millpond.store.sql", "check.sql", "mend.sql"),
+    *load_statements("millpond.store.sql", "check.sql", "mend.sql"),
     *("check_holding", "check_dead", "mend_1_bodies"),
 }
 """What recounts the tables, or puts them right, looks at every row, and says so."""

@@ -216,15 +216,15 @@ class Backlog:
 
     # What is asked
 
-    def peek(self, owner: Owner, *, alone: bool = False) -> Task | None:
+    def peek(self, owner: Owner, *, own_only: bool = False) -> Task | None:
         """Return the task that is next for a worker of `owner`, or None; `flush` comes first.
 
-        `alone` leaves out what is for everybody.
+        `own_only` leaves out what is for everybody.
         """
         if self.grouped:
-            group = self._own_group(owner) if alone else self._next_group(owner)
+            group = self._own_group(owner) if own_only else self._next_group(owner)
             return None if group is None else group.tasks.first()
-        if alone:
+        if own_only:
             own_line = self._lines.get(owner)
             return None if own_line is None else own_line.first()
         line = self._lines.get(None)
@@ -237,7 +237,7 @@ class Backlog:
         return own
 
     def next_moment(self) -> float | None:
-        """Return when time alone will make something ready, or None."""
+        """Return when time own_only will make something ready, or None."""
         if not self._delayed and not self._unit_timers.entries:
             return None
         moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
@@ -361,7 +361,7 @@ class Backlog:
     def take(self, owner: Owner, most: int, fits: Callable[[Task], bool]) -> list[Task]:
         """Move the tasks that come next from queued to running, as long as each fits.
 
-        Only where nothing but their place decides, and not behind one that is `owner`'s alone: then
+        Only where nothing but their place decides, and not behind one that is `owner`'s own_only: then
         none, and `peek` tells.
         """
         if self.grouped:
@@ -689,7 +689,7 @@ class Backlog:
                 self._ring.leave(*address)
 
     def _next_group(self, owner: Owner) -> Group | None:
-        """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
+        """Return the group to serve: the lower turn of what is for all and for `owner` own_only."""
         found = self._ring.next_for(owner)
         if found is None:
             return None
@@ -705,7 +705,7 @@ class Backlog:
         return own
 
     def _own_group(self, owner: Owner) -> Group | None:
-        """Return the group to serve of what is for `owner` alone."""
+        """Return the group to serve of what is for `owner` own_only."""
         if self._ring.turn_of(owner) is None:
             return None
         shelf = self._shares.get((self._ring.peek(owner), owner))

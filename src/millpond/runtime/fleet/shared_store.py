@@ -99,20 +99,20 @@ class Abilities:
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
-        self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
+        self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "repair", None)
         self.miscounted: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
-            store, "miscounted", None
+            store, "impossible_counts", None
         )
         self.submit_within: Callable[..., Any] | None
         """Gives a SubmitAnswer and what tells whether the transaction is open, or is awaited."""
         self.submit_within = getattr(store, "submit_within", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
         self.settle_with = getattr(store, "settle_with", None)
-        self.hold: Callable[[float], Held] | None = getattr(store, "hold", None)
+        self.hold: Callable[[float], Held] | None = getattr(store, "handler_transaction", None)
         self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
         self.elects: bool = shared and getattr(store, "elects", self.renewer is not None)
 
     @property
     def hears(self) -> bool:
         """Whether no hint is lost as things stand."""
-        return bool(getattr(self._store, "hears", False))
+        return bool(getattr(self._store, "receives_hints", False))

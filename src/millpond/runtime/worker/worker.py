@@ -261,7 +261,7 @@ class Worker:
     def look_everywhere(self) -> None:
         """Ask every pool again: what was known of them may be old."""
         for pool, watch in self._watches.items():
-            watch.woken(Wake(pool, 0.0))
+            watch.wake(Wake(pool, 0.0))
             self._unseen[pool] = None
         self._dry.clear()
         self.kick()
@@ -374,7 +374,7 @@ class Worker:
         watch = self._watches.get(wake.pool)
         if watch is None or (self.own and not self.runtime.closures):
             return
-        watch.woken(wake)
+        watch.wake(wake)
         self._dry.discard(wake.pool)
         self.ahead.none_left.discard(wake.pool)
         self._look_at(wake.pool, watch)
@@ -539,17 +539,17 @@ class Worker:
             self._due.update(unseen)
             return
         for pool in unseen:
-            self._watches[pool].asking()
+            self._watches[pool].claim_sent()
         try:
             holding = set(await self.runtime.view.due(now=self.runtime.clock() + FAR))
         except BaseException:
             for pool in unseen:
-                self._watches[pool].woken(Wake(pool, 0.0))
+                self._watches[pool].wake(Wake(pool, 0.0))
             self._unseen = unseen | self._unseen
             raise
         for pool in unseen:
             if pool in holding:
-                self._watches[pool].woken(Wake(pool, 0.0))
+                self._watches[pool].wake(Wake(pool, 0.0))
                 self._due[pool] = None
 
     def _next_ask(self, *, settling: bool) -> LeaseRequest | None:
@@ -572,7 +572,7 @@ class Worker:
             watch = self._watches[pool]
             plan = watch.plan(free=free, now=now)
             if isinstance(plan, Work):
-                watch.asking()
+                watch.claim_sent()
                 want = min(plan.want, MOST_AT_ONCE)
                 ahead = self.ahead.room(pool)
                 return LeaseRequest(pool=pool, worker=self.name, want=want, ahead=ahead)
@@ -703,14 +703,14 @@ class Worker:
                 extra={"pool": ask.pool},
             )
         moment = self.runtime.clock() + pause
-        self._watches[ask.pool].woken(Wake(ask.pool, moment))
+        self._watches[ask.pool].wake(Wake(ask.pool, moment))
         self._moments.set(ask.pool, (moment,))
         self._doubtful = True
         self._arm()
 
     def _ask_again(self, ask: LeaseRequest) -> None:
         """Ask a pool once more: whether the store has heard it is not known."""
-        self._watches[ask.pool].woken(Wake(ask.pool, 0.0))
+        self._watches[ask.pool].wake(Wake(ask.pool, 0.0))
         self._due[ask.pool] = None
         self._doubtful = True
 
@@ -761,7 +761,7 @@ class Worker:
             self._dry.discard(pool)
         if not ask.want:
             return
-        self._watches[pool].seen(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
+        self._watches[pool].claim_answered(asked=ask.want, got=got, next_at=answer.next_at, now=0.0)
         if got >= ask.want:
             self._due[pool] = None
         elif answer.next_at is not None:
@@ -1006,7 +1006,7 @@ class Worker:
             runtime.waiting.expect(job, decided, value)
         pool = job.leased.pool
         if pool not in self._due and pool not in self._dry and pool in self._watches:
-            self._watches[pool].woken(Wake(pool, 0.0))
+            self._watches[pool].wake(Wake(pool, 0.0))
             self._due[pool] = None
 
     def _decided(self, job: Job, outcome: Outcome, successor: Fence | None) -> Settlement:
@@ -1052,7 +1052,7 @@ class Worker:
     def _has_slot_for(self, pool: str) -> None:
         """Ask a pool again: a local slot came free that no settlement tells of."""
         if pool in self._watches:
-            self._watches[pool].woken(Wake(pool, 0.0))
+            self._watches[pool].wake(Wake(pool, 0.0))
             self._due[pool] = None
         self.kick()
 

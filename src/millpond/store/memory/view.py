@@ -28,7 +28,7 @@ from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class MemoryView:
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return queued and running tasks of a run, callbacks too, by pool and place."""
         check.integer("limit", limit, least=1)
-        return tuple(map(copied, nsmallest(limit, self._tables.of_run(run), key=in_order)))
+        return tuple(map(copied, nsmallest(limit, self._tables.of_run(run), key=by_pool_and_place)))
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""

@@ -76,7 +76,7 @@ SELECT CAST(json_build_array(
 """What is there, and what may be done with it; it cannot fail, which would spoil a transaction."""
 
 
-class Way:
+class DriverAdapter:
     """A connection of somebody's, as far as it is needed here; equal where the connection is."""
 
     waits: ClassVar[bool] = False
@@ -90,7 +90,7 @@ class Way:
         """The connection that is used again and again, if that is another."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Way) and self.given is other.given
+        return isinstance(other, DriverAdapter) and self.given is other.given
 
     def __hash__(self) -> int:
         return id(self.given)
@@ -109,7 +109,7 @@ class Way:
         raise NotImplementedError
 
 
-class Psycopg(Way):
+class PsycopgAdapter(DriverAdapter):
     """psycopg's connection; Django's over it, too."""
 
     given: psycopg.Connection[Any]
@@ -135,12 +135,12 @@ class Psycopg(Way):
         return _text(row)
 
 
-class AsyncPsycopg(Way):
+class AsyncPsycopgAdapter(DriverAdapter):
     """psycopg's asynchronous connection."""
 
     given: psycopg.AsyncConnection[Any]
     waits = True
-    in_transaction = Psycopg.in_transaction
+    in_transaction = PsycopgAdapter.in_transaction
 
     def state(self) -> str:
         """Return what can be done with it."""
@@ -170,7 +170,7 @@ def _text(row: Sequence[Any] | None) -> Any:  # noqa: ANN401 - a text, or bytes 
     return row[0]
 
 
-class Asyncpg(Way):
+class AsyncpgAdapter(DriverAdapter):
     """asyncpg's connection, or one lent by its pool."""
 
     waits = True
@@ -191,7 +191,7 @@ class Asyncpg(Way):
         return await self.given.fetchval(statement.with_sign("$1"), argument)
 
 
-class SqlAlchemy(Way):
+class SqlAlchemyAdapter(DriverAdapter):
     """SQLAlchemy's Connection or Session; whatever driver it has."""
 
     @property
@@ -214,7 +214,7 @@ class SqlAlchemy(Way):
         return self.given.execute(asked, arguments).scalar_one()
 
 
-class AsyncSqlAlchemy(Way):
+class AsyncSqlAlchemyAdapter(DriverAdapter):
     """SQLAlchemy's AsyncConnection or AsyncSession."""
 
     waits = True
@@ -254,27 +254,27 @@ def _alchemical(statement: Statement, argument: str) -> tuple[Any, dict[str, str
     return text(Statement(before, after).with_sign(":given")), {"given": argument}
 
 
-def way_of(given: object, address: Address) -> Way:
+def adapter_of(given: object, address: Address) -> DriverAdapter:
     """Return how a connection is used; ForeignConnection if it is of a kind that is not known."""
     if isinstance(given, psycopg.Connection):
-        return Psycopg(given)
+        return PsycopgAdapter(given)
     if isinstance(given, psycopg.AsyncConnection):
-        return AsyncPsycopg(given)
+        return AsyncPsycopgAdapter(given)
     origins = {kind.__module__.partition(".")[0] for kind in type(given).__mro__}
     if "asyncpg" in origins and hasattr(given, "is_in_transaction"):
-        return Asyncpg(given)
+        return AsyncpgAdapter(given)
     if "sqlalchemy" in origins:
         names = {kind.__name__ for kind in type(given).__mro__}
         if names & {"AsyncConnection", "AsyncSession", "async_scoped_session"}:
-            return AsyncSqlAlchemy(given)
+            return AsyncSqlAlchemyAdapter(given)
         if names & {"Connection", "Session", "scoped_session"}:
-            return SqlAlchemy(given)
+            return SqlAlchemyAdapter(given)
     if "django" in origins:
-        return _way_of_django(given, address)
+        return _adapter_of_django(given, address)
     raise _unknown(given, address)
 
 
-def _way_of_django(given: Any, address: Address) -> Way:  # noqa: ANN401 - django's connection
+def _adapter_of_django(given: Any, address: Address) -> DriverAdapter:  # noqa: ANN401 - django's connection
     if getattr(given, "vendor", None) != "postgresql":
         raise _unknown(given, address)
     if given.connection is None:
@@ -283,7 +283,7 @@ def _way_of_django(given: Any, address: Address) -> Way:  # noqa: ANN401 - djang
         raise aborted(address)
     if not isinstance(given.connection, psycopg.Connection):
         raise _unknown(given.connection, address)
-    return Psycopg(given.connection)
+    return PsycopgAdapter(given.connection)
 
 
 def _unknown(given: object, address: Address) -> ForeignConnection:
@@ -309,7 +309,7 @@ def _not_in_transaction(address: Address) -> NotInTransaction:
 # What is asked
 
 
-class Joiner:
+class CallerTransactions:
     """Submits over connections of others to one store."""
 
     def __init__(self, address: Address, identity: Callable[[], str]) -> None:
@@ -321,7 +321,7 @@ class Joiner:
         self._looked_at: WeakSet[Any] = WeakSet()
         """Connections of which it is known that the store is there, and may be used."""
 
-    def submit(self, way: Way, batches: Sequence[Batch]) -> SubmitAnswer:
+    def submit(self, way: DriverAdapter, batches: Sequence[Batch]) -> SubmitAnswer:
         """Submit inside the transaction that is open."""
         steps = self._steps(way, batches)
         try:
@@ -336,7 +336,7 @@ class Joiner:
         except Exception as error:
             raise self._explained(error) from error
 
-    async def submitted(self, way: Way, batches: Sequence[Batch]) -> SubmitAnswer:
+    async def submitted(self, way: DriverAdapter, batches: Sequence[Batch]) -> SubmitAnswer:
         """Submit over a connection whose answers are waited for."""
         steps = self._steps(way, batches)
         try:
@@ -371,7 +371,7 @@ class Joiner:
             found="closed, or in use",
         )
 
-    def _steps(self, way: Way, batches: Sequence[Batch]) -> Steps[SubmitAnswer]:
+    def _steps(self, way: DriverAdapter, batches: Sequence[Batch]) -> Steps[SubmitAnswer]:
         if not self._is_known(way):
             self._look_at((yield _LOOK, self._address.schema))
             self._remember(way)
@@ -384,13 +384,13 @@ class Joiner:
         pools = dict.fromkeys(new.pool for batch in batches for new in batch.tasks)
         return SubmitAnswer(batches=tuple(answers), wakes=tuple(Wake(pool, 0.0) for pool in pools))
 
-    def _is_known(self, way: Way) -> bool:
+    def _is_known(self, way: DriverAdapter) -> bool:
         try:
             return way.driver in self._looked_at
         except TypeError:  # it cannot be referred to weakly
             return False
 
-    def _remember(self, way: Way) -> None:
+    def _remember(self, way: DriverAdapter) -> None:
         try:
             self._looked_at.add(way.driver)
         except TypeError:

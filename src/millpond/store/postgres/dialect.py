@@ -13,7 +13,7 @@ from millpond.store.postgres.constraints import COUNTING, breaches
 from millpond.store.postgres.encoding import listed
 from millpond.store.postgres.quoting import qualified
 from millpond.store.sql.database import Dialect
-from millpond.store.sql.load_queries import spoken, statements
+from millpond.store.sql.load_queries import in_dialect, load_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +43,11 @@ class PostgresDialect(Dialect, frozen=True):
 @cache
 def dialect_of(schema: str) -> PostgresDialect:
     """Return how a store in this schema is asked."""
-    said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, *_OWN).items()}
+    said = {name: _in(schema, text) for name, text in in_dialect(_say, _PACKAGE, *_OWN).items()}
     said["miscounted"] = _in(schema, breaches(COUNTING))
     said["check_guards"] = _in(schema, breaches())
     said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
-    for_many = statements(_PACKAGE, "many.sql")
+    for_many = load_statements(_PACKAGE, "many.sql")
     return PostgresDialect(
         sql=said,
         listed=listed,

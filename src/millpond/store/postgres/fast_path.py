@@ -45,7 +45,7 @@ _QUEUED = Status.QUEUED
 T = TypeVar("T")
 
 
-class Stepped(msgspec.Struct, frozen=True):
+class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     """What the server answered, in the order of the function's columns."""
 
     refused: str | None
@@ -69,7 +69,7 @@ class Stepped(msgspec.Struct, frozen=True):
     bodies: list[bytes] | None
 
 
-class Step:
+class SettleAndLease:
     """One call: what ends, and what is to start."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Step:
             array(_collapsed(tokens)),
         )
 
-    def settled(self, told: Stepped) -> SettleAnswer:
+    def settled(self, told: SettleAndLeaseAnswer) -> SettleAnswer:
         """Return the answer to a settle."""
         ending = self.settlements
         count = len(ending)
@@ -141,7 +141,7 @@ class Step:
             emptied=emptied,
         )
 
-    def leased(self, told: Stepped) -> LeaseAnswer:
+    def leased(self, told: SettleAndLeaseAnswer) -> LeaseAnswer:
         """Return the answer to a lease."""
         tasks = self._tasks(told) if told.ids else []
         return LeaseAnswer(
@@ -152,7 +152,7 @@ class Step:
             drained=told.live == told.running,
         )
 
-    def _tasks(self, told: Stepped) -> list[Leased]:
+    def _tasks(self, told: SettleAndLeaseAnswer) -> list[Leased]:
         pool, token, begun = told.pool, self.token, told.tokens or ()
         tasks = []
         count = len(told.ids or ())
@@ -194,7 +194,7 @@ class Step:
         return tasks
 
 
-class Taking:
+class FastSubmit:
     """One call: new plain tasks of several submits, all for one pool."""
 
     def __init__(
@@ -226,7 +226,7 @@ class Taking:
             *map(sent, self._message),
         ]
 
-    def answers(self, told: Taken) -> list[SubmitAnswer]:
+    def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
         wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
         answers, at = [], 1
@@ -239,7 +239,7 @@ class Taking:
         return answers
 
 
-class Taken(msgspec.Struct, frozen=True):
+class FastSubmitAnswer(msgspec.Struct, frozen=True):
     """What the server answered, in the order of the function's columns."""
 
     refused: str | None
@@ -252,7 +252,7 @@ class Taken(msgspec.Struct, frozen=True):
     wakes: bool
 
 
-def _admissions(tasks: Sequence[NewTask], told: Taken, at: int) -> tuple[Admission, ...]:
+def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tuple[Admission, ...]:
     """Tell of the tasks that were taken from the `at`th on."""
     return tuple(
         [
@@ -297,7 +297,7 @@ def alike(values: Sequence[object]) -> bool:
     return not values or values.count(values[0]) == len(values)
 
 
-def may_step(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
+def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
     """Return whether the server could do it by itself, as far as can be told from here."""
     for one in settlements:
         if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
@@ -307,6 +307,6 @@ def may_step(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bo
     return bool(settlements) or then is not None
 
 
-def told_by(row: tuple[Any, ...]) -> Stepped:
+def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:
     """Return what a row of the function says."""
-    return Stepped(*row)
+    return SettleAndLeaseAnswer(*row)

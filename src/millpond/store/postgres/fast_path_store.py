@@ -13,15 +13,22 @@ from millpond.core.store_time import TOLERANCE
 from millpond.errors import StoreError
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
-from millpond.store.postgres.fast_path import Step, Taken, Taking, may_step, pool_to_take, told_by
-from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.fast_path import (
+    FastSubmit,
+    FastSubmitAnswer,
+    SettleAndLease,
+    answer_of,
+    can_use_fast_path,
+    pool_to_take,
+)
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
-from millpond.store.postgres.server_call import Calling, Errand
+from millpond.store.postgres.server_call import ServerCall, ServerCallResult
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
-from millpond.store.sql.store import Renewer, SqlStore, hint_of
+from millpond.store.sql.store import SqlRenewer, SqlStore, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import LeaseRequest
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.fast_path import Stepped
+    from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
     from millpond.store.postgres.pipeline import Row
     from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
@@ -51,11 +58,11 @@ _MOST_DETOURS = 62
 """How often in a row the server is not asked for a step of a pool that it keeps refusing."""
 
 
-class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
+class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """Asks the server first, and does by the verbs what it refuses."""
 
     _schema: PostgresDialect
-    _told: Callable[[float], None] | None
+    _set_clock: Callable[[float], None] | None
     """Hears what time the server has; None = its clock does not count."""
 
     _detours: dict[str, int]
@@ -70,7 +77,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        if may_step((), ask):
+        if can_use_fast_path((), ask):
             step = self._new_step((), ask, now, entropy)
             answer = await self._stepped(ask.pool, step, step.leased)
             if answer is not None:
@@ -86,7 +93,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        if settlements and may_step(settlements, then):
+        if settlements and can_use_fast_path(settlements, then):
             step = self._new_step(settlements, then, now, entropy)
             pool = "" if then is None else then.pool
             answer = await self._stepped(pool, step, step.settled)
@@ -100,9 +107,9 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         then: LeaseRequest | None,
         now: float | None,
         entropy: int | None,
-    ) -> Step:
+    ) -> SettleAndLease:
         chance = self._dice.getrandbits(64) if entropy is None else entropy
-        return Step(settlements, then, self._step_moment(now), chance)
+        return SettleAndLease(settlements, then, self._step_moment(now), chance)
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
@@ -111,7 +118,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         pool = pool_to_take(batches)
         if pool is not None:
             moment = self._step_moment(now)
-            errand = Errand(self._taking, (pool, moment), self._calling.call)
+            errand = ServerCall(self._taking, (pool, moment), self._calling.call)
             told = _Submit(pool, batches, moment)
             answer: SubmitAnswer | None = await self._apart(f"to {pool}", errand, told)
             if answer is not None:
@@ -120,7 +127,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
 
     def _step_moment(self, now: float | None) -> float | None:
         """Return the moment of a step; None = the server's clock tells."""
-        return self._clock() if now is None and self._told is None else now
+        return self._clock() if now is None and self._set_clock is None else now
 
     def _at_most(self) -> float | None:
         """Return how late it can be at most, by a clock that nobody sets; None = who knows."""
@@ -128,10 +135,12 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         vouched = clock.vouched() if isinstance(clock, ServerClock) else None
         return None if vouched is None else vouched + TOLERANCE
 
-    async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
+    async def _stepped(
+        self, pool: str, step: SettleAndLease, answer: Callable[[SettleAndLeaseAnswer], T]
+    ) -> T | None:
         """Let the server take a step; None if it is one for the verbs."""
         # Each goes by itself: it is an errand like no other.
-        errand = Errand(self._stepping, step, self._calling.call)
+        errand = ServerCall(self._stepping, step, self._calling.call)
         try:
             given: T | None = await self._apart(pool, errand, (pool, step, answer))
         except StoreError as error:
@@ -147,7 +156,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(self, which: str, errand: Errand, told: object) -> Any:  # noqa: ANN401
+    async def _apart(self, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
         """Have the server do something by itself, unless it has kept refusing it of late."""
         self._must_be_open()
         if self._detours.get(which, 0) > 0:
@@ -183,7 +192,7 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
     def _committed(self, answers: Sequence[Any]) -> float | None:
         return None if self._wakes is None else self._wakes.send(self._hint(answers))
 
-    def _announce(self, answers: Sequence[Any]) -> Calling | float | None:
+    def _announce(self, answers: Sequence[Any]) -> ServerCallResult | float | None:
         """Tell the others, where nobody may wait."""
         return (
             self._wakes.post(self._hint(answers))
@@ -202,22 +211,26 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
         wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
         return msgspec.structs.replace(hint, wakes=wakes)
 
-    def _stepping(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> Calling:
+    def _stepping(
+        self, told: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
+    ) -> ServerCallResult:
         """Let the server take a step."""
         ((pool, step, answer),) = told
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(pool, row)
-            return [None if row is None else answer(told_by(row))]
+            return [None if row is None else answer(answer_of(row))]
 
-        return Calling(self._schema.sql["step"], partial(step.arguments, self._at_most), answers)
+        return ServerCallResult(
+            self._schema.sql["step"], partial(step.arguments, self._at_most), answers
+        )
 
-    def _taking(self, told: list[_Submit]) -> Calling:
+    def _taking(self, told: list[_Submit]) -> ServerCallResult:
         """Let the server take in the tasks of several submits, all for one pool."""
         pool, _, now = told[0]
         submits = [one.batches for one in told]
         message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
-        taking = Taking(pool, submits, now, message)
+        taking = FastSubmit(pool, submits, now, message)
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(f"to {pool}", row)
@@ -225,10 +238,10 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
                 return [None] * len(submits)
             if message is not None:
                 self._told_along.add(pool)
-            return taking.answers(Taken(*row))
+            return taking.answers(FastSubmitAnswer(*row))
 
         count = sum(len(batch.tasks) for batches in submits for batch in batches)
-        return Calling(
+        return ServerCallResult(
             self._schema.sql["take"],
             partial(taking.arguments, self._at_most),
             answers,
@@ -242,12 +255,12 @@ class SteppingStore(SqlStore[PostgresConnection, LentConnection]):
             self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
             return None
         self._refusals.pop(which, None)
-        if self._told is not None:
-            self._told(row[1])
+        if self._set_clock is not None:
+            self._set_clock(row[1])
         return row
 
 
-class PostgresRenewer(Renewer):
+class PostgresRenewer(SqlRenewer):
     """Renews with one statement, unless claims ahead are to be looked at as well."""
 
     def __init__(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.pipeline import BEGIN
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.sql.handler_connection import ended_by_handler
-from millpond.store.sql.handler_transaction import HeldTransaction
+from millpond.store.sql.handler_transaction import HandlerTransaction
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.verbs import api as steps
 from millpond.store.verbs.settle import holds
@@ -51,7 +51,7 @@ _MARK = "SELECT set_config('millpond.transaction', $1, true)"
 _MARKED = "SELECT current_setting('millpond.transaction', true)"
 
 
-class Spares:
+class SpareConnections:
     """Connections that handlers had: to open one takes longer than most transactions do."""
 
     def __init__(self, open_connection: Callable[[], PostgresConnection]) -> None:
@@ -86,14 +86,14 @@ class Spares:
         self.forget()
 
 
-class HeldTransactor(PostgresTransactor[SqlTables]):
+class HandlerTransactor(PostgresTransactor[SqlTables]):
     """Transactions that take their turn late, on connections that are used again."""
 
     def __init__(
         self,
         address: Address,
         dialect: PostgresDialect,
-        spares: Spares,
+        spares: SpareConnections,
         make_unit: Callable[[PostgresConnection], SqlTables],
         *,
         settings: Mapping[str, str],
@@ -153,21 +153,21 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
         super().close()
 
 
-class PostgresHeld(HeldTransaction[LentConnection]):
+class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
     """A handler's transaction on a server."""
 
     in_the_way = "others wait for the rows it has written"
 
-    _transactor: HeldTransactor
+    _transactor: HandlerTransactor
 
     def __init__(
         self,
-        transactor: HeldTransactor,
+        transactor: HandlerTransactor,
         dialect: PostgresDialect,
         clock: Callable[[], float],
         limit: float,
     ) -> None:
-        super().__init__(transactor, LentConnection, clock, limit)
+        super().__init__(transactor, PostgresHandlerConnection, clock, limit)
         self._dialect = dialect
 
     def _opened(self) -> PostgresConnection:
@@ -191,7 +191,7 @@ class PostgresHeld(HeldTransaction[LentConnection]):
 
 
 @contextmanager
-def holding(held: PostgresHeld) -> Iterator[PostgresHeld]:
+def holding(held: PostgresHandlerTransaction) -> Iterator[PostgresHandlerTransaction]:
     """Begin a handler's transaction, and undo it if it is not settled inside."""
     held.begin()
     try:
@@ -202,7 +202,9 @@ def holding(held: PostgresHeld) -> Iterator[PostgresHeld]:
 
 
 def settled_with(
-    held: PostgresHeld, settlement: Settlement, write: Callable[[LentConnection], T]
+    held: PostgresHandlerTransaction,
+    settlement: Settlement,
+    write: Callable[[PostgresHandlerConnection], T],
 ) -> tuple[SettleAnswer, T | None]:
     """End an attempt in one transaction with what `write` does; if that raises, do nothing."""
     value: Any = None

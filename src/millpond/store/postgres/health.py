@@ -89,7 +89,7 @@ SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.rel
  WHERE s.schemaname = %s AND s.relname LIKE 'millpond\\_%%' ORDER BY 4 DESC"""
 
 
-class Pin(msgspec.Struct, frozen=True):
+class VacuumPin(msgspec.Struct, frozen=True):
     """Who keeps dead rows from being removed."""
 
     kind: str
@@ -144,7 +144,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     frozen_age: int
     """How many transactions ago the database was last vacuumed whole."""
     settings: dict[str, str]
-    pins: tuple[Pin, ...]
+    pins: tuple[VacuumPin, ...]
     lock: LockHolder | None = None
     """Who has the lock by which writers take turns; None = nobody at this moment."""
     tables: tuple[Table, ...]
@@ -152,7 +152,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said of the store's time."""
 
 
-def examined(address: Address) -> tuple[Health, list[str]]:
+def examine(address: Address) -> tuple[Health, list[str]]:
     """Look at a server and count all rows; return what was seen and what is wrong.
 
     That is what does not fit together, and what is no longer as the migrations have made it.
@@ -211,7 +211,7 @@ def health(connection: Connection, address: Address, version: int) -> Health:
         sees_others=sees,
         frozen_age=frozen,
         settings=settings,
-        pins=tuple(Pin(*row) for row in connection.execute(_PINS).fetchall()),
+        pins=tuple(VacuumPin(*row) for row in connection.execute(_PINS).fetchall()),
         lock=_holder(connection, address),
         tables=tuple(Table(*row) for row in connection.execute(_TABLES, [address.schema])),
     )
@@ -258,7 +258,7 @@ def _settings(found: Health) -> Iterator[str]:
         )
 
 
-def told_of(lock: LockHolder) -> str:
+def findings(lock: LockHolder) -> str:
     """Say who has the writers' lock, since when and what it does."""
     who = "a prepared transaction" if lock.pid is None else f"session {lock.pid}"
     parts = [lock.who or "user not visible", lock.state]
@@ -273,9 +273,9 @@ def told_of(lock: LockHolder) -> str:
 
 def _kept_locked(lock: LockHolder) -> str:
     if lock.pid is None:
-        return f"{told_of(lock)}: COMMIT PREPARED or ROLLBACK PREPARED it (pg_prepared_xacts)"
+        return f"{findings(lock)}: COMMIT PREPARED or ROLLBACK PREPARED it (pg_prepared_xacts)"
     return (
-        f"{told_of(lock)}: submits and workers stop until its transaction ends; end it, or SELECT "
+        f"{findings(lock)}: submits and workers stop until its transaction ends; end it, or SELECT "
         f"pg_terminate_backend({lock.pid})"
     )
 
@@ -294,7 +294,7 @@ _KINDS = {
 }
 
 
-def _pinned(pin: Pin) -> str:
+def _pinned(pin: VacuumPin) -> str:
     told = []
     if pin.seconds is not None:
         told.append(f"for {pin.seconds:,.0f} s")

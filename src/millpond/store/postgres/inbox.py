@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from millpond.core.spec import OrderKind
-from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
+from millpond.core.task import UNNAMED, UNREADABLE, Call, Dedupe, NewTask
 from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.sql.codec import new_of
@@ -78,13 +78,13 @@ class Arrival(NamedTuple):
         """Return the task; one that cannot be read has no function, and so fails in its turn."""
         try:
             new = self._as_said(spec) if self.spoken else new_of(self.body, self.id, self.pool)
-            self._must_be_as_told(new)
+            self._check_columns_match(new)
             return _aged(new, max(self.age, 0.0))
         except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
             log.error("task %d for pool %r cannot be read: %s", self.id, self.pool, error)  # noqa: TRY400
             return self.unreadable()
 
-    def _must_be_as_told(self, new: NewTask) -> None:
+    def _check_columns_match(self, new: NewTask) -> None:
         """Object to a body that says something else than what its bounds and key were counted by.
 
         Whoever may submit may also write a body of his own.
@@ -118,7 +118,7 @@ class Arrival(NamedTuple):
             attempts=said.attempts,
             idempotency_key=said.idempotency_key,
             dedupe=said.dedupe,
-            fingerprint=UNTOLD if said.idempotency_key is not None else 0,
+            fingerprint=UNNAMED if said.idempotency_key is not None else 0,
             submitted_by=said.submitted_by,
         )
 
@@ -148,7 +148,7 @@ class Inbox:
 
     def __init__(self, clock: Callable[[], float], told: Callable[[SubmitAnswer], None]) -> None:
         self._clock = clock
-        self._told = told
+        self._on_answer = told
         """Hears what became of what was moved, once it is stored."""
 
     def move(self, transactor: PostgresTransactor[SqlTables], unit: SqlTables) -> None:
@@ -225,7 +225,7 @@ class Inbox:
         if seen is not None:
             unit.ask("inbox_seen", seen)
         transactor.commit(unit)
-        self._told(answer)
+        self._on_answer(answer)
 
     def _is_of_the_moment(self, error: Exception) -> bool:
         """Return whether the same may well be stored the next time."""

@@ -31,7 +31,7 @@ from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.quoting import LONGEST
-from millpond.store.postgres.server_call import Calling
+from millpond.store.postgres.server_call import ServerCallResult
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class PostgresHintChannel:
         self._tell = tell
         self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
 
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Return whether it would hear the others, so that silence means that nothing happens."""
         if self._listener is None or not self._listener.connected:
             return False
@@ -181,7 +181,7 @@ class PostgresHintChannel:
         self._pause_since(begun)
         return None
 
-    def post(self, hint: Hint | None = None) -> Calling | float | None:
+    def post(self, hint: Hint | None = None) -> ServerCallResult | float | None:
         """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
         begun = time.monotonic()
         due = self._due(hint, begun)
@@ -199,7 +199,7 @@ class PostgresHintChannel:
                 self._pause_since(begun)
             return []
 
-        return Calling(POST, lambda: [sent(self._channel), array(told)], over)
+        return ServerCallResult(POST, lambda: [sent(self._channel), array(told)], over)
 
     def _due(self, hint: Hint | None, now: float) -> float | None:
         """Take in what is to be told; return in how many seconds it is time, if there is any."""

@@ -12,7 +12,7 @@ Steps: TypeAlias = Generator[None, None, str]
 """Takes in answers; each step ends where more must have arrived before the next one."""
 
 
-class Call:
+class PendingServerCall:
     """A statement on its way, alone in its transaction; for one thread at a time."""
 
     __slots__ = ("_connection", "_cursor", "_steps", "is_sent")

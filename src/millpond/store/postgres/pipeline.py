@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from millpond.errors import Miscounted
 from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.encoding import BINARY, columns, sent
-from millpond.store.postgres.pending_call import Call
+from millpond.store.postgres.pending_call import PendingServerCall
 from millpond.store.sql.database import miscounted
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class PostgresConnection:
         """Do one statement in a transaction of its own, in one go; return the end and its row."""
         return self.start(statement, arguments).finish()
 
-    def start(self, statement: str, arguments: list[Sent]) -> Call:
+    def start(self, statement: str, arguments: list[Sent]) -> PendingServerCall:
         """Send one statement, a transaction of its own, and do not wait for its answer.
 
         Whoever does it sees to the answer before anything else is asked.
@@ -290,7 +290,7 @@ class PostgresConnection:
         cursor = self._send(statement, arguments)
         if self._settings is not None:
             self._send("COMMIT", [])
-        return Call(self, cursor)
+        return PendingServerCall(self, cursor)
 
     def commit(self) -> str:
         """Commit, together with what stands in line; return what the server says it did."""

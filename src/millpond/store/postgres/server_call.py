@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.pipeline import Row
 
 
-class Calling(NamedTuple):
+class ServerCallResult(NamedTuple):
     """One call of a function of the server, and what its row means."""
 
     statement: str
@@ -24,10 +24,10 @@ class Calling(NamedTuple):
     """Whether it takes so long to be put into words that the event loop should not do it."""
 
 
-class Errand(msgspec.Struct, frozen=True):
+class ServerCall(msgspec.Struct, frozen=True):
     """What somebody wants the server to do; several that are equal may go in one call."""
 
-    prepare: Callable[[list[Any]], Calling]
+    prepare: Callable[[list[Any]], ServerCallResult]
     kind: object
     call: Callable[[str, Callable[[], list[Sent]]], Row | None]
 

@@ -14,15 +14,15 @@ from millpond.core.control import ClaimLeadership, Declare
 from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
-from millpond.store.postgres.caller_transaction import Joiner, way_of
+from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
 from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.fast_path_store import SteppingStore
-from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.fast_path_store import FastPathStore
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
-    HeldTransactor,
-    PostgresHeld,
-    Spares,
+    HandlerTransactor,
+    PostgresHandlerTransaction,
+    SpareConnections,
     settled_with,
 )
 from millpond.store.postgres.inbox import Inbox
@@ -35,7 +35,7 @@ from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
 from millpond.store.protocol import ControlAnswer
-from millpond.store.sql.store import aside, hint_of
+from millpond.store.sql.store import hint_of, in_daemon_thread
 from millpond.store.sql.writer import must_not_be_forked
 from millpond.store.verbs import api as steps
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
-    from millpond.store.postgres.caller_transaction import Way
+    from millpond.store.postgres.caller_transaction import DriverAdapter
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
@@ -65,7 +65,7 @@ _LONGEST = 60.0
 """Seconds that a handler's `ctx.commit` may take."""
 
 
-class PostgresStore(SteppingStore):
+class PostgresStore(FastPathStore):
     """One schema of a database that many processes of many machines share.
 
     The server's clock is the time of all of them, unless another `clock` is given.
@@ -89,7 +89,7 @@ class PostgresStore(SteppingStore):
         self._detours, self._refusals, self._told_along = {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
-        self._told = getattr(clock, "told", None)
+        self._set_clock = getattr(clock, "set_to", None)
         self._inbox = Inbox(clock, self._note_moved)
         self._lacking: MissingRights | None = None
         """Why the store can only be read; None if it may be written."""
@@ -97,9 +97,9 @@ class PostgresStore(SteppingStore):
         """What became of what was moved, as long as nobody has been told."""
         self._tell: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._joiner = Joiner(address, self._identity)
+        self._joiner = CallerTransactions(address, self._identity)
         self._known_identity = ""
-        self._spares = Spares(self._open)
+        self._spares = SpareConnections(self._open)
         super().__init__(
             str(address),
             self._schema,
@@ -136,8 +136,8 @@ class PostgresStore(SteppingStore):
         connection = self._open()
         try:
             self._look_at_tables(connection.driver, may_migrate=may_migrate)
-            if self._told is not None:
-                self._told(server_time(connection.driver))
+            if self._set_clock is not None:
+                self._set_clock(server_time(connection.driver))
             self._look_at_the_inbox_anew(connection)
             self._known_identity = self._identity_by(connection)
         except BaseException:
@@ -268,9 +268,9 @@ class PostgresStore(SteppingStore):
         unit.folds = begun is None or begun.folds
         return unit
 
-    def _mend(self, tables: SqlTables) -> None:
+    def _repair(self, tables: SqlTables) -> None:
         tables.ask("unfold", (None,))
-        super()._mend(tables)
+        super()._repair(tables)
 
     def _keep(self, unit: SqlTables) -> None:
         if unit.written:
@@ -278,8 +278,8 @@ class PostgresStore(SteppingStore):
             unit.version += 1
         super()._keep(unit)
 
-    def _lend(self, connection: PostgresConnection) -> LentConnection:
-        return LentConnection(connection)
+    def _lend(self, connection: PostgresConnection) -> PostgresHandlerConnection:
+        return PostgresHandlerConnection(connection)
 
     # Transactions of others
 
@@ -289,7 +289,7 @@ class PostgresStore(SteppingStore):
         batches: Sequence[Batch],
         *,
         declare: Sequence[PoolSpec] = (),
-    ) -> tuple[SubmitAnswer, Way] | Awaitable[tuple[SubmitAnswer, Way]]:
+    ) -> tuple[SubmitAnswer, DriverAdapter] | Awaitable[tuple[SubmitAnswer, DriverAdapter]]:
         """Submit inside the transaction that is open on a connection of the caller's.
 
         In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
@@ -298,14 +298,16 @@ class PostgresStore(SteppingStore):
         """
         self._must_be_open()
         must_not_be_forked(self._process, self._where)
-        way = way_of(connection, self._address)
+        way = adapter_of(connection, self._address)
         for spec in declare:
             self._do_now(partial(self._declare, spec))
         if way.waits:
             return self._submitted(way, batches)
         return self._joiner.submit(way, batches), way
 
-    async def _submitted(self, way: Way, batches: Sequence[Batch]) -> tuple[SubmitAnswer, Way]:
+    async def _submitted(
+        self, way: DriverAdapter, batches: Sequence[Batch]
+    ) -> tuple[SubmitAnswer, DriverAdapter]:
         return await self._joiner.submitted(way, batches), way
 
     def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
@@ -374,7 +376,7 @@ class PostgresStore(SteppingStore):
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
 
-    async def miscounted(self) -> tuple[str, ...]:
+    async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; as much work as there are pools and keys."""
         return await self._on_reader(self._looked_at_counts)
 
@@ -417,10 +419,10 @@ class PostgresStore(SteppingStore):
 
     # Transactions of handlers
 
-    def hold(self, limit: float) -> PostgresHeld:
+    def handler_transaction(self, limit: float) -> PostgresHandlerTransaction:
         """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
         self._must_be_open()
-        transactor = HeldTransactor(
+        transactor = HandlerTransactor(
             self._address,
             self._schema,
             self._spares,
@@ -428,12 +430,14 @@ class PostgresStore(SteppingStore):
             settings=settings(self._durability, self._patience),
             patience=self._patience.lock,
         )
-        return PostgresHeld(transactor, reading_of(self._address.schema), self._clock, limit)
+        return PostgresHandlerTransaction(
+            transactor, reading_of(self._address.schema), self._clock, limit
+        )
 
     async def settle_with(
         self,
         settlement: Settlement,
-        write: Callable[[LentConnection], T],
+        write: Callable[[PostgresHandlerConnection], T],
         *,
         now: float | None = None,
         entropy: int | None = None,
@@ -443,8 +447,8 @@ class PostgresStore(SteppingStore):
         Over a connection of its own: what it waits for keeps nobody else waiting.
         """
         del now, entropy
-        work = partial(settled_with, self.hold(_LONGEST), settlement, write)
-        answer, value = work() if self._inline is not None else await aside(work)
+        work = partial(settled_with, self.handler_transaction(_LONGEST), settlement, write)
+        answer, value = work() if self._inline is not None else await in_daemon_thread(work)
         if answer.settled[0] is Settled.APPLIED:
             await self.announce(answer)
         return answer, value

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pending_call import PendingServerCall
     from millpond.store.postgres.pipeline import Row
     from millpond.store.postgres.url import Address
 
@@ -39,7 +39,7 @@ _SPOILT = frozenset({"0A000", "26000", "25006"})
 of a server that may only be read, since by now: another host may be the primary."""
 
 
-class NoLine:
+class NoWriteQueue:
     """Nobody stands in line on this side: the lock that a transaction begins with keeps order."""
 
     def acquire(self) -> None:
@@ -74,7 +74,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         move: Callable[[PostgresTransactor[Unit], Unit], None] | None = None,
         patience: float,
     ) -> None:
-        super().__init__(str(address), NoLine(), make_unit, patience=patience)
+        super().__init__(str(address), NoWriteQueue(), make_unit, patience=patience)
         self.address = address
         self._open_connection = open_connection
         self._move = move
@@ -131,13 +131,15 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         """
         return self._ended(lambda: self._connected().call(statement, arguments()))
 
-    def start(self, statement: str, arguments: Callable[[], list[Sent]]) -> Call | None:
+    def start(
+        self, statement: str, arguments: Callable[[], list[Sent]]
+    ) -> PendingServerCall | None:
         """Send one statement and wait for nothing; None if a connection is to be opened first."""
         if self._connection is None or self._connection.is_over():
             return None
         return self._connection.start(statement, arguments())
 
-    def finish(self, call: Call) -> Row | None:
+    def finish(self, call: PendingServerCall) -> Row | None:
         """Wait for the answer to what was sent."""
         return self._ended(call.finish)
 

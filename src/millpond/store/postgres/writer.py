@@ -17,17 +17,17 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.store.postgres.server_call import Errand
+from millpond.store.postgres.server_call import ServerCall
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.sql.writer import Job, Writer, tell
+from millpond.store.sql.writer import WriteJob, Writer, answer_caller
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pending_call import PendingServerCall
     from millpond.store.postgres.pipeline import PostgresConnection, Row
-    from millpond.store.postgres.server_call import Calling
+    from millpond.store.postgres.server_call import ServerCallResult
     from millpond.store.postgres.transactions import PostgresTransactor
 
 log = logging.getLogger("millpond.postgres")
@@ -38,10 +38,10 @@ _A_MOMENT = 0.5
 _LONG = 0.1
 """Seconds for which a message to other processes waits for a loop that is busy elsewhere."""
 
-_Jobs: TypeAlias = "list[Job[SqlTables]]"
+_Jobs: TypeAlias = "list[WriteJob[SqlTables]]"
 
 
-class _Flight:
+class PendingCall:
     """A call that the loop sees to."""
 
     __slots__ = ("call", "calling", "error", "flying", "jobs", "left", "loop", "since", "wanted")
@@ -50,8 +50,8 @@ class _Flight:
         self.jobs = jobs
         self.loop = loop
         self.since = time.monotonic()
-        self.calling: Calling | None = None
-        self.call: Call | None = None
+        self.calling: ServerCallResult | None = None
+        self.call: PendingServerCall | None = None
         self.error: BaseException | None = None
         self.flying = False
         """It was sent, and whoever hears the answer may take it in."""
@@ -71,7 +71,7 @@ class _Flight:
         return self.flying and time.monotonic() - self.since >= _LONG
 
 
-class _Ear:
+class SocketReader:
     """What an event loop hears a connection by.
 
     A number of its own for the socket: the thread may close the connection at any moment, and the
@@ -84,7 +84,7 @@ class _Ear:
         self,
         loop: asyncio.AbstractEventLoop,
         connection: PostgresConnection,
-        heard: Callable[[_Ear], None],
+        heard: Callable[[SocketReader], None],
     ) -> None:
         self.loop = loop
         self.connection = connection
@@ -129,22 +129,22 @@ class PostgresWriter(Writer[SqlTables]):
         transactor: PostgresTransactor[SqlTables],
         *,
         committed: Callable[[Sequence[Any]], float | None],
-        announce: Callable[[Sequence[Any]], Calling | float | None],
+        announce: Callable[[Sequence[Any]], ServerCallResult | float | None],
     ) -> None:
         self._announce = announce
-        self._flight: _Flight | None = None
+        self._flight: PendingCall | None = None
         self._at_work = True
         """Whether the thread has the connection."""
         self._resting = False
         """Whether the thread waits without an end."""
-        self._ear: _Ear | None = None
+        self._ear: SocketReader | None = None
         self._deaf = False
         """Whether there are loops here that hear no sockets."""
         self._timer: asyncio.TimerHandle | None = None
         self._timed: asyncio.AbstractEventLoop | None = None
         super().__init__(transactor, committed=committed)
 
-    def _taken_in(self, job: Job[SqlTables]) -> Callable[[], None] | None:
+    def _taken_in(self, job: WriteJob[SqlTables]) -> Callable[[], None] | None:
         if self._at_work:
             return None  # it looks again before it rests
         flight = self._flight
@@ -161,7 +161,7 @@ class PostgresWriter(Writer[SqlTables]):
 
     # --- on the loop ------------------------------------------------------------------------------
 
-    def _next_flight(self, loop: asyncio.AbstractEventLoop | None) -> _Flight | None:
+    def _next_flight(self, loop: asyncio.AbstractEventLoop | None) -> PendingCall | None:
         """Return what the loop may do next of what stands in line; under the lock."""
         first = self._jobs[0]
         if (
@@ -169,17 +169,17 @@ class PostgresWriter(Writer[SqlTables]):
             or self._closing
             or loop is None
             or first.loop is not loop
-            or not isinstance(first.alone, Errand)
+            or not isinstance(first.alone, ServerCall)
         ):
             return None
         return self._new_flight(self._first_apart(), loop)
 
-    def _new_flight(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> _Flight:
-        flight = self._flight = _Flight(jobs, loop)
+    def _new_flight(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> PendingCall:
+        flight = self._flight = PendingCall(jobs, loop)
         flight.wanted = any(job.loop is not loop for job in self._jobs)
         return flight
 
-    def _take_off(self, flight: _Flight) -> None:
+    def _take_off(self, flight: PendingCall) -> None:
         """Send a call; leave it to the thread if that cannot be done at once."""
         self._send(flight)
         flying = flight.is_sent and self._hears(flight.loop)
@@ -187,11 +187,11 @@ class PostgresWriter(Writer[SqlTables]):
         if flying and self._timed is not flight.loop:
             self._look_later(flight.loop)
 
-    def _send(self, flight: _Flight) -> None:
+    def _send(self, flight: PendingCall) -> None:
         try:
             if flight.calling is None:
                 errand = flight.jobs[0].alone
-                assert isinstance(errand, Errand)  # noqa: S101 - that is why it is one
+                assert isinstance(errand, ServerCall)  # noqa: S101 - that is why it is one
                 flight.calling = errand.prepare([job.told for job in flight.jobs])
             if not flight.calling.is_large:
                 flight.call = self._transactor.start(
@@ -200,7 +200,7 @@ class PostgresWriter(Writer[SqlTables]):
         except BaseException as error:  # noqa: BLE001 - the thread raises it again
             flight.error = error
 
-    def _sent(self, flight: _Flight, *, flying: bool) -> None:
+    def _sent(self, flight: PendingCall, *, flying: bool) -> None:
         """Let whoever hears its answer take it in, or leave it to the thread."""
         with self._news:
             flight.flying, flight.left = flying, not flying
@@ -215,14 +215,14 @@ class PostgresWriter(Writer[SqlTables]):
         if ear is not None:
             ear.close_from_afar()
         try:
-            self._ear = _Ear(loop, connection, self._heard)
+            self._ear = SocketReader(loop, connection, self._heard)
         except (NotImplementedError, OSError, RuntimeError) as error:
             log.debug("the event loop does not hear %s: %r", self._where, error)
             self._ear, self._deaf = None, isinstance(error, NotImplementedError)
             return False
         return True
 
-    def _lend_ear(self, flight: _Flight) -> None:
+    def _lend_ear(self, flight: PendingCall) -> None:
         """Hear what the thread has sent, unless it has heard it itself meanwhile."""
         with self._news:
             if self._flight is not flight or not flight.flying:
@@ -234,7 +234,7 @@ class PostgresWriter(Writer[SqlTables]):
         if self._timed is not flight.loop:
             self._look_later(flight.loop)
 
-    def _heard(self, ear: _Ear) -> None:
+    def _heard(self, ear: SocketReader) -> None:
         """Take in what has arrived."""
         with self._news:
             flight = self._flight
@@ -259,18 +259,18 @@ class PostgresWriter(Writer[SqlTables]):
         else:
             self._land(flight, ended)
 
-    def _land(self, flight: _Flight, ended: tuple[str, Row | None]) -> None:
+    def _land(self, flight: PendingCall, ended: tuple[str, Row | None]) -> None:
         """Give the answers, tell the others, and go on with what stands in line."""
         status, row = ended
         self._give_answers(flight, row if status == "COMMIT" else None)
-        tell([job for job in flight.jobs if job.loop is flight.loop])
+        answer_caller([job for job in flight.jobs if job.loop is flight.loop])
         self._answer([job for job in flight.jobs if job.loop is not flight.loop])
-        told: Calling | float | None = None
+        told: ServerCallResult | float | None = None
         try:
             told = self._announce([job.answer for job in flight.jobs if job.error is None])
         except Exception:
             log.exception("after a commit to %s", self._where)
-        following: _Flight | None = None
+        following: PendingCall | None = None
         with self._news:
             self._flight = None
             self._hook_again = told if isinstance(told, float) else None
@@ -286,7 +286,7 @@ class PostgresWriter(Writer[SqlTables]):
         if following is not None:
             self._take_off(following)
 
-    def _give_answers(self, flight: _Flight, row: Row | None) -> None:
+    def _give_answers(self, flight: PendingCall, row: Row | None) -> None:
         assert flight.calling is not None  # noqa: S101 - it was called
         try:
             for job, answer in zip(flight.jobs, flight.calling.answers(row), strict=True):
@@ -355,7 +355,7 @@ class PostgresWriter(Writer[SqlTables]):
             return partial(self._after_commit, ())
         return None
 
-    def _hand_over(self, flight: _Flight) -> None:
+    def _hand_over(self, flight: PendingCall) -> None:
         """Send a call for the loop to hear, which will do the next ones by itself."""
         self._send(flight)
         self._sent(flight, flying=flight.is_sent)
@@ -365,11 +365,11 @@ class PostgresWriter(Writer[SqlTables]):
             except RuntimeError:  # it is closed
                 self._sent(flight, flying=False)
 
-    def _must_take_over(self, flight: _Flight) -> bool:
+    def _must_take_over(self, flight: PendingCall) -> bool:
         """Return whether the thread is to finish a flight; under the lock."""
         return flight.left or (flight.flying and (self._closing or flight.wanted))
 
-    def _finish(self, flight: _Flight) -> None:
+    def _finish(self, flight: PendingCall) -> None:
         """Do what is left of a flight."""
         try:
             self._give_answers(flight, self._row(flight))
@@ -380,7 +380,7 @@ class PostgresWriter(Writer[SqlTables]):
         self._answer(flight.jobs)
         self._after_commit([job.answer for job in flight.jobs if job.error is None])
 
-    def _row(self, flight: _Flight) -> Row | None:
+    def _row(self, flight: PendingCall) -> Row | None:
         transactor, calling = self._transactor, flight.calling
         if flight.error is not None:
             if not isinstance(flight.error, transactor.errors):

@@ -82,10 +82,10 @@ def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
 
 def _tell_of(identifier: int, pool: str, why: object) -> None:
     """Log once that a task cannot be read."""
-    if identifier not in _told:
-        if len(_told) > 10_000:
-            _told.clear()
-        _told.add(identifier)
+    if identifier not in _logged:
+        if len(_logged) > 10_000:
+            _logged.clear()
+        _logged.add(identifier)
         log.error(
             "the record of task %d in pool %r cannot be read: %s",
             identifier,
@@ -95,7 +95,7 @@ def _tell_of(identifier: int, pool: str, why: object) -> None:
         )
 
 
-_told: set[int] = set()
+_logged: set[int] = set()
 """Of which tasks it was told that they cannot be read."""
 
 

@@ -32,7 +32,7 @@ class Closable(Protocol):
         ...
 
 
-class LentConnection(Protocol):
+class HandlerConnection(Protocol):
     """What a handler may do with it, whatever its driver."""
 
     def execute(self, statement: str, parameters: Any = ..., /) -> Any:  # noqa: ANN401 - a cursor
@@ -48,7 +48,7 @@ class LentConnection(Protocol):
         ...
 
 
-class Lent:
+class HandlerConnectionBase:
     """What a handler is given in place of the connection itself, whatever its driver.
 
     When the handler's part is over it is of no use any more.

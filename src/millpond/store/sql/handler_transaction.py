@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from millpond.errors import TransactionTooLong
-from millpond.store.sql.handler_connection import Lent, ended_by_handler
+from millpond.store.sql.handler_connection import HandlerConnectionBase, ended_by_handler
 from millpond.store.verbs import api as steps
 from millpond.store.verbs.settle import holds
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.transactions import Transactor
     from millpond.store.sql.unit_of_work import SqlTables
 
-L = TypeVar("L", bound=Lent)
+L = TypeVar("L", bound=HandlerConnectionBase)
 
 SAVEPOINT = "millpond_handler"
 """Where a handler's own writes begin, so that they can be taken back and ours kept."""
@@ -44,7 +44,7 @@ def leave_savepoint(connection: Connection, *, undo: bool) -> None:
         raise
 
 
-class HeldTransaction(Generic[L]):
+class HandlerTransaction(Generic[L]):
     """Begun in one thread, used in another, ended in a third if need be: one at a time."""
 
     in_the_way: ClassVar[str] = "everybody else who writes waits for it"

@@ -23,7 +23,7 @@ from millpond.store.sql.codec import SEQ_BITS, TaskRow
 from millpond.store.sql.newer_settings import understood
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.tables import MEASURED, PoolTable
-from millpond.store.verbs.unclaimed import Fresh, asks_which
+from millpond.store.verbs.unclaimed import UnclaimedTasks, asks_which
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -208,7 +208,7 @@ class _Column(dict[str, int]):
         self._lanes.change(lane, self._column, value)
 
 
-class SqlFresh(Fresh):
+class SqlFresh(UnclaimedTasks):
     """What a bound counts.
 
     What was asked of the file is remembered until the transaction is over, so that a large batch
@@ -697,7 +697,7 @@ class SqlPool(PoolTable):
             _text(self.starved),
             _text(self.hungry),
             "" if self.limiter is None else _text(self.limiter),
-            int(self.spec.special),
+            int(self.spec.has_flow_control),
         )
         ask = self.tables.ask
         is_new = self._settings is None

@@ -24,7 +24,7 @@ MANY = 50_000
 """So many tasks are not all looked at by the way: that would take seconds."""
 
 
-def damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
+def find_damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
     """Return what does not fit together; it only reads.
 
     Among very many tasks it looks for those only that are held by nobody, unless it is to look at
@@ -43,7 +43,7 @@ def damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> 
         connection.execute("ROLLBACK")
 
 
-def mend(connection: Connection, dialect: Dialect, now: float) -> None:
+def repair_rows(connection: Connection, dialect: Dialect, now: float) -> None:
     """Put everything right, inside the transaction that is open."""
     sql = dialect.sql
     if connection.execute(sql["meta"]).fetchone() is None:

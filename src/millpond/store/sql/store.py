@@ -21,10 +21,10 @@ from millpond.core.store_time import read
 from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
 from millpond.store.clock import ForwardClock, ServerClock, steady
 from millpond.store.protocol import ControlAnswer, Hint, LeaseAnswer
-from millpond.store.sql.handler_connection import Lent
-from millpond.store.sql.handler_transaction import SAVEPOINT, HeldTransaction, leave_savepoint
+from millpond.store.sql.handler_connection import HandlerConnectionBase
+from millpond.store.sql.handler_transaction import SAVEPOINT, HandlerTransaction, leave_savepoint
 from millpond.store.sql.pool import SqlPool
-from millpond.store.sql.repair import damage, mend
+from millpond.store.sql.repair import find_damage, repair_rows
 from millpond.store.sql.store_time import JumpLog, move_moments, without_doubt
 from millpond.store.sql.transactions import C
 from millpond.store.sql.unit_of_work import SqlTables
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.store")
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Lent)
+L = TypeVar("L", bound=HandlerConnectionBase)
 C_co = TypeVar("C_co", bound="Connection", covariant=True)
 
 _OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
@@ -89,7 +89,7 @@ class HintChannel(Protocol):
         """Call `tell` on this loop with the hints of others."""
         ...
 
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Return whether no hint of others is lost as things stand."""
         ...
 
@@ -226,7 +226,7 @@ class SqlStore(ABC, Generic[C, L]):
                 vouched = self._vouched_by_others(unit, reading.timeline.latest)
             reading = read(known, self._wall(unit), vouched)
         now = unit.timeline = reading.timeline
-        clock.told(now.latest, now.steps)
+        clock.set_to(now.latest, now.steps)
         if reading.jump is not None:
             self._jumps.tell(reading.jump, steady())
         if not reading.step:
@@ -235,7 +235,7 @@ class SqlStore(ABC, Generic[C, L]):
         unit.latest = now.latest
         move_moments(unit, reading.step)
         if reading.step < 0.0:
-            mend(unit.connection, self._dialect, now.latest)
+            repair_rows(unit.connection, self._dialect, now.latest)
         self._time_moved(cast("C", unit.connection))
         return True
 
@@ -286,13 +286,13 @@ class SqlStore(ABC, Generic[C, L]):
             self._wakes.listen(tell, asyncio.get_running_loop())
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether no hint of other processes is lost as things stand."""
-        return self._wakes is not None and self._wakes.hears()
+        return self._wakes is not None and self._wakes.receives_hints()
 
-    def renewer(self) -> Renewer:
+    def renewer(self) -> SqlRenewer:
         """Return what renews from a thread of its own."""
-        return Renewer(self._transactor(self._new_unit), self._clock)
+        return SqlRenewer(self._transactor(self._new_unit), self._clock)
 
     async def changed(self) -> bool:
         """Return whether anybody wrote since it was last asked."""
@@ -300,7 +300,7 @@ class SqlStore(ABC, Generic[C, L]):
         before, self._seen_version = self._seen_version, version
         return version != before
 
-    async def mend(self, *, whole: bool = False) -> tuple[str, ...]:
+    async def repair(self, *, whole: bool = False) -> tuple[str, ...]:
         """Look whether all rows fit together, and put right what does not; return what was wrong.
 
         It looks without keeping anybody from writing, and has a connection of its own for it. At
@@ -308,27 +308,27 @@ class SqlStore(ABC, Generic[C, L]):
         """
         self._must_be_open()
         if self._inline is not None:
-            return self._mended(whole=whole)
-        return await aside(partial(self._mended, whole=whole))
+            return self._find_and_repair(whole=whole)
+        return await in_daemon_thread(partial(self._find_and_repair, whole=whole))
 
-    def _mended(self, *, whole: bool = False) -> tuple[str, ...]:
+    def _find_and_repair(self, *, whole: bool = False) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
         try:
             with self._connected() as connection:
-                wrong = damage(connection, self._reading, whole=whole)
+                wrong = find_damage(connection, self._reading, whole=whole)
             if wrong:
                 log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
-                transactor.run(self._mend)
+                transactor.run(self._repair)
         except transactor.errors as error:
             raise transactor.translated(error) from error
         finally:
             transactor.close()
         return tuple(wrong)
 
-    def _mend(self, tables: SqlTables) -> None:
+    def _repair(self, tables: SqlTables) -> None:
         """Put things right: a job for a unit of work in which nothing else was done yet."""
         self._takes_time(tables)
-        mend(tables.connection, self._dialect, self._clock())
+        repair_rows(tables.connection, self._dialect, self._clock())
         tables.read_meta()
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
@@ -353,7 +353,7 @@ class SqlStore(ABC, Generic[C, L]):
                 raise
             # A count is wrong, whoever met it: counted anew, the same job goes through.
             log.error("%s; its counts are counted anew", error)  # noqa: TRY400 - not where it was
-            if not await self.mend() and not isinstance(error, Miscounted):
+            if not await self.repair() and not isinstance(error, Miscounted):
                 raise
             return await self._do_once(job)
 
@@ -372,7 +372,7 @@ class SqlStore(ABC, Generic[C, L]):
             if now < self._look_again:
                 raise
             log.error("a row of %s is damaged (%r); it is looked for", self._where, error)  # noqa: TRY400
-            if not await self.mend(whole=whole):
+            if not await self.repair(whole=whole):
                 # There is nothing to be found, and looking takes long.
                 self._look_again = now + _LOOK_AGAIN
                 raise
@@ -385,7 +385,7 @@ class SqlStore(ABC, Generic[C, L]):
             answer = self._do_inline(job)
         if self._writing.miscounted:
             self._writing.miscounted = False
-            await self.mend()
+            await self.repair()
         return answer
 
     def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
@@ -531,11 +531,11 @@ class SqlStore(ABC, Generic[C, L]):
         assert written.answer is not None  # noqa: S101 - nothing was raised
         return written.answer, written.value
 
-    def hold(self, limit: float) -> HeldTransaction[L]:
+    def handler_transaction(self, limit: float) -> HandlerTransaction[L]:
         """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
         self._must_be_open()
         transactor = self._transactor(self._new_unit)
-        return HeldTransaction(transactor, self._lend, self._clock, limit)
+        return HandlerTransaction(transactor, self._lend, self._clock, limit)
 
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
         """Tell other processes what was stored over another connection than the writer's."""
@@ -643,7 +643,7 @@ class SqlStore(ABC, Generic[C, L]):
         if len(self._bodies) > _BODIES_KEPT:
             self._bodies.clear()
         for one in (*answer.leased, *answer.claimed):
-            task = tables.glance(one.fence.task)
+            task = tables.peek(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
 
@@ -685,7 +685,7 @@ class _WrittenWith(Generic[T]):
         leave_savepoint(connection, undo=self.error is not None)
 
 
-async def aside(work: Callable[[], T]) -> T:
+async def in_daemon_thread(work: Callable[[], T]) -> T:
     """Do something in a thread that nobody waits for when the loop or the process ends."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -739,7 +739,7 @@ def hint_of(answers: Sequence[Any]) -> Hint:
     )
 
 
-class Renewer:
+class SqlRenewer:
     """Renews from a thread, and waits there: it has a connection of its own."""
 
     def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:

@@ -121,14 +121,14 @@ class JumpLog:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._told: list[tuple[Jump, float]] = []
+        self._logged: list[tuple[Jump, float]] = []
 
     def tell(self, jump: Jump, now: float) -> None:
         """Tell of a jump, unless it is like one that was told of; `now` is by a steady clock."""
-        self._told = [one for one in self._told if now - one[1] < TOLD_AGAIN_AFTER][-KEPT:]
-        known = any(alike(one, jump) for one, _ in self._told)
+        self._logged = [one for one in self._logged if now - one[1] < TOLD_AGAIN_AFTER][-KEPT:]
+        known = any(alike(one, jump) for one, _ in self._logged)
         if not known:
-            self._told.append((jump, now))
+            self._logged.append((jump, now))
         quiet = known or jump.kind == "gap"
         log.log(logging.DEBUG if quiet else logging.WARNING, said(jump, self._where))
 

@@ -35,7 +35,7 @@ class UnitOfWork(Protocol):
         ...
 
 
-class Line(Protocol):
+class WriteQueue(Protocol):
     """Where those who are about to write stand in line; one holder at a time."""
 
     def acquire(self) -> None:
@@ -75,7 +75,7 @@ class Transactor(ABC, Generic[Unit, C]):
     """What a call of the database may raise."""
 
     def __init__(
-        self, where: str, lock: Line, make_unit: Callable[[C], Unit], *, patience: float
+        self, where: str, lock: WriteQueue, make_unit: Callable[[C], Unit], *, patience: float
     ) -> None:
         self.where = where
         """Which database it is, for people."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
     from millpond.store.sql.codec import Row
     from millpond.store.sql.database import Connection, Cursor, Dialect
-    from millpond.store.verbs.tables import Asked
+    from millpond.store.verbs.tables import StopRequests
 
     _Known = tuple[frozenset[str] | None, dict[str, str]]
     """The functions of a worker, and their signatures."""
@@ -67,7 +67,15 @@ _encode_run = msgspec.msgpack.Encoder().encode
 _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 _OF_NO_POOL = frozenset(
-    {"latest", "timeline", "workers_joined", "_next_group", "_next_claim", "_told", "leader"}
+    {
+        "latest",
+        "timeline",
+        "workers_joined",
+        "_next_group",
+        "_next_claim",
+        "_record_count",
+        "leader",
+    }
 )
 
 _PAGE = 1000
@@ -888,7 +896,7 @@ class SqlTables(Tables):
         self._changes = self.connection.total_changes
         self.latest = meta[0]
         self.workers_joined = meta[1]
-        self._next_group, self._next_claim, self._told = meta[2:5]
+        self._next_group, self._next_claim, self._record_count = meta[2:5]
         self.leader = Leader(*meta[5:8])
         self.timeline = timeline_of(meta)
 
@@ -901,10 +909,10 @@ class SqlTables(Tables):
         return meta
 
     @property
-    def told(self) -> int:
+    def record_count(self) -> int:
         """How many records of the audit there ever were."""
-        told: int = self._told
-        return told
+        count: int = self._record_count
+        return count
 
     # Statements, by name
 
@@ -1089,7 +1097,7 @@ class SqlTables(Tables):
     def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         pass
 
-    def glance(self, identifier: int) -> Task | None:
+    def peek(self, identifier: int) -> Task | None:
         """Return a task to be looked at, if it was read."""
         return dict.get(self.tasks, identifier)
 
@@ -1162,7 +1170,7 @@ class SqlTables(Tables):
         pool.dead -= ended.status is Status.FAILED
         super().redrive(ended, now)
 
-    def asked_to_stop(self, worker: RegisteredWorker) -> Asked:
+    def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         self.write_rows()
         rows = self.ask("asked_to_stop", (worker.id,)).fetchall()
@@ -1254,7 +1262,7 @@ class SqlTables(Tables):
             self.workers_joined,
             self._next_group,
             self._next_claim,
-            self._told,
+            self._record_count,
             self.leader.owner,
             self.leader.until,
             self.leader.generation,
@@ -1289,8 +1297,8 @@ class SqlTables(Tables):
 
     def _write_audit(self) -> None:
         told, at, count = encoded(self._records)
-        self._told += count
-        self.ask("add_audit", (self._told, count, at, told))
+        self._record_count += count
+        self.ask("add_audit", (self._record_count, count, at, told))
         self._records = []
 
     def write_rows(self) -> None:

@@ -28,7 +28,7 @@ from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class SqlView:
         check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> tuple[Task, ...]:
-            return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=in_order)))
+            return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=by_pool_and_place)))
 
         return await self._read(asked)
 
@@ -294,7 +294,7 @@ def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
         if len(records) >= limit:
             break
     if first is None:
-        return AuditPage((), max(after, tables.told))
+        return AuditPage((), max(after, tables.record_count))
     return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
 
 
@@ -307,7 +307,7 @@ def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> 
         if may_name(told, task):
             skipped = max(after - (position - count), 0)
             records += matching(decoded(told)[skipped:], since, task)
-    return AuditPage(tuple(records), last if last > after else max(after, tables.told))
+    return AuditPage(tuple(records), last if last > after else max(after, tables.record_count))
 
 
 def _told_before(tables: SqlTables, moment: float) -> int:
@@ -315,7 +315,7 @@ def _told_before(tables: SqlTables, moment: float) -> int:
 
     Time does not go back from one row to the next, so that one is found by halving.
     """
-    low, high = 0, tables.told
+    low, high = 0, tables.record_count
     while low < high:
         middle = (low + high) // 2
         row = tables.ask("audit_told_at", (middle,)).fetchone()

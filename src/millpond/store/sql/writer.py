@@ -51,7 +51,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 
-class Job(Generic[Unit]):
+class WriteJob(Generic[Unit]):
     """Something to do, and whom to tell."""
 
     __slots__ = ("alone", "answer", "asked_at", "error", "future", "loop", "told", "work")
@@ -124,7 +124,7 @@ class Writer(Generic[Unit]):
         self._where = transactor.where
         self._patience = transactor.patience
         self._committed = committed
-        self._jobs: deque[Job[Unit]] = deque()
+        self._jobs: deque[WriteJob[Unit]] = deque()
         self._news = threading.Condition(threading.Lock())
         self._closing = False
         self._hook_again: float | None = None
@@ -140,7 +140,7 @@ class Writer(Generic[Unit]):
         """Have a job done; the answer arrives once it is committed. Only on an event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._take_in(Job(job, future, loop))
+        self._take_in(WriteJob(job, future, loop))
         return future
 
     def do_alone(self, work: Callable[[list[P]], list[T]], told: P) -> asyncio.Future[T]:
@@ -150,13 +150,13 @@ class Writer(Generic[Unit]):
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._take_in(Job(_nothing, future, loop, work, told))
+        self._take_in(WriteJob(_nothing, future, loop, work, told))
         return future
 
     def do_now(self, job: Callable[[Unit], T]) -> T:
         """Have a job done and wait for it, in a thread that has no event loop."""
         future: BlockingFuture[T] = BlockingFuture()
-        self._take_in(Job(job, future, None))
+        self._take_in(WriteJob(job, future, None))
         return future.result()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Writer(Generic[Unit]):
         # Whoever holds the database may never let go: what waits is told so, the thread is left.
         self._thread.join(self._patience + 2 * _LOOK_EVERY)
 
-    def _take_in(self, job: Job[Unit]) -> None:
+    def _take_in(self, job: WriteJob[Unit]) -> None:
         must_not_be_forked(self._process, self._where)
         with self._news:
             if self._closing:
@@ -179,7 +179,7 @@ class Writer(Generic[Unit]):
         if then is not None:
             then()
 
-    def _taken_in(self, job: Job[Unit]) -> Callable[[], None] | None:
+    def _taken_in(self, job: WriteJob[Unit]) -> Callable[[], None] | None:
         """Let a job be done that was put in line; return what is left to do without the lock."""
         del job
         self._news.notify()
@@ -227,7 +227,7 @@ class Writer(Generic[Unit]):
         """Whether something is still to be told of what was committed, and it is soon told."""
         return self._hook_again is not None and self._hook_again <= _GOODBYE
 
-    def _do_group(self) -> list[Job[Unit]]:
+    def _do_group(self) -> list[WriteJob[Unit]]:
         """Do what waits in one transaction; where that fails, one by one."""
         if apart := self._apart():
             return self._do_alone(apart)
@@ -237,7 +237,7 @@ class Writer(Generic[Unit]):
         except BaseException as error:  # noqa: BLE001 - the thread outlives whatever happens
             return self._failed(list(self._taken(len(self._jobs))), error)
         # Only now: all that came while others wrote is taken along.
-        group: list[Job[Unit]] = []
+        group: list[WriteJob[Unit]] = []
         try:
             for job in self._waiting(time.monotonic() - asked):
                 group.append(job)
@@ -253,13 +253,13 @@ class Writer(Generic[Unit]):
             self._one_by_one(group)
         return group
 
-    def _apart(self) -> list[Job[Unit]]:
+    def _apart(self) -> list[WriteJob[Unit]]:
         """Take the first jobs in line that are done apart from the others, and together."""
         with self._news:
             return self._first_apart()
 
-    def _first_apart(self) -> list[Job[Unit]]:
-        apart: list[Job[Unit]] = []
+    def _first_apart(self) -> list[WriteJob[Unit]]:
+        apart: list[WriteJob[Unit]] = []
         while self._jobs and len(apart) < MOST_JOBS:
             first = self._jobs[0]
             if first.alone is None or (apart and first.alone != apart[0].alone):
@@ -267,7 +267,7 @@ class Writer(Generic[Unit]):
             apart.append(self._jobs.popleft())
         return apart
 
-    def _do_alone(self, jobs: list[Job[Unit]]) -> list[Job[Unit]]:
+    def _do_alone(self, jobs: list[WriteJob[Unit]]) -> list[WriteJob[Unit]]:
         work = jobs[0].alone
         assert work is not None  # noqa: S101 - that is why they are here
         try:
@@ -277,7 +277,7 @@ class Writer(Generic[Unit]):
             self._apart_failed(jobs, error)
         return jobs
 
-    def _apart_failed(self, jobs: list[Job[Unit]], error: BaseException) -> None:
+    def _apart_failed(self, jobs: list[WriteJob[Unit]], error: BaseException) -> None:
         """Tell those who were done apart and together; one that cannot be must not be in the way.
 
         What the database says is said to all. What cannot be put into words is of one of them.
@@ -293,7 +293,7 @@ class Writer(Generic[Unit]):
             except BaseException as alone:  # noqa: BLE001 - the one who asked is told
                 self._failed([job], alone)
 
-    def _one_by_one(self, group: list[Job[Unit]]) -> None:
+    def _one_by_one(self, group: list[WriteJob[Unit]]) -> None:
         for index, job in enumerate(group):
             try:
                 job.answer, job.error = self._transactor.once(job.work), None
@@ -303,7 +303,7 @@ class Writer(Generic[Unit]):
             except BaseException as error:  # noqa: BLE001 - the one who asked is told
                 self._failed([job], error)
 
-    def _waiting(self, waited: float) -> Iterator[Job[Unit]]:
+    def _waiting(self, waited: float) -> Iterator[WriteJob[Unit]]:
         """Give the jobs that wait, also those that come meanwhile, as many as one commit takes."""
         longest = max(LONGEST, min(SHARE * waited, LONGEST_AFTER_WAITING))
         enough = time.monotonic() + longest
@@ -312,7 +312,7 @@ class Writer(Generic[Unit]):
             if time.monotonic() > enough:
                 return
 
-    def _taken(self, most: int) -> Iterator[Job[Unit]]:
+    def _taken(self, most: int) -> Iterator[WriteJob[Unit]]:
         """Give the jobs that wait, up to one that is done apart."""
         for _ in range(most):
             with self._news:  # the patient thread may be taking some away
@@ -321,7 +321,7 @@ class Writer(Generic[Unit]):
                 job = self._jobs.popleft()
             yield job
 
-    def _failed(self, jobs: list[Job[Unit]], error: BaseException) -> list[Job[Unit]]:
+    def _failed(self, jobs: list[WriteJob[Unit]], error: BaseException) -> list[WriteJob[Unit]]:
         transactor = self._transactor
         ours = transactor.translated(error) if isinstance(error, transactor.errors) else error
         for job in jobs:
@@ -378,10 +378,10 @@ class Writer(Generic[Unit]):
                     self._watched = False
                     return
 
-    def _given_up(self) -> list[Job[Unit]]:
+    def _given_up(self) -> list[WriteJob[Unit]]:
         """Take out the jobs that have waited too long, with an error that says for whom."""
         latest = time.monotonic() - self._patience
-        given_up: list[Job[Unit]] = []
+        given_up: list[WriteJob[Unit]] = []
         with self._news:
             while self._jobs and self._jobs[0].asked_at <= latest:
                 given_up.append(self._jobs.popleft())
@@ -389,9 +389,9 @@ class Writer(Generic[Unit]):
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _answer(self, group: Sequence[Job[Unit]]) -> None:
+    def _answer(self, group: Sequence[WriteJob[Unit]]) -> None:
         """Tell everybody, with one call per event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Job[Unit]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[WriteJob[Unit]]] = {}
         for job in group:
             if job.loop is None:
                 job.tell()
@@ -399,7 +399,7 @@ class Writer(Generic[Unit]):
                 by_loop.setdefault(job.loop, []).append(job)
         for loop, jobs in by_loop.items():
             try:
-                loop.call_soon_threadsafe(tell, jobs)
+                loop.call_soon_threadsafe(answer_caller, jobs)
             except RuntimeError:  # the loop is closed: nobody is there to hear it
                 log.debug("%d answers of %s came too late", len(jobs), self._where)
 
@@ -417,7 +417,7 @@ def _nothing(_: object) -> None:
     """Do nothing."""
 
 
-def tell(jobs: Sequence[Job[Any]]) -> None:
+def answer_caller(jobs: Sequence[WriteJob[Any]]) -> None:
     """Hand over what became of these, on their loop."""
     for job in jobs:
         job.tell()

@@ -48,7 +48,7 @@ class Checkpointer:
         self._wal = f"{os.fspath(path)}-wal"
         self._next_size = LARGE
         self._next_time = 0.0
-        self._told = False
+        self._logged = False
 
     def due(self) -> bool:
         """Whether the WAL is large, and the last try not just refused; costs one system call."""
@@ -89,12 +89,12 @@ class Checkpointer:
 
     def _note(self, *, emptied: bool, size: int) -> None:
         if emptied:
-            self._next_size, self._told = LARGE, False
+            self._next_size, self._logged = LARGE, False
             return
         self._next_size = size + max(LARGE, size // 4)
         self._next_time = time.monotonic() + _AGAIN_AFTER
-        if size >= HUGE and not self._told:
-            self._told = True
+        if size >= HUGE and not self._logged:
+            self._logged = True
             log.warning(
                 "the WAL of %s has %d MiB and cannot be emptied: some connection has been "
                 "reading for long; end its transaction",

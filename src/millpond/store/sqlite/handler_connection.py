@@ -5,17 +5,17 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from millpond.store.sql.handler_connection import Lent, refusal
+from millpond.store.sql.handler_connection import HandlerConnectionBase, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
 
-class LentCursor(sqlite3.Cursor):
+class SqliteHandlerCursor(sqlite3.Cursor):
     """A cursor that refuses to begin, commit or roll back."""
 
-    def __init__(self, connection: sqlite3.Connection, lent: LentConnection) -> None:
+    def __init__(self, connection: sqlite3.Connection, lent: SqliteHandlerConnection) -> None:
         super().__init__(connection)
         self._lent = lent
 
@@ -40,7 +40,7 @@ class LentCursor(sqlite3.Cursor):
         raise refusal("executescript()")
 
 
-class LentConnection(Lent):
+class SqliteHandlerConnection(HandlerConnectionBase):
     """What a handler is given in place of the connection itself.
 
     It knows `execute`, `executemany` and `cursor`, as sqlite3 does, and `row_factory` for the
@@ -52,17 +52,17 @@ class LentConnection(Lent):
         self.row_factory: Callable[[sqlite3.Cursor, tuple[Any, ...]], Any] | None = None
         self._connection = connection
 
-    def cursor(self) -> LentCursor:
+    def cursor(self) -> SqliteHandlerCursor:
         """Return a new cursor."""
-        cursor = LentCursor(self._connection, self)
+        cursor = SqliteHandlerCursor(self._connection, self)
         cursor.row_factory = self.row_factory
         self._cursors.add(cursor)
         return cursor
 
-    def execute(self, statement: str, parameters: Any = (), /) -> LentCursor:  # noqa: ANN401
+    def execute(self, statement: str, parameters: Any = (), /) -> SqliteHandlerCursor:  # noqa: ANN401
         """Execute a statement; return its cursor."""
         return self.cursor().execute(statement, parameters)
 
-    def executemany(self, statement: str, rows: Iterable[Any], /) -> LentCursor:
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> SqliteHandlerCursor:
         """Execute a statement for each row."""
         return self.cursor().executemany(statement, rows)

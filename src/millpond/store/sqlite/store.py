@@ -17,7 +17,7 @@ from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.caller_transaction import driver_connection, joined
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.store.sqlite.handler_connection import LentConnection
+from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.presence import Presence
 from millpond.store.sqlite.reader import SqliteReadConnection
@@ -44,7 +44,7 @@ _OFF = (
 )
 
 
-class SqliteStore(SqlStore["sqlite3.Connection", LentConnection]):
+class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection]):
     """One file that many processes of one machine share.
 
     `inline=True` does every verb on the caller's thread: for tests whose time stands still while
@@ -145,5 +145,5 @@ class SqliteStore(SqlStore["sqlite3.Connection", LentConnection]):
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def _lend(self, connection: sqlite3.Connection) -> LentConnection:
-        return LentConnection(connection)
+    def _lend(self, connection: sqlite3.Connection) -> SqliteHandlerConnection:
+        return SqliteHandlerConnection(connection)

@@ -87,7 +87,7 @@ class SqliteHintChannel:
             self._do_without(error)
         _OPEN.add(self)
 
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Never for certain: whose queue is full is told nothing."""
         return False
 

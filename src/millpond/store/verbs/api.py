@@ -124,7 +124,7 @@ def renew(
     if row is None:
         return RenewAnswer(alive=False)
     tables.renew(row, lease, now)
-    cancelled, interrupted = tables.asked_to_stop(row)
+    cancelled, interrupted = tables.stop_requests_of(row)
     return RenewAnswer(
         alive=True,
         cancelled=cancelled,
@@ -156,7 +156,7 @@ def settle(
         settled=tuple([one[0] for one in ended]),
         after=tuple([one[1] for one in ended]),
         started=tuple([one[3] for one in ended]),
-        follow_ups=_told(tables, ended),
+        follow_ups=_follow_up_admissions(tables, ended),
         lease=leased,
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
@@ -165,7 +165,7 @@ def settle(
     )
 
 
-def _told(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
+def _follow_up_admissions(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
     """Tell of follow-ups as they are after the verb."""
     return tuple([tuple([admission(tables, taken) for taken in one[2]]) for one in ended])
 
@@ -203,7 +203,7 @@ def control(
     now = _begin(tables, now, entropy)
     count, revision, left = _control(tables, order, now)
     tables.end(now)
-    cancelled, interrupted = tables.asked()
+    cancelled, interrupted = tables.stop_requests()
     return ControlAnswer(
         count=count,
         revision=revision,

@@ -106,7 +106,7 @@ def _respec(tables: Tables, budget: BudgetTable, now: float) -> None:
 
 def _tell(tables: Tables, budget: BudgetTable, word: str, now: float) -> None:
     limit = budget.spec.max_concurrent
-    tables.order(f"budget {budget.name}", f"{word} max_concurrent={limit}", now)
+    tables.record_command(f"budget {budget.name}", f"{word} max_concurrent={limit}", now)
 
 
 def check_known(tables: Tables, spec: PoolSpec) -> None:

@@ -29,7 +29,12 @@ def start(
     tables: Tables, pool: PoolTable, worker: RegisteredWorker, most: int, token: int, now: float
 ) -> Sequence[Task]:
     """Start the first tasks of a pool as long as they are plain; return which."""
-    if pool.backlog.grouped or pool.spec.special or pool.fresh.listed or worker.alone:
+    if (
+        pool.backlog.grouped
+        or pool.spec.has_flow_control
+        or pool.fresh.listed
+        or worker.closures_only
+    ):
         return ()
     functions, unknown = worker.functions, worker.unknown
 
@@ -56,7 +61,7 @@ def settle_all(tables: Tables, settlements: Sequence[Settlement], now: float) ->
     """Settle one after another; plain completions that follow each other are counted together."""
     ended: list[Ended] = []
     plain: list[Task] = []
-    glance = tables.glance
+    glance = tables.peek
     for one in settlements:
         task = glance(one.fence.task)
         if task is None or not _completes_plainly(tables, task, one):

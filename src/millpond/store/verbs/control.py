@@ -53,7 +53,7 @@ from millpond.store.verbs.flow import hold
 from millpond.store.verbs.prefetch import end_begun, give_back
 from millpond.store.verbs.recover import bury, everything_held
 from millpond.store.verbs.settle import is_current
-from millpond.store.verbs.tables import PoolTable, Tables, in_order
+from millpond.store.verbs.tables import PoolTable, Tables, by_pool_and_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,7 +119,7 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolCommand, now: float)
             return 1
         case Close():
             pool.closed = True
-            tables.order(pool.spec.name, "close", now)
+            tables.record_command(pool.spec.name, "close", now)
             return 1
         case Prune():
             return _prune(tables, pool, order)
@@ -144,7 +144,7 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
         if spec.budgets:
             budgets.share(tables, tables.pools[spec.name], None, now)
-        tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
+        tables.record_command(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     _check_keep(pool, spec)
     kept = retention.taken_over(pool.declared.keep, spec.keep)
@@ -173,7 +173,7 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         companion.declared = _callback_spec(spec)
         limited = _with_limit(companion.declared, companion.operator_limit)
         _respec(tables, companion, limited, now)
-    tables.order(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
+    tables.record_command(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
     return 1, pool.revision
 
 
@@ -243,7 +243,7 @@ def _resize(
     in_force = _in_force(pool, pool.declared)
     _respec(tables, pool, in_force, now, revision)
     word = "resize" if limit is not None else "reset"
-    tables.order(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
+    tables.record_command(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
     return 1
 
 
@@ -260,7 +260,7 @@ def _set_paused(
         pool.pause(unit, paused=paused)
         tables.touch(pool)
     word = "pause" if paused else "resume"
-    tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
+    tables.record_command(pool.spec.name, word if unit is None else f"{word} {unit}", now)
     if not paused or pool.claimed:
         # What is held ahead of a pause is wanted back, and whoever asks is told.
         tables.wake(pool.spec.name, now)
@@ -301,7 +301,7 @@ def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -
             # Waiting, or held ahead by a worker that may be starting it just now.
             return _cancel_waiting(tables, [task], Reason.CANCELLED, now, interrupt=interrupt)
         case Status.RUNNING:
-            return int(tables.ask_to_stop(task, now, interrupt=interrupt))
+            return int(tables.request_stop(task, now, interrupt=interrupt))
         case _:
             return 0
 
@@ -312,7 +312,7 @@ def _cancel_waiting(
     count = 0
     for task in [task for task in tasks if task.status is Status.QUEUED]:
         if task.claimed:
-            count += tables.ask_back(task, reason, now, interrupt=interrupt)
+            count += tables.request_return(task, reason, now, interrupt=interrupt)
             continue
         task.reason = reason
         tables.move(task, Transition.CANCEL, now)
@@ -468,7 +468,7 @@ def _lead(tables: Tables, order: ClaimLeadership, now: float) -> tuple[int, int]
     """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
     leader = tables.leader
     if leader.owner != order.owner:
-        if leader.until > now and tables.lives(leader.owner):
+        if leader.until > now and tables.has_live_worker(leader.owner):
             return 0, leader.generation
         leader.owner = order.owner
         leader.generation += 1
@@ -506,8 +506,8 @@ def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
         if task.worker is not None and not task.new.is_callback
     ]
     if run.stopped is None:
-        tables.order(run.new.pool, "cancel run", now, run=identifier)
-    count += sum(cancel(tables, task, now) for task in sorted(held, key=in_order))
+        tables.record_command(run.new.pool, "cancel run", now, run=identifier)
+    count += sum(cancel(tables, task, now) for task in sorted(held, key=by_pool_and_place))
     if run.stopped is None:
         tables.stop_run(run, Reason.CANCELLED, now)
     return count

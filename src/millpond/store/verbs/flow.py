@@ -49,7 +49,7 @@ def adapt(
         return
     raised = limit > pool.spec.max_concurrent
     pool.spec = msgspec.structs.replace(pool.spec, max_concurrent=limit)
-    tables.order(pool.name, f"adapt max_concurrent={limit}", now)
+    tables.record_command(pool.name, f"adapt max_concurrent={limit}", now)
     if raised:
         tables.wake(pool.name, now)
 
@@ -65,7 +65,7 @@ def settle_weight(tables: Tables, pool: PoolTable, task: Task, actual: int, now:
     correct(pool.spec.rates, pool.buckets, weight, actual, since=since, now=now)
     if shared:
         budgets.settle_weight(tables, pool, task, actual, since=since, now=now)
-    tables.order(pool.name, "weight", now, task=task.new.id, weight=actual)
+    tables.record_command(pool.name, "weight", now, task=task.new.id, weight=actual)
     if actual < weight:
         tables.wake(pool.name, now)
 
@@ -77,5 +77,5 @@ def hold(tables: Tables, pool: PoolTable, unit: str | None, until: float, now: f
     else:
         pool.backlog.hold(unit, until)
         tables.touch(pool)
-    tables.order(pool.name, f"hold {unit or 'pool'}", now, unit=unit, until=until)
+    tables.record_command(pool.name, f"hold {unit or 'pool'}", now, unit=unit, until=until)
     tables.wake(pool.name, until)

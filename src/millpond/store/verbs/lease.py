@@ -64,7 +64,7 @@ def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        if pool.spec.special:
+        if pool.spec.has_flow_control:
             _charge(tables, pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
@@ -84,7 +84,7 @@ def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
         give_back=bool(worker.ahead) and ahead.wanted_back(pool, worker, now),
         next_at=next_moment(tables, pool, worker, now),
         drained=pool.live == pool.running,
-        unknown=_unknown(pool, worker) if pool.parked and not worker.alone else (),
+        unknown=_unknown(pool, worker) if pool.parked and not worker.closures_only else (),
     )
 
 
@@ -169,7 +169,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: 
     in_line = (
         task
         for task in pool.backlog.startable(worker.owner, now)
-        if task.new.owner is not None or (not worker.alone and knows(worker, task.need))
+        if task.new.owner is not None or (not worker.closures_only and knows(worker, task.need))
     )
     due = (
         task
@@ -195,7 +195,7 @@ def next_moment(
         return now
     if pool.live == pool.running and not pool.backlog.grouped:
         return None
-    task = pool.backlog.peek(worker.owner, alone=worker.alone)
+    task = pool.backlog.peek(worker.owner, own_only=worker.closures_only)
     claim_at = ahead.next_start(tables, pool, worker, now) if worker.ahead else None
     if task is None and claim_at is None:
         return pool.backlog.next_moment()
@@ -231,7 +231,7 @@ def _note_starved(
     """Remember a worker that holds nothing and got nothing, though there was something to get."""
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
-    waits = pool.backlog.peek(worker.owner, alone=worker.alone) or ahead.startable(
+    waits = pool.backlog.peek(worker.owner, own_only=worker.closures_only) or ahead.startable(
         tables, pool, worker, now
     )
     if wanting and waits is not None and slots(pool, worker, now) < 1:
@@ -245,7 +245,7 @@ def _note_starved(
 def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
     picky = worker.functions is not None or worker.unknown
-    alone = worker.alone
+    alone = worker.closures_only
     while (task := pool.backlog.peek(worker.owner, alone=alone)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
@@ -258,7 +258,7 @@ def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float)
         elif (picky or task.misfits) and task.new.owner is None and not knows(worker, task.need):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif pool.spec.special and rate_moment(tables, pool, task, now) > now:
+        elif pool.spec.has_flow_control and rate_moment(tables, pool, task, now) > now:
             return None
         else:
             return task
@@ -294,7 +294,7 @@ def _note_waiting(
     tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float, *, got: int
 ) -> None:
     """Remember a pool that could start more but for a budget, or that it could not."""
-    task = pool.backlog.peek(worker.owner, alone=worker.alone)
+    task = pool.backlog.peek(worker.owner, own_only=worker.closures_only)
     stopped = pool.paused or pool.not_before > now or pool.running >= pool.spec.max_concurrent
     if not stopped and pool.live > pool.running and (task is None or slots(pool, worker, now) < 1):
         # There is nothing for this worker; for others there may be, and their place is kept.

@@ -9,7 +9,7 @@ from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import event_of_loss
 from millpond.core.ticks import rounded
 from millpond.store.verbs.prefetch import charge
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 
 if TYPE_CHECKING:
     from millpond.core.lease import RegisteredWorker
@@ -91,7 +91,7 @@ def bury(tables: Tables, worker: RegisteredWorker, now: float, limit: int | None
     left = None if limit is None else limit - moved
     if worker.holding or worker.ahead:
         return moved
-    last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
+    last = worker.owner is not None and not tables.has_live_worker(worker.owner, besides=worker)
     if last:
         moved += _abandon_closures(tables, worker.owner or "", now, left)
     if last and tables.has_closures(worker.owner or ""):
@@ -109,7 +109,7 @@ def bury(tables: Tables, worker: RegisteredWorker, now: float, limit: int | None
 def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
     """Return what a worker runs and what it holds ahead, by pool and place."""
     held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
-    return sorted(held, key=in_order)
+    return sorted(held, key=by_pool_and_place)
 
 
 def _let_go_of_runs(tables: Tables, owner: str) -> None:
@@ -147,7 +147,7 @@ def remove(tables: Tables, worker: RegisteredWorker, now: float) -> None:
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
     """Fail the queued closures of a process whose last worker is gone: their code is gone."""
     failed = 0
-    for task in sorted(tables.closures_of(owner), key=in_order)[:limit]:
+    for task in sorted(tables.closures_of(owner), key=by_pool_and_place)[:limit]:
         # The failure of one may have cancelled others, where their run says so.
         if task.status is Status.QUEUED:
             failed += _fail(tables, task, Transition.STALE, Reason.STALE, now)

@@ -85,7 +85,7 @@ def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]
             return False
         if new.owner is not None and new.owner != alive:
             # Without rates no weight is too much.
-            if pool.spec.strict or not tables.lives(new.owner):
+            if pool.spec.strict or not tables.has_live_worker(new.owner):
                 return False
             alive = new.owner
     return True
@@ -475,7 +475,7 @@ def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
     pool = tables.pools[new.pool]
     if new.owner is not None and pool.spec.strict:
         return Reason.CLOSURE_IN_LANES
-    if new.owner is not None and not tables.lives(new.owner):
+    if new.owner is not None and not tables.has_live_worker(new.owner):
         return Reason.OWNER_GONE
     return Reason.WEIGHT_LIMIT if _too_heavy(tables, pool, new) is not None else None
 

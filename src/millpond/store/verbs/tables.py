@@ -28,7 +28,7 @@ from millpond.core.ticks import rounded
 from millpond.store.verbs import budgets
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.unclaimed import Fresh
+from millpond.store.verbs.unclaimed import UnclaimedTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
 
 
-Asked: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+StopRequests: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Tasks of which the end was asked for, and those of them that are to be interrupted."""
 
 
@@ -120,7 +120,7 @@ class PoolTable:
         self.closed = False
         self.not_before = 0.0
         self.backlog = Backlog(spec)
-        self.fresh = Fresh(spec)
+        self.fresh = UnclaimedTasks(spec)
         self.parked: dict[str, LazyHeap[int]] = {}
         self.parked_apart = 0
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
@@ -318,17 +318,17 @@ class Tables:
         """
         return False
 
-    def lives(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
+    def has_live_worker(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
         """Return whether a process has a worker (but for one) that may hold leases."""
         for worker in self.workers.values():
             if worker.owner == owner and worker is not besides:
                 return True
         return False
 
-    def asked_to_stop(self, worker: RegisteredWorker) -> Asked:
+    def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return what a worker holds of which the end was asked for, by pool and place."""
         held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
-        asked = [task for task in sorted(held, key=in_order) if task.cancel_requested]
+        asked = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
         return (
             tuple(task.new.id for task in asked),
             tuple(task.new.id for task in asked if task.interrupt_requested),
@@ -517,7 +517,7 @@ class Tables:
         if pool.live > pool.running:
             self.wake(pool.name, now)
 
-    def glance(self, identifier: int) -> Task | None:
+    def peek(self, identifier: int) -> Task | None:
         """Return a task to be looked at; None = it is not known, or not without reading it."""
         return self.tasks.get(identifier)
 
@@ -594,13 +594,15 @@ class Tables:
         pool.backlog.put_back(task.unit, rate=rate)
         pool.backlog.add(task, now)
 
-    def ask_back(self, task: Task, reason: Reason, now: float, *, interrupt: bool = False) -> bool:
+    def request_return(
+        self, task: Task, reason: Reason, now: float, *, interrupt: bool = False
+    ) -> bool:
         """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
         if not task.cancel_requested:
             task.reason = reason
-        return self.ask_to_stop(task, now, interrupt=interrupt)
+        return self.request_stop(task, now, interrupt=interrupt)
 
-    def ask_to_stop(self, task: Task, now: float, *, interrupt: bool) -> bool:
+    def request_stop(self, task: Task, now: float, *, interrupt: bool) -> bool:
         """Let whoever holds a task know that its end is wanted; tell whether that is news.
 
         An interrupt is more than a word, and may follow one; a word after an interrupt is nothing.
@@ -611,10 +613,10 @@ class Tables:
         task.interrupt_requested = interrupt
         self._asked[task.new.id] = interrupt
         word = "interrupt" if interrupt else "cancel"
-        self.order(task.new.pool, f"{word} requested", now, task=task.new.id)
+        self.record_command(task.new.pool, f"{word} requested", now, task=task.new.id)
         return True
 
-    def asked(self) -> Asked:
+    def stop_requests(self) -> StopRequests:
         """Return the tasks in somebody's hands of which this verb asked for the end."""
         if not self._asked:
             return (), ()
@@ -822,7 +824,7 @@ class Tables:
         if task.expires_at is not None:
             self.expiring_tasks.discard(new.id)
         if new.run is not None:
-            _drop(self.run_queued, new.run, new.id)
+            _drop_from_index(self.run_queued, new.run, new.id)
 
     def _stop_running(self, pool: PoolTable, task: Task, now: float) -> None:
         pool.running -= 1
@@ -894,12 +896,12 @@ class Tables:
         """Let a run come to its end: what waits is cancelled, what runs may finish."""
         run.stopped = reason
         waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
-        for task in sorted(waiting, key=in_order):
+        for task in sorted(waiting, key=by_pool_and_place):
             task.reason = reason
             self.move(task, Transition.CANCEL, now, cause=cause)
         held = (task for task in self.of_run(run.new.id) if task.claimed)
-        for task in sorted(held, key=in_order):
-            self.ask_back(task, reason, now)
+        for task in sorted(held, key=by_pool_and_place):
+            self.request_return(task, reason, now)
 
     def _keep_budget(self, run: Run, task: Task, now: float) -> None:
         """Stop a run that has just grown beyond its budget: never in silence."""
@@ -978,7 +980,7 @@ class Tables:
 
     # Audit
 
-    def order(
+    def record_command(
         self,
         pool: str,
         detail: str,
@@ -1010,7 +1012,7 @@ class Tables:
         self.records_dropped += surplus
 
 
-def in_order(task: Task) -> tuple[str, int]:
+def by_pool_and_place(task: Task) -> tuple[str, int]:
     """Sort key: what happens to several tasks in one step happens by pool and place."""
     return task.new.pool, task.seq
 
@@ -1033,7 +1035,7 @@ def _is_live_closure(task: Task, owner: str) -> bool:
 Key = TypeVar("Key")
 
 
-def _drop(index: dict[Key, dict[int, None]], at: Key, identifier: int) -> None:
+def _drop_from_index(index: dict[Key, dict[int, None]], at: Key, identifier: int) -> None:
     """Take one id out of an index, and the entry with its last id."""
     entries = index.get(at)
     if entries is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EVICTING = (OnFull.DROP_OLDEST, OnFull.RING_BUFFER)
 
 
-class Fresh:
+class UnclaimedTasks:
     """The never-claimed outside tasks of one pool: how many, and which where its bound asks."""
 
     __slots__ = ("_by_key", "_by_lane", "_count", "_oldest", "listed")

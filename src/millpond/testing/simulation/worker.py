@@ -285,7 +285,7 @@ class SimWorker:
         ahead = dice.randint(0, spec.prefetch + 1) if spec and spec.prefetch else 0
         if self.free < 1 and not ahead:
             return None
-        self.watches[pool].asking()
+        self.watches[pool].claim_sent()
         want = dice.randint(1, self.free) if self.free > 0 else 0
         return LeaseRequest(pool=pool, worker=self.id, want=want, ahead=ahead)
 
@@ -309,6 +309,6 @@ class SimWorker:
             self.ahead[leased.fence.task] = leased
         if answer.give_back:
             self.unwanted.add(ask.pool)
-        self.watches[ask.pool].seen(
+        self.watches[ask.pool].claim_answered(
             asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
         )
