@@ -25,7 +25,7 @@ from millpond.core.admit import (
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, PoolSpec, bounded, fail_fast, ring_buffer
-from millpond.core.task import UNNAMED, Call, Dedupe
+from millpond.core.task import NO_FINGERPRINT, Call, Dedupe
 
 
 def spec(backpressure: Backpressure | None = None, **options: Any) -> PoolSpec:
@@ -136,7 +136,11 @@ def test_the_same_key_for_other_work_is_a_conflict() -> None:
 
 def test_what_was_told_in_sql_is_compared_by_function_only() -> None:
     """Its arguments are the same and look otherwise; on whichever side it stands."""
-    for before, after in ((5, UNNAMED), (UNNAMED, 5), (UNNAMED, UNNAMED)):
+    for before, after in (
+        (5, NO_FINGERPRINT),
+        (NO_FINGERPRINT, 5),
+        (NO_FINGERPRINT, NO_FINGERPRINT),
+    ):
         known = known_by(new_task(1, fingerprint=before), Status.QUEUED)
         assert [False, True] == [
             conflicts(known, new_task(2, fingerprint=after)),

@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull
-from millpond.core.task import UNNAMED, Dedupe
+from millpond.core.task import NO_FINGERPRINT, Dedupe
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
@@ -186,5 +186,5 @@ def conflicts(known: Known, new: NewTask) -> bool:
     """Return whether a known key came back with another function or other arguments."""
     if (known.function, known.fingerprint) == (new.call.function, new.fingerprint):
         return False
-    told = UNNAMED not in (known.fingerprint, new.fingerprint)
+    told = NO_FINGERPRINT not in (known.fingerprint, new.fingerprint)
     return told or known.function != new.call.function

@@ -42,7 +42,7 @@ UNREADABLE = ""
 """The function of a task whose record cannot be read: no real one has this name."""
 
 
-UNNAMED = (1 << 63) - 1
+NO_FINGERPRINT = (1 << 63) - 1
 """The fingerprint of a call that was told in SQL: its arguments cannot be compared with others'."""
 
 

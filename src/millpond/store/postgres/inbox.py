@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from millpond.core.spec import OrderKind
-from millpond.core.task import UNNAMED, UNREADABLE, Call, Dedupe, NewTask
+from millpond.core.task import NO_FINGERPRINT, UNREADABLE, Call, Dedupe, NewTask
 from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.sql.codec import new_of
@@ -118,7 +118,7 @@ class Arrival(NamedTuple):
             attempts=said.attempts,
             idempotency_key=said.idempotency_key,
             dedupe=said.dedupe,
-            fingerprint=UNNAMED if said.idempotency_key is not None else 0,
+            fingerprint=NO_FINGERPRINT if said.idempotency_key is not None else 0,
             submitted_by=said.submitted_by,
         )
 

@@ -245,8 +245,8 @@ def _note_starved(
 def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> Task | None:
     """Return the task to start now; what has expired or is unknown here is put aside."""
     picky = worker.functions is not None or worker.unknown
-    alone = worker.closures_only
-    while (task := pool.backlog.peek(worker.owner, alone=alone)) is not None:
+    own_only = worker.closures_only
+    while (task := pool.backlog.peek(worker.owner, own_only=own_only)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
             tables.move(task, Transition.EXPIRE, now)
