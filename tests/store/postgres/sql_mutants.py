@@ -30,7 +30,7 @@ from millpond.core.task import Call, NewTask
 from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
-from millpond.store.postgres.caller_transaction import _told_of
+from millpond.store.postgres.caller_transaction.submit import enter_arguments
 from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.store import PostgresStore
@@ -637,7 +637,7 @@ def put(schema: Schema, batches: tuple[Batch, ...]) -> Any:
     """Put tasks into the inbox by the server's own function; return why not, or what they are."""
     connection = schema.connection()
     said = qualified("SELECT millpond_put(%s::jsonb)", schema.address.schema)
-    told = _told_of(batches[0], "")
+    told = enter_arguments(batches[0], "")
     (answer,) = connection.driver.execute(said.encode(), [told]).fetchone() or (None,)
     connection.close()
     if isinstance(answer, str | bytes):

@@ -525,12 +525,12 @@ ECHO = """
 import asyncio, sys
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.notify import PostgresHintChannel
 
 async def main():
     address = address_of(sys.argv[1])
     writer = connect(address)
-    wakes = Wakes(address, "echo", lambda: writer)
+    wakes = PostgresHintChannel(address, "echo", lambda: writer)
     over = asyncio.Event()
     def heard(hint):
         if hint.more:

@@ -361,10 +361,10 @@ def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Open
 ECHO = """
 import asyncio, sys
 from pathlib import Path
-from millpond.store.sqlite.wake import Wakes
+from millpond.store.sqlite.wake import SqliteHintChannel
 
 async def main():
-    wakes = Wakes(Path(sys.argv[1]), "echo")
+    wakes = SqliteHintChannel(Path(sys.argv[1]), "echo")
     over = asyncio.Event()
     def heard(hint):
         wakes.send(hint)

@@ -308,7 +308,7 @@ class PostgresStore(FastPathStore):
     async def _submitted(
         self, way: DriverAdapter, batches: Sequence[Batch]
     ) -> tuple[SubmitAnswer, DriverAdapter]:
-        return await self._joiner.submitted(way, batches), way
+        return await self._joiner.submit_async(way, batches), way
 
     def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
         return steps.control(tables, Declare(spec), self._clock())

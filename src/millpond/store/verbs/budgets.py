@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.core.task import NewTask, Task
     from millpond.store.verbs.tables import PoolTable, Tables
+    from millpond.store.verbs.tables.verb import VerbTables
 
 SERVED = 1 << 52
 """The place of who got something and wants more: all who got nothing come before."""
@@ -130,7 +131,7 @@ def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) 
 # Claims
 
 
-def _of(tables: Tables, pool: PoolTable) -> list[BudgetTable]:
+def _of(tables: VerbTables, pool: PoolTable) -> list[BudgetTable]:
     return [tables.budgets[name] for name in pool.spec.budgets]
 
 
@@ -289,14 +290,14 @@ def view(tables: Tables, name: str) -> BudgetView | None:
 # Ends
 
 
-def freed(tables: Tables, pool: PoolTable, now: float) -> None:
+def freed(tables: VerbTables, pool: PoolTable, now: float) -> None:
     """Offer what came free of the budgets of a pool to the others that wait for it."""
     for budget in _of(tables, pool):
         _offer(tables, budget, pool.name, now)
 
 
 def _offer(
-    tables: Tables, budget: BudgetTable, besides: str, now: float, *, again: bool = True
+    tables: VerbTables, budget: BudgetTable, besides: str, now: float, *, again: bool = True
 ) -> None:
     """Wake all who wait but one, and let the time begin in which they are to come."""
     for name, wait in budget.waiting.items():
