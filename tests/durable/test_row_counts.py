@@ -76,7 +76,9 @@ async def test_what_the_commit_tells_too_late_is_counted_anew_at_once(
         return await mend()
 
     def job(tables: SqlTables) -> None:
-        tables.order("p", "look", 1.0)  # a record of the audit, so that there is surely something
+        tables.record_command(
+            "p", "look", 1.0
+        )  # a record of the audit, so that there is surely something
         tables.send("drop_ended", [(99,)])
 
     monkeypatch.setattr(store, "mend", noted)

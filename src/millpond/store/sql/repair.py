@@ -111,7 +111,7 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
         if task.worker is None and isinstance(task, TaskRow):
             _queue_anew(tables, pool, task, now)
     pool.backlog.flush(now)
-    tables.order(pool.name, "mend", now)
+    tables.record_command(pool.name, "mend", now)
 
 
 def _queue_anew(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> None:

@@ -46,6 +46,7 @@ from millpond.store.verbs.tables import Leader, PoolTable, Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from millpond.core.store_time import Timeline
     from millpond.core.task import NewTask, Task
     from millpond.store.sql.codec import Row
     from millpond.store.sql.database import Connection, Cursor, Dialect
@@ -56,7 +57,7 @@ _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _LIVE = (_QUEUED, _RUNNING)
 
 
-_OF_NO_POOL = frozenset(
+_META = frozenset(
     {
         "latest",
         "timeline",
@@ -110,6 +111,10 @@ class SqlTables(Tables):
     workers: SqlWorkers
     runs: SqlRuns
     expiring_workers: SqlExpiringWorkers
+    timeline: Timeline
+    _next_group: int
+    _next_claim: int
+    _record_count: int
 
     def __init__(
         self,
@@ -162,12 +167,14 @@ class SqlTables(Tables):
         self.begun = set()
         self._asked = {}
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever that is
-        """Read what belongs to no pool when it is first asked for: who only reads seldom does."""
-        if name not in _OF_NO_POOL or "_meta" in self.__dict__:
-            raise AttributeError(name)
-        self.read_meta()
-        return self.__dict__[name]
+    if not TYPE_CHECKING:  # a type checker would take every misspelled name for one of these
+
+        def __getattr__(self, name: str) -> object:
+            """Read the row `meta` when one of its values is first needed; views seldom do."""
+            if name not in _META or "_meta" in self.__dict__:
+                raise AttributeError(name)
+            self.read_meta()
+            return self.__dict__[name]
 
     def read_meta(self) -> None:
         """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
