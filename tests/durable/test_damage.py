@@ -208,7 +208,7 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
         over.wait()
         return []
 
-    monkeypatch.setattr("millpond.store.sql.store.damage", slow)
+    monkeypatch.setattr("millpond.store.sql.store.find_damage", slow)
 
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")

@@ -44,7 +44,7 @@ async def test_a_write_that_misses_its_row_undoes_its_transaction_and_is_done_ag
     with caplog.at_level(logging.ERROR, "millpond"), pytest.raises(Miscounted, match="drop_live"):
         await store._do(job)
     assert 2 == len(done)
-    assert "counted anew" in caplog.text
+    assert "recounting" in caplog.text
     assert ("queued",) == await store.view.status((1,))
     await store.close()
 
@@ -81,7 +81,7 @@ async def test_what_the_commit_tells_too_late_is_counted_anew_at_once(
         )  # a record of the audit, so that there is surely something
         tables.send("drop_ended", [(99,)])
 
-    monkeypatch.setattr(store, "mend", noted)
+    monkeypatch.setattr(store, "repair", noted)
     with caplog.at_level(logging.ERROR, "millpond"):
         try:
             await store._do(job)

@@ -129,10 +129,10 @@ class Watched:
         return answer
 
     async def control(
-        self, order: Command, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        await self._begin("control", order)
-        answer = await self.inner.control(order, now=now, entropy=entropy)
+        await self._begin("control", command)
+        answer = await self.inner.control(command, now=now, entropy=entropy)
         await self._end()
         return answer
 

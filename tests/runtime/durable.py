@@ -282,8 +282,8 @@ async def until(condition: Callable[[], object], *, within: float = 20.0) -> Non
 
 
 __all__ = [
-    "Harbour",
     "ClaimLeadership",
+    "Harbour",
     "Prune",
     "Ship",
     "Still",

@@ -484,12 +484,12 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
         await inner.control(DeclareDead(worker.name))
         control, fails = store.control, 4
 
-        async def failing(order: Any, **kwargs: Any) -> Any:
+        async def failing(command: Any, **kwargs: Any) -> Any:
             nonlocal fails
-            if isinstance(order, Register) and fails:
+            if isinstance(command, Register) and fails:
                 fails -= 1
                 raise ConnectionError("away")
-            return await control(order, **kwargs)
+            return await control(command, **kwargs)
 
         store.control = failing  # type: ignore[method-assign]
         before = clock()

@@ -44,7 +44,7 @@ async def ends_in_spite_of_a_wrong_count(
     assert (Settled.APPLIED,) == answer.settled
     assert answer.lease is not None
     assert [2] == [one.fence.task for one in answer.lease.leased]
-    assert "counted anew" in caplog.text
+    assert "recounting" in caplog.text
 
 
 @pytest.mark.rows("TR-01")

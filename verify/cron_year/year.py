@@ -222,9 +222,9 @@ class Deadly:
         """Do what time alone does."""
         return await self._do("recover", lambda: self._store.recover(**asked))
 
-    async def control(self, order: Any, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Any, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", lambda: self._store.control(order))
+        return await self._do("control", lambda: self._store.control(command))
 
     async def close(self) -> None:
         """Leave the store to the others."""

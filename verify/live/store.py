@@ -110,9 +110,9 @@ class FaultyStore:
         """Do what time alone does."""
         return await self._do("recover", limit)
 
-    async def control(self, order: Command, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Command, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", order)
+        return await self._do("control", command)
 
     async def close(self) -> None:
         """Take no more verbs of this process; the store itself goes on."""

@@ -1,7 +1,7 @@
-"""Audit: one record for each arrow a task takes and each order an operator gives.
+"""Audit: one record per transition of a task and per command of an operator.
 
-Records are derived from the transition itself, never written by hand beside it, so nothing can
-happen unrecorded. The invariants of this library are predicates over them.
+Records are derived from the transition itself, never written by hand beside it, so nothing happens
+unrecorded. The invariants of this library are predicates over them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecordKind(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit: in order per task, comparable between runs."""
+    """One record: in order per task, comparable between runs."""
 
     at: float
     kind: RecordKind
@@ -58,9 +58,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     dedupe: str | None = None
     callback: bool = False
-    """Whether the end of the task calls another (on_complete)."""
+    """Whether the task has an on_complete callback."""
     cause: int | None = None
-    """The task on whose account it happened: the replacement of an evicted one, a callback's."""
+    """The task that caused it: the one that evicted this one, or whose end called this one."""
     reason: str | None = None
     detail: str | None = None
 
@@ -93,7 +93,7 @@ AuditNote: TypeAlias = tuple[
     str | None,
     int | None,
 ]
-"""An arrow as a store may keep it: the task, and by value only what later arrows change.
+"""A transition as a store may keep it: the task, and copies of what changes later.
 
 Task, event, status before, moment, attempt, runs, token, worker, due, fresh, reason, cause.
 """
@@ -102,7 +102,7 @@ Task, event, status before, moment, attempt, runs, token, worker, due, fresh, re
 def note_of(
     task: Task, event: Transition, before: Status | None, at: float, cause: int | None = None
 ) -> AuditNote:
-    """Note an arrow: all that its record needs and that the task will not know any more."""
+    """Return the note of a transition: everything its record needs that the task will not keep."""
     return (
         task,
         event,
@@ -120,7 +120,7 @@ def note_of(
 
 
 def record_of(noted: AuditNote) -> Record:
-    """Derive the record of an arrow from its note: the task as it was after it."""
+    """Return the record of a noted transition: the task as it was after it."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     return Record(
@@ -158,7 +158,7 @@ def record_of(noted: AuditNote) -> Record:
 def record(
     task: Task, event: Transition, before: Status | None, *, at: float, cause: int | None = None
 ) -> Record:
-    """Derive the record of one arrow from the task as it is after it."""
+    """Return the record of one transition, from the task as it is after it."""
     return record_of(note_of(task, event, before, at, cause))
 
 
@@ -173,9 +173,9 @@ def command_record(
     unit: str | None = None,
     until: float = 0.0,
 ) -> Record:
-    """Derive the record of an order, or of a run's end.
+    """Return the record of a command, or of a run's end.
 
-    A hold tells which lane or key as `key` and until when as `due`; a corrected weight, what it is.
+    Of a hold, `key` is the lane or key and `due` its end; of a corrected weight, `weight` is the new.
     """
     return Record(
         at=at,

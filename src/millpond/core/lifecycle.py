@@ -1,4 +1,4 @@
-"""The lifecycle of a task: one table. Every arrow a task can take is a row here, and only here.
+"""The lifecycle of a task: one table with every transition a task can make.
 
 Rule: no code changes a task's status except through `advance`. The table draws its own diagram
 (`diagram()`), so the picture in the documentation cannot disagree with the program.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Status(StrEnum):
-    """Where a task is. *Scheduled* and *parked* are views of queued, not states of their own."""
+    """The status of a task. *Scheduled* and *parked* tasks are queued."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 
 class Transition(StrEnum):
-    """What can happen to a task."""
+    """What can happen to a task: the arrows of its lifecycle."""
 
     SUBMIT = "submit"
     REFUSE = "refuse"
@@ -56,10 +56,10 @@ class Transition(StrEnum):
 LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
     (None, Transition.SUBMIT): Status.QUEUED,
     (None, Transition.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
-    (Status.QUEUED, Transition.CLAIM): Status.QUEUED,  # held ahead by a worker
-    (Status.QUEUED, Transition.RELEASE): Status.QUEUED,  # a claim ahead goes back, not charged
-    (Status.QUEUED, Transition.LOSE): Status.QUEUED,  # its holder died: it may have started
-    (Status.QUEUED, Transition.EXHAUST): Status.FAILED,  # the same, and no attempts left
+    (Status.QUEUED, Transition.CLAIM): Status.QUEUED,  # prefetched by a worker
+    (Status.QUEUED, Transition.RELEASE): Status.QUEUED,  # a prefetched task goes back, not charged
+    (Status.QUEUED, Transition.LOSE): Status.QUEUED,  # its worker died: it may have started
+    (Status.QUEUED, Transition.EXHAUST): Status.FAILED,  # the same, with no attempts left
     (Status.QUEUED, Transition.LEASE): Status.RUNNING,
     (Status.QUEUED, Transition.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
     (Status.QUEUED, Transition.EVICT): Status.REJECTED,  # only if never claimed
@@ -69,12 +69,12 @@ LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
     (
         Status.QUEUED,
         Transition.UNKNOWN,
-    ): Status.FAILED,  # parked for a day, nobody knew the function
+    ): Status.FAILED,  # parked for a day: no worker knew the function
     (Status.RUNNING, Transition.COMPLETE): Status.COMPLETED,
     (Status.RUNNING, Transition.FAIL): Status.FAILED,
     (Status.RUNNING, Transition.CANCEL): Status.CANCELLED,
     (Status.RUNNING, Transition.RETRY): Status.QUEUED,
-    (Status.RUNNING, Transition.RELEASE): Status.QUEUED,  # given back, not charged
+    (Status.RUNNING, Transition.RELEASE): Status.QUEUED,  # released, not charged
     (Status.RUNNING, Transition.LOSE): Status.QUEUED,  # lease lost, attempts left
     (Status.RUNNING, Transition.EXHAUST): Status.FAILED,  # lease lost, none left
     (Status.RUNNING, Transition.STALE): Status.FAILED,  # a closure is never silently run again
@@ -84,11 +84,11 @@ LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
 
 
 def advance(status: Status | None, event: Transition) -> Status:
-    """Return the status after `event`, or raise IllegalTransition; touches nothing."""
+    """Return the status after `event`, or raise IllegalTransition; changes nothing."""
     try:
         return LIFECYCLE[status, event]
     except KeyError:
-        message = f"a {status or 'new'} task cannot take the arrow {event!s}"
+        message = f"a {status or 'new'} task has no transition {event!s}"
         raise IllegalTransition(message, status=status, event=event) from None
 
 

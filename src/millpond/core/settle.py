@@ -1,4 +1,4 @@
-"""Settling: how an attempt ends, and what that makes of its task."""
+"""Settling: how an attempt ends, and the next status of its task."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Raised(msgspec.Struct, frozen=True):
 
     error: bytes = b""
     final: bool = False
-    """GiveUp, a type that is never retried, an unstorable result."""
+    """Whether it is never retried: GiveUp, an excluded type, a result that cannot be stored."""
     retry_in: float | None = None
     """RetryLater or Throttled named the delay itself."""
     spend: bool = True
     reason: str | None = None
-    """Why it is final, where that is not the handler's own doing."""
+    """Why it is final, where the handler did not decide that."""
     hold: Scope | None = None
-    """Throttled: what is held back for everyone, for `retry_in` seconds."""
+    """Throttled: what every worker holds back for `retry_in` seconds."""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker stopped: the attempt is given back and costs nothing.
+    """The worker stopped: the attempt is released, not charged.
 
-    A task with one attempt whose handler had begun is not begun again: it ends here, as failed.
+    A task with one attempt whose handler had begun does not start again: it ends as failed.
     """
 
     begun: bool = True
@@ -59,12 +59,12 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """This worker cannot run it: it does not know the function, or cannot read the record."""
+    """This worker cannot run it: it does not know the function, or cannot read the task."""
 
     corrupt: bool
-    """The record is damaged: no worker can read it."""
+    """The stored body is damaged: no worker can read it."""
     misfit: bool = False
-    """The arguments do not fit the function as it is here; another worker may have it otherwise."""
+    """The arguments do not fit this worker's version of the function."""
     error: bytes | None = None
 
 
@@ -86,7 +86,7 @@ ENDINGS = frozenset(
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is to become of one leased task. Says nothing about how it is stored."""
+    """How one attempt ends, as the worker reports it to the store."""
 
     fence: Fence
     event: Transition
@@ -97,12 +97,12 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     parked: bool = False
     misfit: bool = False
-    """Parked because its arguments do not fit the function as its worker has it."""
+    """Parked because its arguments do not fit its worker's version of the function."""
     follow_ups: tuple[NewTask, ...] = ()
     successor: Fence | None = None
-    """The claim held ahead that was started in the slot this attempt left."""
+    """The prefetched task that started in the slot of this attempt."""
     weight: int | None = None
-    """What the attempt really used, for rates by weight; None = what its start was charged."""
+    """The actual weight of the attempt, for rates by weight; None = as charged at its start."""
     hold: Scope | None = None
     """Hold the task's key, or its pool, back for `hold_for` seconds; not with a completion."""
     hold_for: float = 0.0
@@ -125,11 +125,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settled(StrEnum):
-    """What a store answers to a settlement."""
+    """The store's answer to a settlement."""
 
     APPLIED = "applied"
     STALE = "stale"
-    """Another attempt owns the task now, or none: nothing was changed."""
+    """The fence is not current any more: nothing was changed."""
 
 
 def settle(
@@ -172,7 +172,7 @@ def _not_a_success(
         case Raised():
             return _after_error(lease, outcome, policy, jitter, now, started_at)
         case Interrupted(begun=begun, reason=reason):
-            # What that means for a task with one attempt is the store's to say: event_in_force.
+            # For a task with one attempt the store decides: event_in_force.
             return Settlement(
                 fence=fence, event=Transition.RELEASE, spend=False, begun=begun, reason=reason
             )
@@ -268,9 +268,9 @@ def is_charged(settlement: Settlement, event: Transition) -> bool:
 
 
 def event_of_leaving(task: Task) -> Transition:
-    """Return what it means that a worker left without a word on a task it ran.
+    """Return the transition of a running task whose worker deregistered without settling it.
 
-    It tells of all that never began before it leaves, so this one may have.
+    The worker settles every task that never began, so the handler of this one may have begun.
     """
     if task.cancel_requested:
         return Transition.CANCEL
@@ -278,12 +278,12 @@ def event_of_leaving(task: Task) -> Transition:
 
 
 def event_of_return(task: Task) -> Transition:
-    """Return what a claim ahead that goes back unstarted means: its place again, or its end."""
+    """Return the transition of a prefetched task that goes back unstarted."""
     return Transition.CANCEL if task.cancel_requested else Transition.RELEASE
 
 
 def event_of_loss(task: Task) -> Transition:
-    """Return what a lost lease means: it is charged, so a budget used up is the end."""
+    """Return the transition of a lost lease: it is charged, so the last attempt fails the task."""
     if task.new.owner is not None:
         return Transition.STALE
     if task.cancel_requested:
@@ -295,7 +295,7 @@ CALLBACK_ATTEMPTS = 25
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a task ended, as its on_complete callback is told."""
+    """How a task ended: the argument of its on_complete callback."""
 
     task: int
     pool: str
@@ -308,11 +308,11 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: bytes | None
     error: bytes | None
     options: bytes = b""
-    """What the task itself carried for the runtime."""
+    """The task's own runtime options."""
 
 
 def callback(task: Task, identifier: int) -> NewTask:
-    """Return the callback task that the end of `task` calls for."""
+    """Return the on_complete callback of an ended task, as a new task."""
     ending = Ending(
         task=task.new.id,
         pool=task.new.pool,

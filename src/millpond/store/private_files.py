@@ -17,6 +17,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from millpond.core.log_fields import about
 from millpond.errors import UnsafePlace
 
 log = logging.getLogger("millpond.store")
@@ -102,9 +103,10 @@ def _warn(folder: Path) -> None:
     if folder not in _warned:
         _warned.add(folder)
         log.warning(
-            "everybody who shares the volume at %s may replace the files of the store in it; if "
-            "that is not only this application: chmod o-w it, chmod +t it, or use a folder in it",
+            "every user of the volume at %s may replace the store's files; unless only this "
+            "application uses the volume: chmod o-w it, chmod +t it, or use a folder inside it",
             folder,
+            extra=about("volume.shared"),
         )
 
 

@@ -476,7 +476,7 @@ class Store(Protocol):
         ...
 
     async def control(
-        self, order: Command, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         ...

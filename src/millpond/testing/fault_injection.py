@@ -155,11 +155,11 @@ class FaultyStore:
         )
 
     async def control(
-        self, order: Command, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         return await self._do(
-            "control", lambda dice: self._store.control(order, now=now, entropy=entropy or dice)
+            "control", lambda dice: self._store.control(command, now=now, entropy=entropy or dice)
         )
 
     async def close(self) -> None:

@@ -168,7 +168,7 @@ def test_where_the_file_cannot_be_made_it_is_done_without(
         lock.acquire()
         lock.release()
     assert 1 == len(caplog.records)
-    assert "do not stand in line" in caplog.text
+    assert "do not queue at lock file" in caplog.text
     lock.close()
 
 

@@ -19,7 +19,7 @@ from millpond.store.sqlite.migrate import migrate
 
 SQL = SQLITE.sql
 LOOK_AT_EVERYTHING = {
-    *load_statements("millpond.store.sql", "check.sql", "mend.sql"),
+    *load_statements("millpond.store.sql", "consistency.sql", "repair.sql"),
     *("check_holding", "check_dead", "mend_1_bodies"),
 }
 """What recounts the tables, or puts them right, looks at every row, and says so."""

@@ -251,7 +251,7 @@ def test_where_there_can_be_no_file_it_is_done_without(
     presence.appear("one")
     assert () == presence.gone()
     presence.leave("one")
-    assert "others cannot see at once if one is gone" in caplog.text
+    assert "no lock file for one" in caplog.text
 
 
 @pytest.mark.parametrize(("rights", "folder"), [(0o644, 0o700), (0o664, 0o770), (0o666, 0o777)])

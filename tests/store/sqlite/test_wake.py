@@ -342,7 +342,7 @@ def test_a_loop_that_cannot_hear_is_no_trouble(
     loop = Deaf()
     opened("a").listen(print, loop)
     loop.close()
-    assert "cannot wake this one" in caplog.text
+    assert "no wake-ups between the processes" in caplog.text
 
 
 def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:

@@ -352,7 +352,7 @@ async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
     monkeypatch.setattr(Entries, "committed", failing)
     assert 1 == await opened().do(adding("a"))
     assert ["a"] == words(path)
-    assert "after a commit" in caplog.text
+    assert "a hook after the commit" in caplog.text
 
 
 # --- faults of the database --------------------------------------------------------------------
@@ -612,7 +612,7 @@ async def test_a_hook_that_fails_is_logged_and_not_heard_of_otherwise(
     assert 1 == await writer.do(adding("a"))
     assert 2 == await writer.do(adding("b"))
     await asyncio.to_thread(writer.close)
-    assert "after a commit" in caplog.text
+    assert "a hook after the commit" in caplog.text
 
 
 def test_a_forked_child_is_told_to_open_its_own(path: Path, opened: Opening) -> None:

@@ -18,7 +18,7 @@ from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.sql.handler_connection import ended_by_handler
 from millpond.store.sql.handler_transaction import HandlerTransaction
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
@@ -182,12 +182,12 @@ class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
         transactor = self._transactor
         unit = transactor.take_turn()
         if holds(unit, settlement.fence):
-            answer = steps.settle(unit, (settlement,), self._clock())
+            answer = verbs.settle(unit, (settlement,), self._clock())
             transactor.commit(unit)
             return answer
         # Undone as a whole: going back to a savepoint would also let go of the turn.
         transactor.undo(RuntimeError())
-        return transactor.once(lambda tables: steps.settle(tables, (settlement,), self._clock()))
+        return transactor.once(lambda tables: verbs.settle(tables, (settlement,), self._clock()))
 
 
 @contextmanager

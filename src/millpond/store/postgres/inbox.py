@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.spec import OrderKind
 from millpond.core.task import NO_FINGERPRINT, UNREADABLE, Call, Dedupe, NewTask
 from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.sql.codec import new_of
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,7 +82,13 @@ class Arrival(NamedTuple):
             self._check_columns_match(new)
             return _aged(new, max(self.age, 0.0))
         except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
-            log.error("task %d for pool %r cannot be read: %s", self.id, self.pool, error)  # noqa: TRY400
+            log.error(  # noqa: TRY400 - the message says all
+                "cannot read task %d for pool %r in the inbox: %s",
+                self.id,
+                self.pool,
+                error,
+                extra=about("task.unreadable", pool=self.pool, task=self.id, reason=str(error)),
+            )
             return self.unreadable()
 
     def _check_columns_match(self, new: NewTask) -> None:
@@ -170,7 +177,7 @@ class Inbox:
         except Exception as error:  # noqa: BLE001 - whoever writes goes on
             transactor.undo(error)
             if self._is_of_the_moment(error):
-                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+                _log_postponed(transactor.where, error)
             else:
                 self._one_by_one(transactor, arrivals)
 
@@ -182,7 +189,7 @@ class Inbox:
             try:
                 self._alone(transactor, arrival)
             except Exception as error:  # noqa: BLE001 - the next begin will say what is wrong
-                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+                _log_postponed(transactor.where, error)
                 return
 
     def _alone(self, transactor: PostgresTransactor[SqlTables], arrival: Arrival) -> None:
@@ -194,11 +201,24 @@ class Inbox:
                 transactor.undo(error)
                 if self._is_of_the_moment(error):
                     raise
-                log.error("task %d for pool %r: %s", arrival.id, arrival.pool, error)  # noqa: TRY400
+                log.error(  # noqa: TRY400 - the message says all
+                    "cannot take task %d for pool %r from the inbox: %s",
+                    arrival.id,
+                    arrival.pool,
+                    error,
+                    extra=about(
+                        "inbox.refused", pool=arrival.pool, task=arrival.id, reason=str(error)
+                    ),
+                )
             else:
                 return
         unit = transactor.begin_plainly()
-        log.error("task %d for pool %r can in no way be stored", arrival.id, arrival.pool)
+        log.error(
+            "dropped task %d for pool %r: cannot be stored",
+            arrival.id,
+            arrival.pool,
+            extra=about("inbox.dropped", pool=arrival.pool, task=arrival.id),
+        )
         unit.ask("inbox_drop", (unit.listed([arrival.n]),))
         transactor.commit(unit)
 
@@ -215,11 +235,16 @@ class Inbox:
         for arrival in arrivals:
             pool = unit.pools.get(arrival.pool)
             if pool is None or pool.internal:
-                log.error("task %d is for pool %r, which is gone", arrival.id, arrival.pool)
+                log.error(
+                    "dropped task %d: pool %r no longer exists",
+                    arrival.id,
+                    arrival.pool,
+                    extra=about("inbox.pool_missing", pool=arrival.pool, task=arrival.id),
+                )
                 continue
             tasks.append(arrival.task(pool.spec) if readable else arrival.unreadable())
         unit.expect(tasks)
-        answer = steps.take_committed(unit, tasks, self._clock())
+        answer = verbs.take_committed(unit, tasks, self._clock())
         if arrivals:
             unit.ask("inbox_drop", (unit.listed([arrival.n for arrival in arrivals]),))
         if seen is not None:
@@ -233,3 +258,12 @@ class Inbox:
             return True
         cause = error.__cause__ if isinstance(error, MillpondError) else error
         return is_gone(cause) or is_of_the_moment(cause)
+
+
+def _log_postponed(where: str, error: BaseException) -> None:
+    log.warning(
+        "tasks in the inbox of %s wait: %s",
+        where,
+        error,
+        extra=about("inbox.postponed", reason=str(error)),
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.store.postgres.connect import connect, is_pooled
 from millpond.store.postgres.quoting import quoted
 
@@ -127,13 +128,21 @@ class Listener:
         try:
             self._loop.add_reader(self._socket, self._readable)
         except NotImplementedError:
-            log.warning("this event loop cannot hear %s; it is looked at instead", self._address)
+            log.warning(
+                "this event loop cannot watch the socket of %s; polling every second",
+                self._address,
+                extra=about("listen.unsupported"),
+            )
             connection.close()
             return
         self._connection = connection
         self._connected_at = self._loop.time()
         if self._missed:
-            log.info("%s tells of other processes again", self._address)
+            log.info(
+                "LISTEN on %s is back",
+                self._address,
+                extra=about("listen.reconnected"),
+            )
         self._missed = False
         self._back()
         # What came together with the answer to LISTEN makes nothing readable any more.
@@ -169,10 +178,10 @@ class Listener:
             told = " ".join(str(error).split())
             # Whoever uses the store tells that it is away.
             log.info(
-                "%s tells nothing of other processes (%s): it is tried again, and until then the "
-                "store is looked at once a second",
+                "LISTEN on %s failed (%s); retrying, polling every second meanwhile",
                 self._address,
                 told,
+                extra=about("listen.failed", reason=told),
             )
         self._missed = True
         if self._connected_at and self._loop.time() - self._connected_at > LONGEST_PAUSE:
@@ -185,11 +194,11 @@ class Listener:
     def _deaf(self) -> None:
         """Do without: whoever lends sessions takes a LISTEN and never tells anything."""
         log.warning(
-            "%s is reached through a pooler, by which nothing is heard of other processes: the "
-            "store is looked at once a second. Give the server's own address as listen=... in the "
-            "URL to be told at once, listen=0 if this is meant, or pooler=0 if the pooler lends "
-            "whole sessions",
+            "LISTEN is not available through the pooler at %s; polling every second. Put the "
+            "server's own address into the URL as listen=..., or listen=0 to keep polling without "
+            "this warning, or pooler=0 if the pooler gives each client a session of its own",
             self._address,
+            extra=about("listen.pooler"),
         )
 
     def _let_go_after_fork(self) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.core.plan import Wake
 from millpond.errors import MillpondError
 from millpond.store.hints import PendingHint, without_bad_moments
@@ -249,7 +250,12 @@ class PostgresHintChannel:
                 return False
             connection.execute(NOTIFY, [self._channel, told])
         except (psycopg.Error, MillpondError) as error:
-            log.debug("a hint for %s was not sent: %s", self._address, error)
+            log.debug(
+                "NOTIFY on %s failed: %s",
+                self._address,
+                error,
+                extra=about("hint.not_sent", reason=str(error)),
+            )
             return False
         self._pending = PendingHint()
         return True
@@ -282,16 +288,21 @@ class PostgresHintChannel:
             try:
                 heard.add(without_bad_moments(_decode(said)))
             except (msgspec.MsgspecError, RecursionError) as error:
-                log.debug("a message of %s makes no sense: %s", self._address, error)
+                log.debug(
+                    "ignoring a malformed notification of %s: %s",
+                    self._address,
+                    error,
+                    extra=about("hint.malformed", reason=str(error)),
+                )
         if heard and self._tell is not None:
             self._tell(heard.hint())
 
     def _complain(self) -> None:
         if not self._complained:
             log.warning(
-                "what is notified to %s is not heard there: is there a pooler between? Give the "
-                "server's own address as listen=..., or listen=off. Until then the store is looked "
-                "at once a second",
+                "notifications sent to %s do not arrive; polling every second. If there is a "
+                "pooler, put the server's own address into the URL as listen=..., or listen=off",
                 self._address,
+                extra=about("listen.silent"),
             )
         self._complained = True

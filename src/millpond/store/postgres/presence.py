@@ -13,6 +13,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.presence import AVAILABLE, Presence
 
 log = logging.getLogger("millpond.postgres")
@@ -35,13 +36,25 @@ def _private_folder() -> Path | None:
             folder.mkdir(mode=0o700, exist_ok=True)
             found = folder.lstat()
         except OSError as error:
-            log.debug("%s cannot be used: %s", folder, error)
+            log.debug(
+                "cannot use folder %s for lock files: %s",
+                folder,
+                error,
+                extra=about("presence.folder_unusable", reason=str(error)),
+            )
             continue
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if ours and not found.st_mode & 0o077:
             return folder
-        log.warning("%s is not a private folder of this user (0700): it is not used", folder)
-    log.warning("a killed worker of this host is found when its lease is over, and not before")
+        log.warning(
+            "not using %s for lock files: it is not a private folder (0700) of this user",
+            folder,
+            extra=about("presence.folder_not_private"),
+        )
+    log.warning(
+        "no folder for lock files: a killed worker of this host is detected when its lease expires",
+        extra=about("presence.unavailable"),
+    )
     return None
 
 

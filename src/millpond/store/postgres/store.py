@@ -37,7 +37,7 @@ from millpond.store.postgres.view import PostgresView
 from millpond.store.protocol import ControlAnswer
 from millpond.store.sql.store import hint_of, in_daemon_thread
 from millpond.store.sql.writer import must_not_be_forked
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -311,7 +311,7 @@ class PostgresStore(FastPathStore):
         return await self._joiner.submit_async(way, batches), way
 
     def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
-        return steps.control(tables, Declare(spec), self._clock())
+        return verbs.control(tables, Declare(spec), self._clock())
 
     def _do_now(self, job: Callable[[SqlTables], T]) -> T:
         """Have something done and wait for it, on whatever thread."""
@@ -350,15 +350,15 @@ class PostgresStore(FastPathStore):
         return super()._committed(answers)
 
     async def control(
-        self, order: Command, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order; who wants to lead while another does is told so by a look."""
-        if isinstance(order, ClaimLeadership):
-            asked = (order.owner, self._step_moment(now))
+        if isinstance(command, ClaimLeadership):
+            asked = (command.owner, self._step_moment(now))
             led = await self._on_reader(partial(self._led_by_another, asked))
             if led is not None:
                 return ControlAnswer(revision=led)
-        return await super().control(order, now=now, entropy=entropy)
+        return await super().control(command, now=now, entropy=entropy)
 
     def _led_by_another(
         self, asked: tuple[str, float | None], connection: PostgresConnection

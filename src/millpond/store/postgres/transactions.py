@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.errors import StoreError, StoreLocked
 from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
 from millpond.store.postgres.lock import to_write
@@ -170,13 +171,19 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             raise self.translated(error) from error
         if code_of(error) == _MISCOUNTED:
             log.error(
-                "MILL-081 the rows of %s do not fit together (%s); nothing was changed, the Python "
-                "path does it instead. Run `millpond doctor`, and `millpond doctor --repair`",
+                "MILL-081 rows of %s are inconsistent (%s); nothing was changed; using the Python "
+                "path. Run `millpond doctor`, then `millpond doctor --repair`",
                 self.where,
                 str(error).partition("\n")[0],
+                extra=about("store.inconsistent", reason=str(error).partition("\n")[0]),
             )
         elif code_of(error) not in _REFUSALS and not self._may_pass(error):
-            log.warning("%s did not do a step by itself: %s", self.where, error)
+            log.warning(
+                "server fast path of %s failed; using the Python path: %s",
+                self.where,
+                error,
+                extra=about("fast_path.failed", reason=str(error)),
+            )
 
     def _connected(self) -> PostgresConnection:
         """Return the connection; a new one where the server has ended the old one.
@@ -198,12 +205,13 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             found, connection.miscounted = connection.miscounted, None
             self.miscounted = True
             log.error(
-                "MILL-081 in %s the write %s touched %d rows instead of %d, and is stored; all "
-                "is counted anew",
+                "MILL-081 in %s the write %s changed %d rows instead of %d and was committed; "
+                "recounting",
                 self.where,
                 found[0],
                 found[2],
                 found[1],
+                extra=about("store.miscounted", reason=found[0]),
             )
 
     def _dispose(self, connection: PostgresConnection) -> None:

@@ -17,6 +17,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from millpond.core.log_fields import about
 from millpond.store.postgres.server_call import ServerCall
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sql.writer import WriteJob, Writer, answer_caller
@@ -217,7 +218,12 @@ class PostgresWriter(Writer[SqlTables]):
         try:
             self._ear = SocketReader(loop, connection, self._heard)
         except (NotImplementedError, OSError, RuntimeError) as error:
-            log.debug("the event loop does not hear %s: %r", self._where, error)
+            log.debug(
+                "the event loop cannot watch the socket of %s: %r",
+                self._where,
+                error,
+                extra=about("socket.unwatched", reason=repr(error)),
+            )
             self._ear, self._deaf = None, isinstance(error, NotImplementedError)
             return False
         return True
@@ -269,7 +275,11 @@ class PostgresWriter(Writer[SqlTables]):
         try:
             told = self._announce([job.answer for job in flight.jobs if job.error is None])
         except Exception:
-            log.exception("after a commit to %s", self._where)
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self._where,
+                extra=about("commit.hook_failed"),
+            )
         following: PendingCall | None = None
         with self._news:
             self._flight = None

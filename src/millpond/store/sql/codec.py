@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.task import UNREADABLE, Call, NewTask, Task
 from millpond.errors import MillpondError
 
@@ -87,11 +88,11 @@ def _tell_of(identifier: int, pool: str, why: object) -> None:
             _logged.clear()
         _logged.add(identifier)
         log.error(
-            "the record of task %d in pool %r cannot be read: %s",
+            "cannot read the stored body of task %d in pool %r: %s",
             identifier,
             pool,
             why,
-            extra={"pool": pool, "task": identifier},
+            extra=about("task.unreadable", pool=pool, task=identifier, reason=str(why)),
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from millpond.errors import TransactionTooLong
 from millpond.store.sql.handler_connection import HandlerConnectionBase, ended_by_handler
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class HandlerTransaction(Generic[L]):
         assert unit is not None  # noqa: S101 - it was begun
         # Before anything is settled: it must be in the transaction that the handler wrote in.
         leave_savepoint(unit.connection, undo=not holds(unit, settlement.fence))
-        answer = steps.settle(unit, (settlement,), self._clock())
+        answer = verbs.settle(unit, (settlement,), self._clock())
         self._transactor.commit(unit)
         return answer
 

@@ -14,6 +14,7 @@ from millpond.core.admit import Known
 from millpond.core.bucket import Bucket
 from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.order.heap import LazyHeap
 from millpond.core.spec import PoolSpec
 from millpond.core.task import CALLBACKS
@@ -62,7 +63,12 @@ def readable(decode: Callable[[D], V], stored: D, otherwise: V, whose: str) -> V
     try:
         return decode(stored)
     except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
-        log.error("what is stored of %s is damaged and left out: %s", whose, error)  # noqa: TRY400
+        log.error(  # noqa: TRY400 - the message says all
+            "ignoring damaged stored settings of %s: %s",
+            whose,
+            error,
+            extra=about("store.settings_damaged", reason=str(error)),
+        )
         return otherwise
 
 

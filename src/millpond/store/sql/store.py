@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from millpond.core.control import CancelRun, Declare, DeclareBudget, Prune, Redrive
+from millpond.core.log_fields import about
 from millpond.core.store_time import read
 from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
 from millpond.store.clock import ForwardClock, ServerClock, steady
@@ -30,7 +31,7 @@ from millpond.store.sql.transactions import C
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sql.view import SqlView
 from millpond.store.sql.writer import Writer, must_not_be_forked
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
@@ -317,7 +318,12 @@ class SqlStore(ABC, Generic[C, L]):
             with self._connected() as connection:
                 wrong = find_damage(connection, self._reading, whole=whole)
             if wrong:
-                log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
+                log.error(
+                    "repairing inconsistent rows in %s: %s",
+                    self._where,
+                    wrong[:5],
+                    extra=about("store.repaired", reason="; ".join(wrong[:5])),
+                )
                 transactor.run(self._repair)
         except transactor.errors as error:
             raise transactor.translated(error) from error
@@ -352,7 +358,11 @@ class SqlStore(ABC, Generic[C, L]):
             if not error.of_counts:
                 raise
             # A count is wrong, whoever met it: counted anew, the same job goes through.
-            log.error("%s; its counts are counted anew", error)  # noqa: TRY400 - not where it was
+            log.error(  # noqa: TRY400 - the traceback says nothing about the cause
+                "%s; recounting",
+                error,
+                extra=about("store.miscounted", reason=str(error)),
+            )
             if not await self.repair() and not isinstance(error, Miscounted):
                 raise
             return await self._do_once(job)
@@ -371,7 +381,12 @@ class SqlStore(ABC, Generic[C, L]):
             now = time.monotonic()
             if now < self._look_again:
                 raise
-            log.error("a row of %s is damaged (%r); it is looked for", self._where, error)  # noqa: TRY400
+            log.error(  # noqa: TRY400 - the traceback says nothing about the cause
+                "a row of %s is damaged (%r); searching for it",
+                self._where,
+                error,
+                extra=about("store.row_damaged", reason=repr(error)),
+            )
             if not await self.repair(whole=whole):
                 # There is nothing to be found, and looking takes long.
                 self._look_again = now + _LOOK_AGAIN
@@ -427,7 +442,7 @@ class SqlStore(ABC, Generic[C, L]):
             new = [one for batch in batches for one in batch.tasks]
             self._takes_time(tables, len(new))
             tables.expect(new)
-            return steps.submit(tables, batches, self._moment(now), entropy)
+            return verbs.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
 
@@ -440,7 +455,7 @@ class SqlStore(ABC, Generic[C, L]):
             if self._is_newer(tables, ask.pool):
                 return LeaseAnswer()
             _expect(tables, ask)
-            answer = steps.lease(tables, ask, self._moment(now), entropy)
+            answer = verbs.lease(tables, ask, self._moment(now), entropy)
             self._remember(tables, answer)
             return answer
 
@@ -451,7 +466,7 @@ class SqlStore(ABC, Generic[C, L]):
     ) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
         return await self._do_over_rows(
-            lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
+            lambda tables: verbs.renew(tables, worker, lease, self._moment(now), entropy)
         )
 
     async def settle(
@@ -472,7 +487,7 @@ class SqlStore(ABC, Generic[C, L]):
             ask = None if then is None or self._is_newer(tables, then.pool) else then
             if ask is not None:
                 _expect(tables, ask, leaving=len(settlements))
-            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=ask)
+            answer = verbs.settle(tables, settlements, self._moment(now), entropy, then=ask)
             if then is not None and ask is None:
                 answer = msgspec.structs.replace(answer, lease=LeaseAnswer())
             # Also what is tried again: that may happen in another process.
@@ -497,8 +512,8 @@ class SqlStore(ABC, Generic[C, L]):
         """Take in batches inside the transaction that is open on a connection of somebody's."""
         unit = self._new_unit(connection)
         for spec in declare:
-            steps.control(unit, Declare(spec), self._moment(now), entropy)
-        answer = steps.submit(unit, batches, self._moment(now), entropy)
+            verbs.control(unit, Declare(spec), self._moment(now), entropy)
+        answer = verbs.submit(unit, batches, self._moment(now), entropy)
         unit.write()
         return answer
 
@@ -521,7 +536,7 @@ class SqlStore(ABC, Generic[C, L]):
             if holds(tables, settlement.fence):
                 written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
             if written.error is None:
-                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                written.answer = verbs.settle(tables, (settlement,), self._moment(now), entropy)
                 self._forget(written.ended)
             return written
 
@@ -558,26 +573,28 @@ class SqlStore(ABC, Generic[C, L]):
 
         def job(tables: SqlTables) -> RecoverAnswer:
             moment = self._moment(now)
-            answer = steps.recover(tables, limit, moment, entropy, generation=generation)
+            answer = verbs.recover(tables, limit, moment, entropy, generation=generation)
             self._tell_all_newer(tables)
             return answer
 
         return await self._do_over_rows(job)
 
     async def control(
-        self, order: Command, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
 
         def job(tables: SqlTables) -> ControlAnswer:
-            if isinstance(order, CancelRun | Redrive):
+            if isinstance(command, CancelRun | Redrive):
                 self._takes_time(tables)
-            if isinstance(order, Declare | DeclareBudget) and self._declared_newer(tables, order):
+            if isinstance(command, Declare | DeclareBudget) and self._declared_newer(
+                tables, command
+            ):
                 return ControlAnswer()
-            asked = order
-            if isinstance(order, Prune) and now is None:
-                asked = without_doubt(order, tables.timeline)
-            return steps.control(tables, asked, self._moment(now), entropy)
+            carried_out: Command = command
+            if isinstance(command, Prune) and now is None:
+                carried_out = without_doubt(command, tables.timeline)
+            return verbs.control(tables, carried_out, self._moment(now), entropy)
 
         return await self._do(job)
 
@@ -590,14 +607,14 @@ class SqlStore(ABC, Generic[C, L]):
             return True
         return False
 
-    def _declared_newer(self, tables: SqlTables, order: Declare | DeclareBudget) -> bool:
+    def _declared_newer(self, tables: SqlTables, command: Declare | DeclareBudget) -> bool:
         """Return whether only a newer version understands what is stored under this name."""
         try:
-            if isinstance(order, DeclareBudget):
-                tables.budgets.get(order.spec.name)
+            if isinstance(command, DeclareBudget):
+                tables.budgets.get(command.spec.name)
             else:
-                tables.pools.get(order.spec.name)
-                tables.budgets.must_know(order.spec)
+                tables.pools.get(command.spec.name)
+                tables.budgets.must_know(command.spec)
         except NewerPool as error:
             self._tell_newer(error)
             return True
@@ -607,7 +624,7 @@ class SqlStore(ABC, Generic[C, L]):
         """Log a pool or budget that only a newer version understands, once."""
         if (error.pool, error.option) not in self._newer:
             self._newer.add((error.pool, error.option))
-            log.error("%s", error)
+            log.error("%s", error, extra=about("pool.newer", pool=error.pool, reason=str(error)))
 
     def _tell_all_newer(self, tables: SqlTables) -> None:
         """Log every such pool that was met in a unit of work."""
@@ -749,7 +766,7 @@ class SqlRenewer:
     def renew(self, worker: str, lease: float) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
         return self._transactor.run(
-            lambda tables: steps.renew(tables, worker, lease, self._clock())
+            lambda tables: verbs.renew(tables, worker, lease, self._clock())
         )
 
     def close(self) -> None:

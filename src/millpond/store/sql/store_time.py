@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.store_time import KEPT, TOLERANCE, Jump, Timeline, alike, confirmation
 from millpond.core.ticks import rounded, ticks
 from millpond.store.sql.codec import SEQ_BITS, new_of
@@ -130,20 +131,24 @@ class JumpLog:
         if not known:
             self._logged.append((jump, now))
         quiet = known or jump.kind == "gap"
-        log.log(logging.DEBUG if quiet else logging.WARNING, said(jump, self._where))
+        log.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            said(jump, self._where),
+            extra=about("clock.jumped", reason=jump.kind),
+        )
 
 
-def without_doubt(order: Prune, known: Timeline) -> Prune:
+def without_doubt(prune: Prune, known: Timeline) -> Prune:
     """Return an order to forget in which time does not count that nobody was there to see pass."""
     if not known.doubtful:
-        return order
-    told = {name: getattr(order, name) for name in order.__struct_fields__}
+        return prune
+    told = {name: getattr(prune, name) for name in prune.__struct_fields__}
     earlier = {
         name: moment - known.doubtful
         for name, moment in told.items()
         if name.endswith("_before") and moment is not None
     }
-    return msgspec.structs.replace(order, **earlier)
+    return msgspec.structs.replace(prune, **earlier)
 
 
 def move_moments(unit: SqlTables, step: float) -> None:

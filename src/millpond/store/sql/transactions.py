@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
+from millpond.core.log_fields import about
 from millpond.errors import (
     IllegalTransition,
     MillpondError,
@@ -153,7 +154,11 @@ class Transactor(ABC, Generic[Unit, C]):
             unit.committed()
         except Exception:
             # It is stored. An error now would have it done a second time.
-            log.exception("after a commit to %s", self.where)
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self.where,
+                extra=about("commit.hook_failed"),
+            )
 
     def undo(self, error: BaseException) -> None:
         """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""

@@ -17,6 +17,7 @@ from collections import deque
 from concurrent.futures import Future as BlockingFuture
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from millpond.core.log_fields import about
 from millpond.errors import (
     MillpondError,
     OutcomeUnknown,
@@ -249,7 +250,13 @@ class Writer(Generic[Unit]):
             self._transactor.undo(error)
             if len(group) == 1 and not self._transactor.of_database(error):
                 return self._failed(group, error)
-            log.debug("%d jobs on %s are tried one by one: %r", len(group), self._where, error)
+            log.debug(
+                "retrying %d writes to %s one by one: %r",
+                len(group),
+                self._where,
+                error,
+                extra=about("writes.retried", reason=repr(error)),
+            )
             self._one_by_one(group)
         return group
 
@@ -338,7 +345,12 @@ class Writer(Generic[Unit]):
         try:
             self._transactor.tidy()
         except MillpondError as error:
-            log.warning("%s could not be put in order: %s", self._where, error)
+            log.warning(
+                "maintenance of %s failed: %s",
+                self._where,
+                error,
+                extra=about("store.maintenance_failed", reason=str(error)),
+            )
         finally:
             self._transactor.lock.release()
 
@@ -401,7 +413,12 @@ class Writer(Generic[Unit]):
             try:
                 loop.call_soon_threadsafe(answer_caller, jobs)
             except RuntimeError:  # the loop is closed: nobody is there to hear it
-                log.debug("%d answers of %s came too late", len(jobs), self._where)
+                log.debug(
+                    "dropping %d answers of %s: their event loop is closed",
+                    len(jobs),
+                    self._where,
+                    extra=about("answers.dropped"),
+                )
 
     def _after_commit(self, answers: Sequence[Any]) -> None:
         self._hook_again = None
@@ -410,7 +427,11 @@ class Writer(Generic[Unit]):
         try:
             self._hook_again = self._committed(answers)
         except Exception:
-            log.exception("after a commit to %s", self._where)
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self._where,
+                extra=about("commit.hook_failed"),
+            )
 
 
 def _nothing(_: object) -> None:

@@ -14,6 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.errors import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -73,7 +74,12 @@ class Checkpointer:
             finally:
                 connection.execute("PRAGMA busy_timeout=0")
         except DATABASE_ERRORS as error:
-            log.warning("a checkpoint of %s failed: %s", self._path, error)
+            log.warning(
+                "a checkpoint of %s failed: %s",
+                self._path,
+                error,
+                extra=about("checkpoint.failed", reason=str(error)),
+            )
             emptied = False
         self._note(emptied=emptied, size=size)
         return emptied
@@ -96,10 +102,11 @@ class Checkpointer:
         if size >= HUGE and not self._logged:
             self._logged = True
             log.warning(
-                "the WAL of %s has %d MiB and cannot be emptied: some connection has been "
-                "reading for long; end its transaction",
+                "the WAL of %s has %d MiB and cannot be emptied: a connection has held a read "
+                "transaction open for long; end it",
                 self._path,
                 size // 2**20,
+                extra=about("wal.not_emptied"),
             )
 
     def _size(self) -> int:

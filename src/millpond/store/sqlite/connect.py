@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
+from millpond.core.log_fields import about
 from millpond.errors import (
     ConfigError,
     NotADatabase,
@@ -136,11 +137,21 @@ def dispose(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     except DATABASE_ERRORS as error:
-        log.warning("a transaction on %s could not be undone: %s", path, error)
+        log.warning(
+            "rolling back a transaction on %s failed: %s",
+            path,
+            error,
+            extra=about("rollback.failed", reason=str(error)),
+        )
     try:
         connection.close()
     except DATABASE_ERRORS as error:
-        log.warning("closing %s failed: %s", path, error)
+        log.warning(
+            "closing %s failed: %s",
+            path,
+            error,
+            extra=about("close.failed", reason=str(error)),
+        )
 
 
 def identity_of(path: Path) -> FileIdentity | None:

@@ -21,6 +21,7 @@ import weakref
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.sidecar_files import folder_beside, give
 
 AVAILABLE = sys.platform != "win32"
@@ -61,7 +62,12 @@ class Presence:
             self._clear()
             self._own[owner] = self._locked(self._file(owner))
         except OSError as error:
-            log.warning("others cannot see at once if %s is gone: %s", owner, error)
+            log.warning(
+                "no lock file for %s; if it is killed, its leases last until they expire: %s",
+                owner,
+                error,
+                extra=about("presence.unavailable", reason=str(error)),
+            )
 
     def leave(self, owner: str) -> None:
         """Be there no more; nobody will call it gone. Safe twice."""
@@ -154,7 +160,12 @@ def _remove(file: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.debug("%s stays: %s", file, error)
+        log.debug(
+            "cannot remove lock file %s: %s",
+            file,
+            error,
+            extra=about("presence.not_removed", reason=str(error)),
+        )
 
 
 _PRESENT: weakref.WeakSet[Presence] = weakref.WeakSet()

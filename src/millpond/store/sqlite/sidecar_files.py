@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.private_files import check, opened, sharing_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ def give(file: Path, database: Path, rights: int | None = None) -> None:
             os.chown(file, -1, group)
         file.chmod(writers << 1 | writers if rights is None else rights)
     except OSError as error:
-        log.debug("the rights of %s stay as they are: %s", file, error)
+        log.debug(
+            "cannot change the permissions of %s: %s",
+            file,
+            error,
+            extra=about("sidecar.permissions_kept", reason=str(error)),
+        )
 
 
 def _writers(database: Path) -> int:

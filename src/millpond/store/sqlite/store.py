@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
 from millpond.store.sql.store import SqlStore
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 _OFF = (
-    "the clock of this process (%s) is %.0f s ahead of the kernel's; the kernel's is used: see "
-    "what sets it (faketime, a patched time.time)"
+    "the clock of this process (store %s) is %.0f s ahead of the kernel's clock; using the "
+    "kernel's. Find what sets it (faketime, a patched time.time)"
 )
 
 
@@ -80,7 +81,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection]):
         if isinstance(clock, ForwardClock):
             clock.is_doubtful()  # one that is this process's alone is corrected before it is used
             if clock.off:
-                log.error(_OFF, path, clock.off)
+                log.error(_OFF, path, clock.off, extra=about("clock.off"))
         super().__init__(
             str(path),
             SQLITE,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.protocol import Hint
 from millpond.store.sqlite.sidecar_files import folder_beside, give
@@ -138,9 +139,10 @@ class SqliteHintChannel:
 
     def _do_without(self, error: Exception) -> None:
         log.warning(
-            "processes that share %s cannot wake this one, or it them; they look once a second: %r",
+            "no wake-ups between the processes that share %s; polling every second: %r",
             self._database,
             error,
+            extra=about("hints.unavailable", reason=repr(error)),
         )
         self.close()
 
@@ -207,7 +209,12 @@ class SqliteHintChannel:
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError as error:
-            log.debug("%s stays: %s", name, error)
+            log.debug(
+                "cannot remove socket %s: %s",
+                name,
+                error,
+                extra=about("socket.not_removed", reason=str(error)),
+            )
         if name in self._peers:
             self._peers.remove(name)
 
@@ -226,7 +233,12 @@ class SqliteHintChannel:
             try:
                 heard.add(without_bad_moments(_decode(message)))
             except (msgspec.MsgspecError, RecursionError) as error:
-                log.debug("a message in %s makes no sense: %s", self._folder, error)
+                log.debug(
+                    "ignoring a malformed hint in %s: %s",
+                    self._folder,
+                    error,
+                    extra=about("hint.malformed", reason=str(error)),
+                )
         if heard:
             callback(heard.hint())
 

@@ -18,6 +18,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.sidecar_files import file_beside
 
 if TYPE_CHECKING:
@@ -91,7 +92,12 @@ class WritersLock:
             # No room for the file, no right to make it, too many files open: SQLite's lock is left.
             if not self._complained:
                 self._complained = True
-                log.warning("writers of %s do not stand in line: %s", self.path, error)
+                log.warning(
+                    "writers do not queue at lock file %s: %s",
+                    self.path,
+                    error,
+                    extra=about("write_queue.unavailable", reason=str(error)),
+                )
 
 
 _OPEN: weakref.WeakSet[WritersLock] = weakref.WeakSet()

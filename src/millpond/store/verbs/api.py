@@ -197,11 +197,11 @@ def recover(
 
 
 def control(
-    tables: Tables, order: Command, now: float, entropy: int | None = None
+    tables: Tables, command: Command, now: float, entropy: int | None = None
 ) -> ControlAnswer:
     """Carry out an order."""
     now = _begin(tables, now, entropy)
-    count, revision, left = _control(tables, order, now)
+    count, revision, left = _control(tables, command, now)
     tables.end(now)
     cancelled, interrupted = tables.stop_requests()
     return ControlAnswer(

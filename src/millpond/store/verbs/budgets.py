@@ -46,8 +46,8 @@ class Wait(msgspec.Struct, array_like=True):
 
     def counts(self, now: float) -> bool:
         """Return whether it may still come: it was not offered room, or only just."""
-        told = self.offered_at if self.tokens_at is None else self.tokens_at
-        return told is None or rounded(told + STARVED_FOR) > now
+        offered_at = self.offered_at if self.tokens_at is None else self.tokens_at
+        return offered_at is None or rounded(offered_at + STARVED_FOR) > now
 
 
 class BudgetTable:
@@ -69,28 +69,28 @@ class BudgetTable:
 # Orders
 
 
-def declare(tables: Tables, order: DeclareBudget, now: float) -> int:
+def declare(tables: Tables, command: DeclareBudget, now: float) -> int:
     """Make a budget known, or take over a declaration that differs from the last one."""
-    budget = tables.budgets.get(order.spec.name)
+    budget = tables.budgets.get(command.spec.name)
     if budget is None:
-        tables.budgets[order.spec.name] = budget = BudgetTable(order.spec)
-    elif budget.declared == order.spec:
+        tables.budgets[command.spec.name] = budget = BudgetTable(command.spec)
+    elif budget.declared == command.spec:
         return 0
     else:
-        budget.declared = order.spec
+        budget.declared = command.spec
         _respec(tables, budget, now)
     _tell(tables, budget, "declare", now)
     return 1
 
 
-def resize(tables: Tables, order: ResizeBudget, now: float) -> int:
+def resize(tables: Tables, command: ResizeBudget, now: float) -> int:
     """Set the limit of a budget by an operator's hand, or give it back to its declaration."""
-    budget = tables.budgets.get(order.budget)
+    budget = tables.budgets.get(command.budget)
     if budget is None:
-        raise ConfigError("budget", order.budget, "was never declared")
-    budget.operator_limit = order.max_concurrent
+        raise ConfigError("budget", command.budget, "was never declared")
+    budget.operator_limit = command.max_concurrent
     _respec(tables, budget, now)
-    _tell(tables, budget, "reset" if order.max_concurrent is None else "resize", now)
+    _tell(tables, budget, "reset" if command.max_concurrent is None else "resize", now)
     return 1
 
 
@@ -189,9 +189,9 @@ def next_room(tables: Tables, pool: PoolTable, now: float) -> float | None:
         if budget.spec.max_concurrent - running(tables, budget) < 1:
             return None
         for wait in _others(budget, pool, now):
-            told = wait.offered_at if wait.tokens_at is None else wait.tokens_at
-            if told is not None:
-                moment = sooner(moment, rounded(told + STARVED_FOR))
+            offered_at = wait.offered_at if wait.tokens_at is None else wait.tokens_at
+            if offered_at is not None:
+                moment = sooner(moment, rounded(offered_at + STARVED_FOR))
     return moment
 
 

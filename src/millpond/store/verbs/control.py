@@ -51,7 +51,7 @@ from millpond.errors import ConfigConflict, ConfigError, StaleRevision, UnknownP
 from millpond.store.verbs import budgets
 from millpond.store.verbs.flow import hold
 from millpond.store.verbs.prefetch import end_begun, give_back
-from millpond.store.verbs.recover import bury, everything_held
+from millpond.store.verbs.recover import everything_held, remove_dead
 from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import PoolTable, Tables, by_pool_and_place
 
@@ -59,41 +59,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def control(tables: Tables, order: Command, now: float) -> tuple[int, int, CommandPage | None]:
+def control(tables: Tables, command: Command, now: float) -> tuple[int, int, CommandPage | None]:
     """Carry out an order; return how much it touched, the revision in force, and what is left."""
-    if isinstance(order, Purge | CancelAll):
-        pool = pool_named(tables, order.pool)
-        count, left = _cancel_page(tables, pool, order, now)
+    if isinstance(command, Purge | CancelAll):
+        pool = pool_named(tables, command.pool)
+        count, left = _cancel_page(tables, pool, command, now)
         return count, pool.revision, left
-    return *_whole_order(tables, order, now), None
+    return *_unpaged_command(tables, command, now), None
 
 
-def _whole_order(tables: Tables, order: UnpagedCommand, now: float) -> tuple[int, int]:
-    match order:
+def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tuple[int, int]:
+    match command:
         case Declare(spec):
             return _declare(tables, spec, now)
         case DeclareBudget():
-            return budgets.declare(tables, order, now), 0
+            return budgets.declare(tables, command, now), 0
         case ResizeBudget():
-            return budgets.resize(tables, order, now), 0
+            return budgets.resize(tables, command, now), 0
         case Register() | Deregister() | DeclareDead() | Disown():
-            return _worker_order(tables, order, now), 0
+            return _worker_command(tables, command, now), 0
         case ClaimLeadership():
-            return _lead(tables, order, now)
+            return _claim_leadership(tables, command, now)
         case Cancel(_, interrupt):
-            known = _meant(tables, order)
+            known = _named_tasks(tables, command)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive():
-            return sum(_redrive(tables, task.new.id, now) for task in _meant(tables, order)), 0
+            return sum(
+                _redrive(tables, task.new.id, now) for task in _named_tasks(tables, command)
+            ), 0
         case Progress() | SaveStep():
-            return _attempt_order(tables, order), 0
+            return _attempt_command(tables, command), 0
         case Seal(run, holder):
             return _seal(tables, run, holder), 0
         case CancelRun(run):
             return _cancel_run(tables, run, now), 0
         case _:
-            pool = pool_named(tables, order.pool)
-            return _pool_order(tables, pool, order, now), pool.revision
+            pool = pool_named(tables, command.pool)
+            return _pool_command(tables, pool, command, now), pool.revision
 
 
 def pool_named(tables: Tables, name: str) -> PoolTable:
@@ -108,10 +110,10 @@ def pool_named(tables: Tables, name: str) -> PoolTable:
 # Pools
 
 
-def _pool_order(tables: Tables, pool: PoolTable, order: PoolCommand, now: float) -> int:
-    match order:
+def _pool_command(tables: Tables, pool: PoolTable, command: PoolCommand, now: float) -> int:
+    match command:
         case Pause(unit=unit) | Resume(unit=unit):
-            return _set_paused(tables, pool, unit, now, paused=isinstance(order, Pause))
+            return _set_paused(tables, pool, unit, now, paused=isinstance(command, Pause))
         case Resize(max_concurrent=limit, revision=revision):
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
@@ -122,11 +124,11 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolCommand, now: float)
             tables.record_command(pool.spec.name, "close", now)
             return 1
         case Prune():
-            return _prune(tables, pool, order)
+            return _prune(tables, pool, command)
         case Declare():
             return 0
         case _:
-            assert_never(order)
+            assert_never(command)
 
 
 def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
@@ -267,31 +269,31 @@ def _set_paused(
     return 1
 
 
-def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
+def _prune(tables: Tables, pool: PoolTable, command: Prune) -> int:
     """Forget ended tasks of a pool and its callbacks, oldest first; keys stay known for longer."""
     gone = 0
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
-            left = order.limit - gone
-            gone += tables.prune(table, order.completed_before, left, completed=True)
-            left = order.limit - gone
-            gone += tables.prune(table, order.failed_before, left, completed=False)
-    if order.keys_before is not None:
-        tables.prune_keys(pool, order.keys_before)
-    if order.audit_before is not None:
-        tables.prune_audit(order.audit_before)
+            left = command.limit - gone
+            gone += tables.prune(table, command.completed_before, left, completed=True)
+            left = command.limit - gone
+            gone += tables.prune(table, command.failed_before, left, completed=False)
+    if command.keys_before is not None:
+        tables.prune_keys(pool, command.keys_before)
+    if command.audit_before is not None:
+        tables.prune_audit(command.audit_before)
     return gone
 
 
 # Tasks
 
 
-def _meant(tables: Tables, order: Cancel | Redrive) -> list[Task]:
+def _named_tasks(tables: Tables, command: Cancel | Redrive) -> list[Task]:
     """Return the tasks that an order names, as far as they are known and of its pool."""
-    known = [task for i in order.tasks if (task := tables.tasks.get(i)) is not None]
-    if order.of is None:
+    known = [task for i in command.tasks if (task := tables.tasks.get(i)) is not None]
+    if command.of is None:
         return known
-    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == order.of]
+    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == command.of]
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:
@@ -321,19 +323,21 @@ def _cancel_waiting(
 
 
 def _cancel_page(
-    tables: Tables, pool: PoolTable, order: Purge | CancelAll, now: float
+    tables: Tables, pool: PoolTable, command: Purge | CancelAll, now: float
 ) -> tuple[int, CommandPage | None]:
     """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
-    after, upto = order.page or (0, pool.next_seq)
-    check.integer("limit", order.limit, least=1)
-    found = tables.live_page(pool, after, upto, order.limit)
-    left = (found[-1].seq, upto) if len(found) == order.limit else None
-    chosen = [task for task in found if order.unit is None or task.unit == order.unit]
-    if isinstance(order, Purge):
+    after, upto = command.page or (0, pool.next_seq)
+    check.integer("limit", command.limit, least=1)
+    found = tables.live_page(pool, after, upto, command.limit)
+    left = (found[-1].seq, upto) if len(found) == command.limit else None
+    chosen = [task for task in found if command.unit is None or task.unit == command.unit]
+    if isinstance(command, Purge):
         return _cancel_waiting(tables, chosen, Reason.PURGED, now), left
-    before = order.before
-    meant = [task for task in chosen if before is None or task.submitted_at < before]
-    return sum(cancel(tables, task, now, interrupt=order.interrupt) for task in meant), left
+    before = command.before
+    chosen_before = [task for task in chosen if before is None or task.submitted_at < before]
+    return sum(
+        cancel(tables, task, now, interrupt=command.interrupt) for task in chosen_before
+    ), left
 
 
 def _redrive(tables: Tables, identifier: int, now: float) -> int:
@@ -364,18 +368,18 @@ def _try_again(tables: Tables, task: Task, now: float) -> int:
     return 1
 
 
-def _attempt_order(tables: Tables, order: AttemptCommand) -> int:
+def _attempt_command(tables: Tables, command: AttemptCommand) -> int:
     """Note what a running attempt says of itself; without the current fence nothing changes."""
-    task = tables.known(order.fence.task)
-    if task is None or not is_current(task, order.fence):
+    task = tables.known(command.fence.task)
+    if task is None or not is_current(task, command.fence):
         return 0
-    if isinstance(order, Progress):
-        task.progress = (order.fraction, order.text)
+    if isinstance(command, Progress):
+        task.progress = (command.fraction, command.text)
         return 1
     steps = task.steps if task.steps is not None else {}
-    if order.name in steps:
+    if command.name in steps:
         return 0
-    steps[order.name] = order.value
+    steps[command.name] = command.value
     task.steps = steps
     return 1
 
@@ -383,24 +387,24 @@ def _attempt_order(tables: Tables, order: AttemptCommand) -> int:
 # Workers and runs
 
 
-def _worker_order(tables: Tables, order: WorkerCommand, now: float) -> int:
-    if isinstance(order, Register):
-        return _join(tables, order, now)
-    worker = tables.workers.get(order.worker)
+def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
+    if isinstance(command, Register):
+        return _register(tables, command, now)
+    worker = tables.workers.get(command.worker)
     if worker is None:
         return 0
-    if isinstance(order, DeclareDead):
-        return bury(tables, worker, now)
-    known = order.tasks if isinstance(order, Disown) else ()
+    if isinstance(command, DeclareDead):
+        return remove_dead(tables, worker, now)
+    known = command.tasks if isinstance(command, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]
     for task in held:
-        if isinstance(order, Deregister):
+        if isinstance(command, Deregister):
             _left_with(tables, task, now)
         elif task.claimed:
             give_back(tables, task, now)
         else:
             tables.release(task, now)
-    return len(held) + (bury(tables, worker, now) if isinstance(order, Deregister) else 0)
+    return len(held) + (remove_dead(tables, worker, now) if isinstance(command, Deregister) else 0)
 
 
 def _left_with(tables: Tables, task: Task, now: float) -> None:
@@ -417,27 +421,27 @@ def _left_with(tables: Tables, task: Task, now: float) -> None:
         tables.release(task, now)
 
 
-def _join(tables: Tables, order: Register, now: float) -> int:
-    known = None if order.functions is None else frozenset(order.functions)
-    before = tables.workers.get(order.worker)
+def _register(tables: Tables, command: Register, now: float) -> int:
+    known = None if command.functions is None else frozenset(command.functions)
+    before = tables.workers.get(command.worker)
     if before is not None:
-        return _learn(tables, before, known, order.signatures, now)
+        return _register_again(tables, before, known, command.signatures, now)
     tables.workers_joined += 1
-    worker = tables.workers[order.worker] = RegisteredWorker(
-        id=order.worker,
-        owner=order.owner,
+    worker = tables.workers[command.worker] = RegisteredWorker(
+        id=command.worker,
+        owner=command.owner,
         expires_at=now,
-        lease=order.lease,
+        lease=command.lease,
         number=tables.workers_joined,
         functions=known,
-        signatures=dict(order.signatures),
+        signatures=dict(command.signatures),
     )
-    tables.renew(worker, order.lease, now)
+    tables.renew(worker, command.lease, now)
     _wake_parked(tables, now)
     return 1
 
 
-def _learn(
+def _register_again(
     tables: Tables,
     worker: RegisteredWorker,
     known: frozenset[str] | None,
@@ -464,15 +468,15 @@ def _wake_parked(tables: Tables, now: float) -> None:
             tables.wake(name, now)
 
 
-def _lead(tables: Tables, order: ClaimLeadership, now: float) -> tuple[int, int]:
+def _claim_leadership(tables: Tables, command: ClaimLeadership, now: float) -> tuple[int, int]:
     """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
     leader = tables.leader
-    if leader.owner != order.owner:
+    if leader.owner != command.owner:
         if leader.until > now and tables.has_live_worker(leader.owner):
             return 0, leader.generation
-        leader.owner = order.owner
+        leader.owner = command.owner
         leader.generation += 1
-    leader.until = rounded(now + order.lease)
+    leader.until = rounded(now + command.lease)
     return 1, leader.generation
 
 

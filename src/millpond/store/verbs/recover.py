@@ -27,7 +27,7 @@ def recover(tables: Tables, limit: int, now: float) -> int:
     """Lose the leases of workers that stopped renewing; fail what expired or nobody knows."""
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
-        moved += bury(tables, worker, now, limit - moved)
+        moved += remove_dead(tables, worker, now, limit - moved)
     expiring, parked = tables.expiring_tasks, tables.parked_since
     moved += _fail_those(tables, expiring, now, Transition.EXPIRE, now, limit - moved)
     forgotten = rounded(now - UNKNOWN_AFTER)
@@ -82,7 +82,9 @@ def next_recovery(tables: Tables, now: float) -> float | None:
     return max(min(moments), now) if moments else None
 
 
-def bury(tables: Tables, worker: RegisteredWorker, now: float, limit: int | None = None) -> int:
+def remove_dead(
+    tables: Tables, worker: RegisteredWorker, now: float, limit: int | None = None
+) -> int:
     """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
     held = everything_held(tables, worker)
     for task in held[:limit]:
