@@ -16,7 +16,7 @@ MEANING = {
     Transition.COMPLETE: "the handler returned and its result is stored",
     Transition.FAIL: "the handler failed for good: no attempts left, or it gave up",
     Transition.RETRY: "the handler failed and has attempts left; it comes back after its backoff",
-    Transition.RELEASE: "given back by a worker that stops, or never started it; nothing is charged",
+    Transition.RELEASE: "released by a worker that stops, or never started it; nothing is charged",
     Transition.LOSE: "its worker was lost and attempts are left; the run is charged",
     Transition.EXHAUST: "its worker was lost on the last attempt",
     Transition.REDRIVE: "an operator's decision: a new attempt budget, at the tail of the queue",

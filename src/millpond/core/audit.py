@@ -175,7 +175,7 @@ def command_record(
 ) -> Record:
     """Return the record of a command, or of a run's end.
 
-    Of a hold, `key` is the lane or key and `due` its end; of a corrected weight, `weight` is the new.
+    Of a hold, `key` is the lane or key and `due` its end; of a corrected weight, `weight` is it.
     """
     return Record(
         at=at,

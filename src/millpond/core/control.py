@@ -258,7 +258,7 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
 PoolCommand: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
 BudgetCommand: TypeAlias = DeclareBudget | ResizeBudget
 PagedCommand: TypeAlias = Purge | CancelAll
-"""Commands about any number of tasks: each page is one transaction, so that no writer waits long."""
+"""Commands about any number of tasks: each page is a transaction, so no writer waits long."""
 TaskCommand: TypeAlias = Cancel | Redrive
 AttemptCommand: TypeAlias = Progress | SaveStep
 """Reports of a running attempt: they count only with the current fence."""

@@ -2,9 +2,9 @@
 
 `Rate(n, per, burst)` promises: over any time t at most burst + t*n/per starts. The state is the
 *theoretical arrival time* (TAT) of the generic cell rate algorithm (ITU-T I.371): the moment at
-which the bucket would be full again. Taking a cost moves it forward by cost*per/n; returning an
-unstarted claim moves it back. It is kept in whole microseconds, rounded so that the promise holds:
-sums of floats would lose a start of a burst here and there, and differ between stores.
+which the bucket is full again. Taking a cost moves it forward by cost*per/n; returning an unstarted
+claim moves it back. It is kept in whole microseconds, rounded so that the promise holds: sums of
+floats would lose starts of a burst, and differ between stores.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def ready_at(rate: Rate, tat: int, cost: int, now: float) -> float:
 
 
 def take(rate: Rate, tat: int, cost: int, now: float) -> int:
-    """Return the state after taking `cost` at `now`; the caller has asked `ready_at` first."""
+    """Return the state after taking `cost` at `now`; the caller checks `ready_at` first."""
     return max(tat, ticks(now)) + cost * rate.interval
 
 

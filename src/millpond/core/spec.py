@@ -146,7 +146,7 @@ def ring_buffer(capacity: int) -> Backpressure:
     return Backpressure(on_full=OnFull.RING_BUFFER, depth=capacity)
 
 
-_ORDERS = "priority(), fifo(), lifo() or fair_round_robin(...)"
+_ORDERS = " or ".join(f"{kind}()" for kind in OrderKind).replace(" or ", ", ", len(OrderKind) - 2)
 _POLICIES = "bounded(...), fail_fast() or ring_buffer(...)"
 _RATES = "a Rate, such as Rate(100, per=60)"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.admit import Reason, Refusal, too_large
-from millpond.core.order.backlog import lane_of
+from millpond.core.order.rank import lane_of
 from millpond.core.task import key_of
 from millpond.errors import OutcomeUnknown, StoreError
 from millpond.runtime.bad_values import is_the_stores

@@ -23,7 +23,7 @@ from millpond.core.admit import (
     too_large,
 )
 from millpond.core.lifecycle import Status, Transition
-from millpond.core.order.backlog import lane_of
+from millpond.core.order.rank import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind

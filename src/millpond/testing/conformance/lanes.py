@@ -11,7 +11,7 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status
-from millpond.core.order.backlog import lane_of
+from millpond.core.order.rank import lane_of
 from millpond.core.spec import bounded, fail_fast, fair_round_robin
 from millpond.core.task import Call
 from millpond.errors import ConfigError

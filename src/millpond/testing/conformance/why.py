@@ -46,14 +46,14 @@ class WhyConformance(StoreSuite):
 
     @scenario
     async def test_a_running_task_says_where_and_for_how_long(self, lab: Lab) -> None:
-        """And whether it was told to stop."""
+        """And whether a cancel was requested."""
         await lab.declare()
         task = await lab.put()
         await lab.one()
         lab.later(3.0)
         assert "running on worker worker for 3 s" == await why(lab, task)
         await lab.control(orders.Cancel((task,)))
-        assert "running on worker worker for 3 s; told to stop" == await why(lab, task)
+        assert "running on worker worker for 3 s; cancel requested" == await why(lab, task)
         await lab.control(orders.Cancel((task,), interrupt=True))
         assert "running on worker worker for 3 s; interrupted" == await why(lab, task)
 

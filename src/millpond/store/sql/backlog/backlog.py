@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.order.backlog import Backlog, Unit, UnitState, needs_groups
+from millpond.core.order.backlog import Backlog, needs_groups
+from millpond.core.order.groups import Unit, UnitState
 from millpond.core.order.ring import Owner, Share
 from millpond.store.sql.backlog.groups import SqlGroup, SqlGroups, SqlShelves
 from millpond.store.sql.backlog.line import FIRST_PLACE, Place, SqlLine, SqlLines
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeAlias
 
-    from millpond.core.order.backlog import Group
+    from millpond.core.order.groups import Group
     from millpond.core.order.line import TaskLine
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task
@@ -371,7 +372,7 @@ class SqlBacklog(Backlog):
         """Between which places the tasks of this pool are, the first left out."""
         return self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
 
-    def gone_through(self) -> Iterator[Task]:
+    def all_tasks(self) -> Iterator[Task]:
         """Yield every task, by its place; who looks at the first few reads no more of them."""
         self.tables.write_rows()
         (after, last), size = self._places, _FIRST_PAGE
@@ -383,7 +384,7 @@ class SqlBacklog(Backlog):
             after, size = place_of(self.pool, page[-1].seq), min(2 * size, _LARGEST_PAGE)
 
     def next_moment(self) -> float | None:
-        """Return when time alone will make something ready, or None."""
+        """Return when the next task becomes ready by time alone, or None."""
         moment = self._unit_timers.lowest() if self._unit_timers else None
         soonest = None if moment is None else moment[0]
         due = self._task_timers.lowest() if self._delayed else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.order.backlog import Group, Shelf, Unit
+from millpond.core.order.groups import Group, Shelf, Unit
 from millpond.store.sql.backlog.line import Place, SqlLine
 from millpond.store.sql.backlog.ring import AHEAD
 from millpond.store.sql.paged import Paged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.order.backlog import Unit, UnitState
+from millpond.core.order.groups import Unit, UnitState
 from millpond.store.sql.backlog.groups import SqlGroups
 
 if TYPE_CHECKING:

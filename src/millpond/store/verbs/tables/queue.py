@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from millpond.core.order.backlog import lane_of
 from millpond.core.order.heap import LazyHeap
+from millpond.core.order.rank import lane_of
 from millpond.store.verbs.tables.pools import lane_without_key
 from millpond.store.verbs.tables.workers import WorkerTables
 

@@ -9,7 +9,7 @@ import msgspec
 from millpond.core.admit import Reason
 from millpond.core.audit import note_of, record
 from millpond.core.lifecycle import Status, Transition, advance
-from millpond.core.order.backlog import rank
+from millpond.core.order.rank import rank
 from millpond.core.settle import callback
 from millpond.core.task import Task, key_of
 from millpond.core.ticks import rounded
