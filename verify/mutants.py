@@ -199,7 +199,7 @@ def run_ended_on_a_transient_empty() -> Iterator[None]:
 
     def apply_late(
         tables: Tables, task: Task, settlement: Settlement, now: float
-    ) -> tuple[submit.Taken, ...]:
+    ) -> tuple[submit.Accepted, ...]:
         apply(tables, task, msgspec.structs.replace(settlement, follow_ups=()), now)
         tables.end(now)
         late = settlement.follow_ups if settlement.event is Transition.COMPLETE else ()

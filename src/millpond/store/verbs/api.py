@@ -1,8 +1,8 @@
-"""Steps: each verb as one uninterrupted step over tables, and its answer.
+"""The verbs: each is one uninterrupted change of the tables, and its answer.
 
-A step asks the world nothing: its moment and its entropy are given. Whoever calls it sees to it
-that nothing else touches the tables meanwhile: a store in memory by not awaiting, a store on disk
-by a transaction.
+A verb reads no clock and draws no chance: its moment and its entropy are arguments. The caller
+makes sure that nothing else changes the tables meanwhile: a store in memory by not awaiting, a
+store on disk by a transaction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def _begin(tables: Tables, now: float, entropy: int | None) -> float:
     tables.begin(entropy)
     moment = rounded(now)
-    # Time does not go back here, whatever a clock does: what was due stays due.
+    # Time never goes back here, whatever a clock does: what was due stays due.
     if moment > tables.latest:  # noqa: PLR1730 - max costs a call
         tables.latest = moment
     return tables.latest
@@ -59,7 +59,7 @@ def _begin(tables: Tables, now: float, entropy: int | None) -> float:
 def submit(
     tables: Tables, batches: Sequence[Batch], now: float, entropy: int | None = None
 ) -> SubmitAnswer:
-    """Take in batches, each whole or not at all where its pool's policy says so."""
+    """Accept batches, each as a whole or not at all where its pool's policy says so."""
     now = _begin(tables, now, entropy)
     answers = [_submit(tables, batch, now) for batch in batches]
     tables.end(now)
@@ -75,7 +75,7 @@ def submit(
 def take_committed(
     tables: Tables, tasks: Sequence[NewTask], now: float, entropy: int | None = None
 ) -> SubmitAnswer:
-    """Take in what others have submitted inside their own transactions; all of it is accepted."""
+    """Store tasks that callers submitted inside their own transactions; all are accepted."""
     now = _begin(tables, now, entropy)
     for new in tasks:
         _take_committed(tables, new, now)
@@ -90,7 +90,7 @@ def take_committed(
 
 
 def _with_run(tables: Tables, answer: BatchAnswer) -> BatchAnswer:
-    """Tell of a run as it is after the verb: an empty seed is over already."""
+    """Return the answer with its run as it is after the verb: an empty seed has ended already."""
     if answer.run is None:
         return answer
     run = run_view(tables.runs[answer.run.id], resumed=answer.run.resumed)
@@ -117,7 +117,7 @@ def lease(tables: Tables, ask: LeaseRequest, now: float, entropy: int | None = N
 def renew(
     tables: Tables, worker: str, lease: float, now: float, entropy: int | None = None
 ) -> RenewAnswer:
-    """Keep everything a worker holds for `lease` seconds more."""
+    """Renew all leases of a worker for `lease` seconds."""
     check.number("lease", lease, above=0.0)
     now = _begin(tables, now, entropy)
     row = tables.workers.get(worker)
@@ -143,7 +143,7 @@ def settle(
 ) -> SettleAnswer:
     """End attempts, each only with its current fence, and lease the next if asked."""
     now = _begin(tables, now, entropy)
-    # Before anything is changed: a verb happens wholly or not at all.
+    # Before any change: a verb happens as a whole or not at all.
     for one in settlements:
         for new in one.follow_ups:
             pool_named(tables, new.pool)
@@ -166,7 +166,7 @@ def settle(
 
 
 def _follow_up_admissions(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
-    """Tell of follow-ups as they are after the verb."""
+    """Return the admissions of follow-ups as they are after the verb."""
     return tuple([tuple([admission(tables, taken) for taken in one[2]]) for one in ended])
 
 
@@ -178,7 +178,7 @@ def recover(
     *,
     generation: int | None = None,
 ) -> RecoverAnswer:
-    """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+    """Apply what only time causes: lose expired leases, fail expired and long-parked tasks."""
     now = _begin(tables, now, entropy)
     if generation is not None and not leads(tables, generation, now):
         return RecoverAnswer(moved=0, deposed=True)
@@ -199,7 +199,7 @@ def recover(
 def control(
     tables: Tables, command: Command, now: float, entropy: int | None = None
 ) -> ControlAnswer:
-    """Carry out an order."""
+    """Carry out a command."""
     now = _begin(tables, now, entropy)
     count, revision, left = _control(tables, command, now)
     tables.end(now)

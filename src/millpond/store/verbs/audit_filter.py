@@ -1,4 +1,4 @@
-"""Asked: which of the records of a page whoever reads the audit wants."""
+"""Filter a page of audit records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def matching(
     records: Sequence[Record], since: float | None, task: int | None
 ) -> tuple[Record, ...]:
-    """Return those of a moment or later, and of a task, where these are given."""
+    """Return the records at `since` or later and of `task`, where these are given."""
     return tuple(
         record
         for record in records

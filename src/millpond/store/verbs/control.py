@@ -1,4 +1,4 @@
-"""Control: orders from operators, workers and the clock."""
+"""Control: carry out commands of operators, workers and maintenance."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def control(tables: Tables, command: Command, now: float) -> tuple[int, int, CommandPage | None]:
-    """Carry out an order; return how much it touched, the revision in force, and what is left."""
+    """Carry out a command; return how many tasks it changed, the revision, and the next page."""
     if isinstance(command, Purge | CancelAll):
         pool = pool_named(tables, command.pool)
         count, left = _cancel_page(tables, pool, command, now)
@@ -99,7 +99,7 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
 
 
 def pool_named(tables: Tables, name: str) -> PoolTable:
-    """Return a pool, or say which one is unknown."""
+    """Return a pool, or raise UnknownPool."""
     try:
         return tables.pools[name]
     except KeyError:
@@ -132,9 +132,9 @@ def _pool_command(tables: Tables, pool: PoolTable, command: PoolCommand, now: fl
 
 
 def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
-    """Create a pool, or take over a declaration that differs from the last one."""
+    """Create a pool, or apply a declaration that differs from the last one."""
     if spec.name.endswith(CALLBACKS):
-        raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
+        raise ConfigError("name", spec.name, "is reserved for the callbacks of a pool")
     budgets.check_known(tables, spec)
     pool = tables.pools.get(spec.name)
     if pool is None:
@@ -180,16 +180,16 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
 
 
 def _check_keep(pool: PoolTable, spec: PoolSpec) -> None:
-    """Object to a declaration that would take tasks and keys away sooner than was promised."""
+    """Refuse a declaration that would remove tasks and keys sooner than promised."""
     stored, given = retention.in_force(pool.declared.keep), spec.keep
     if given is None or not given.given or given.shorten or not given.shorter(stored):
         return
     if not pool.next_seq:
         return
     raise ConfigConflict(
-        f"pool {spec.name!r} is stored with keep={stored}, and this declaration would forget "
-        f"sooner: keep={given}. Give the same values, leave keep out to take over what is stored, "
-        "or say Keep(..., shorten=True) to shorten it for everybody",
+        f"pool {spec.name!r} is stored with keep={stored}, and this declaration shortens it: "
+        f"keep={given}. Declare the same values, omit keep to use the stored ones, or declare "
+        "Keep(..., shorten=True) to shorten it for every process",
         pool=spec.name,
         field="keep",
         stored=stored,
@@ -198,12 +198,12 @@ def _check_keep(pool: PoolTable, spec: PoolSpec) -> None:
 
 
 def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
-    """Return what is in force: as declared, but for the limit that an operator set."""
+    """Return a spec with the limit of an operator, if one is set."""
     return spec if limit is None else msgspec.structs.replace(spec, max_concurrent=limit)
 
 
 def _in_force(pool: PoolTable, declared: PoolSpec) -> PoolSpec:
-    """Return a declaration with the limit that an operator set, or that it has adapted to."""
+    """Return a declaration with the limit of an operator, or the adapted one."""
     if pool.operator_limit is None and pool.limiter is not None:
         return _with_limit(declared, pool.limiter.limit)
     return _with_limit(declared, pool.operator_limit)
@@ -221,7 +221,7 @@ def _respec(
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
         if pool.spec.lanes != spec.lanes:
-            # The lanes that were paused are no more.
+            # The paused lanes no longer exist.
             pool.paused_units = set()
     pool.spec = spec
     pool.backlog.respec(spec)
@@ -238,7 +238,7 @@ def _resize(
     if revision is not None and revision <= pool.revision:
         message = (
             f"revision={revision} of pool {pool.spec.name!r} is not above {pool.revision}, "
-            "which is in force: read its settings again and decide anew"
+            "the current one: read the settings again first"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
     pool.operator_limit = limit
@@ -255,7 +255,7 @@ def _set_paused(
     if unit is None:
         pool.paused = paused
         if not paused:
-            # A hold is a pause that ends by itself: an operator who resumes ends it now.
+            # A resume also ends a hold.
             pool.not_before = 0.0
     else:
         pool.backlog.pause(unit, paused=paused)
@@ -264,13 +264,13 @@ def _set_paused(
     word = "pause" if paused else "resume"
     tables.record_command(pool.spec.name, word if unit is None else f"{word} {unit}", now)
     if not paused or pool.claimed:
-        # What is held ahead of a pause is wanted back, and whoever asks is told.
+        # Prefetched tasks must go back: wake their workers.
         tables.wake(pool.spec.name, now)
     return 1
 
 
 def _prune(tables: Tables, pool: PoolTable, command: Prune) -> int:
-    """Forget ended tasks of a pool and its callbacks, oldest first; keys stay known for longer."""
+    """Remove ended tasks of a pool and its callbacks, oldest first; keys stay longer."""
     gone = 0
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
@@ -289,7 +289,7 @@ def _prune(tables: Tables, pool: PoolTable, command: Prune) -> int:
 
 
 def _named_tasks(tables: Tables, command: Cancel | Redrive) -> list[Task]:
-    """Return the tasks that an order names, as far as they are known and of its pool."""
+    """Return the tasks that a command names and the store knows, of its pool if it has one."""
     known = [task for i in command.tasks if (task := tables.tasks.get(i)) is not None]
     if command.of is None:
         return known
@@ -297,10 +297,10 @@ def _named_tasks(tables: Tables, command: Cancel | Redrive) -> list[Task]:
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:
-    """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
+    """Cancel a waiting task; request the stop of a running one. Repeats change nothing."""
     match task.status:
         case Status.QUEUED:
-            # Waiting, or held ahead by a worker that may be starting it just now.
+            # Waiting, or prefetched by a worker that may be starting it just now.
             return _cancel_waiting(tables, [task], Reason.CANCELLED, now, interrupt=interrupt)
         case Status.RUNNING:
             return int(tables.request_stop(task, now, interrupt=interrupt))
@@ -325,7 +325,7 @@ def _cancel_waiting(
 def _cancel_page(
     tables: Tables, pool: PoolTable, command: Purge | CancelAll, now: float
 ) -> tuple[int, CommandPage | None]:
-    """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
+    """Cancel one page of a pool's tasks, oldest first; return how many, and the next page."""
     after, upto = command.page or (0, pool.next_seq)
     check.integer("limit", command.limit, least=1)
     found = tables.live_page(pool, after, upto, command.limit)
@@ -341,7 +341,7 @@ def _cancel_page(
 
 
 def _redrive(tables: Tables, identifier: int, now: float) -> int:
-    """Queue an ended task again, unless its code is gone or its key has passed to another."""
+    """Queue an ended task again, unless its code is lost or another task has its key."""
     task = tables.tasks.get(identifier)
     if task is not None and task.parked:
         return _try_again(tables, task, now)
@@ -359,7 +359,7 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
 
 
 def _try_again(tables: Tables, task: Task, now: float) -> int:
-    """Put a parked task back into the queue, whatever could not read it before."""
+    """Return a parked task to the queue, for every worker."""
     pool = tables.pools[task.new.pool]
     tables.unpark(pool, task, now)
     task.misfits = ()
@@ -369,7 +369,7 @@ def _try_again(tables: Tables, task: Task, now: float) -> int:
 
 
 def _attempt_command(tables: Tables, command: AttemptCommand) -> int:
-    """Note what a running attempt says of itself; without the current fence nothing changes."""
+    """Store the report of a running attempt; without the current fence nothing changes."""
     task = tables.known(command.fence.task)
     if task is None or not is_current(task, command.fence):
         return 0
@@ -408,7 +408,7 @@ def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
 
 
 def _left_with(tables: Tables, task: Task, now: float) -> None:
-    """Take back what a worker held when it left and had said nothing of: it may have begun."""
+    """Release a task of a worker that deregistered without settling it: it may have begun."""
     event = event_of_leaving(task)
     if event is Transition.FAIL and task.claimed:
         end_begun(tables, task, Reason.STOPPED, now)
@@ -448,7 +448,7 @@ def _register_again(
     signatures: dict[str, str],
     now: float,
 ) -> int:
-    """Take in that a worker presents itself again: it may know more functions than before."""
+    """Register a known worker again: it may know more functions than before."""
     before = worker.functions
     if before is None:
         worker.signatures = {**worker.signatures, **signatures}
@@ -462,14 +462,14 @@ def _register_again(
 
 
 def _wake_parked(tables: Tables, now: float) -> None:
-    """Let somebody look at pools where tasks wait for a worker that knows their function."""
+    """Wake the pools that have parked tasks."""
     for name, pool in tables.pools.items():
         if pool.parked:
             tables.wake(name, now)
 
 
 def _claim_leadership(tables: Tables, command: ClaimLeadership, now: float) -> tuple[int, int]:
-    """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
+    """Let a process lead unless another holds an unexpired lead and is alive."""
     leader = tables.leader
     if leader.owner != command.owner:
         if leader.until > now and tables.has_live_worker(leader.owner):
@@ -499,7 +499,7 @@ def _seal(tables: Tables, identifier: int, holder: str) -> int:
 
 
 def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
-    """Stop an open run: cancel what waits of it, tell what runs; its callbacks go on."""
+    """Stop an open run: cancel its waiting tasks, ask running ones to stop; callbacks go on."""
     run = tables.runs.get(identifier)
     if run is None or run.finished:
         return 0

@@ -1,4 +1,4 @@
-"""Recover: what time alone does to tasks."""
+"""Recover: lose expired leases, fail expired and long-parked tasks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _WHY = {Transition.STALE: Reason.STALE, Transition.CANCEL: Reason.CANCELLED}
 
 UNKNOWN_AFTER = 86_400.0
-"""Seconds for which a task may wait for a worker that knows its function, as it was called."""
+"""Seconds for which a parked task waits for a worker that can run it."""
 
 
 def recover(tables: Tables, limit: int, now: float) -> int:
-    """Lose the leases of workers that stopped renewing; fail what expired or nobody knows."""
+    """Lose the leases of workers that stopped renewing; fail expired and long-parked tasks."""
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
         moved += remove_dead(tables, worker, now, limit - moved)
@@ -42,7 +42,7 @@ def _fail_those(
     now: float,
     limit: int,
 ) -> int:
-    """Fail the waiting tasks whose moment has come; return how many."""
+    """Fail the waiting tasks whose moment has passed; return how many."""
     failed = found = 0
     while failed < limit:
         before = found
@@ -64,7 +64,7 @@ def _reason(task: Task, event: Transition) -> Reason:
 
 
 def more(tables: Tables, now: float) -> bool:
-    """Return whether there is still something for `recover` to do."""
+    """Return whether `recover` has more to do."""
     return (
         _expired_worker(tables, now) is not None
         or _first(tables, tables.expiring_tasks, now) is not None
@@ -73,7 +73,7 @@ def more(tables: Tables, now: float) -> bool:
 
 
 def next_recovery(tables: Tables, now: float) -> float | None:
-    """Return when time alone gives `recover` something to do: now or later, or None."""
+    """Return when `recover` has something to do next: now or later, or None."""
     parked = tables.parked_since.lowest()
     firsts = (tables.expiring_workers.lowest(), tables.expiring_tasks.lowest())
     moments = [first[0] for first in firsts if first is not None]
@@ -85,7 +85,7 @@ def next_recovery(tables: Tables, now: float) -> float | None:
 def remove_dead(
     tables: Tables, worker: RegisteredWorker, now: float, limit: int | None = None
 ) -> int:
-    """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
+    """Lose the leases of a dead worker and fail its closures, up to `limit`; then remove it."""
     held = everything_held(tables, worker)
     for task in held[:limit]:
         lose(tables, task, now)
@@ -99,7 +99,7 @@ def remove_dead(
     if last and tables.has_closures(worker.owner or ""):
         return moved
     if tables.leave_to_newer(worker, worker.owner if last else None):
-        # What is left of it only a newer version understands, and finds it as that of a dead one.
+        # A newer version handles the rest, and sees the worker as expired.
         worker.expires_at = min(worker.expires_at, now)
     else:
         remove(tables, worker, now)
@@ -109,20 +109,20 @@ def remove_dead(
 
 
 def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
-    """Return what a worker runs and what it holds ahead, by pool and place."""
+    """Return the running and prefetched tasks of a worker, by pool and place."""
     held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
     return sorted(held, key=by_pool_and_place)
 
 
 def _let_go_of_runs(tables: Tables, owner: str) -> None:
-    """A process that is gone adds nothing more to the runs it held open."""
+    """Release the runs that a dead process held open."""
     for run in [run for run in tables.open_runs.values() if owner in run.holders]:
         run.holders.discard(owner)
         tables.touch_run(run)
 
 
 def lose(tables: Tables, task: Task, now: float) -> None:
-    """Take the lease of one task away: back to the queue, or the end of its budget."""
+    """Lose the lease of one task: queue it again, or fail it on its last attempt."""
     if task.claimed:
         charge(tables, task, now)
     event = event_of_loss(task)
@@ -136,18 +136,18 @@ def lose(tables: Tables, task: Task, now: float) -> None:
 
 
 def remove(tables: Tables, worker: RegisteredWorker, now: float) -> None:
-    """Forget a worker that holds nothing any more."""
+    """Remove a worker that holds no tasks."""
     del tables.workers[worker.id]
     tables.expiring_workers.discard(worker.id)
     for pool in tables.pools.values():
         pool.hungry.pop(worker.id, None)
         if pool.starved.pop(worker.id, None) is not None:
-            # A slot may have been kept free for it.
+            # A slot may have been reserved for it.
             tables.wake(pool.spec.name, now)
 
 
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
-    """Fail the queued closures of a process whose last worker is gone: their code is gone."""
+    """Fail the queued closures of a process whose last worker is dead: their code is lost."""
     failed = 0
     for task in sorted(tables.closures_of(owner), key=by_pool_and_place)[:limit]:
         # The failure of one may have cancelled others, where their run says so.

@@ -1,4 +1,4 @@
-"""Why: the facts about one task that decide when it starts."""
+"""The facts about one task that decide when it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def facts_about(tables: Tables, task: Task, now: float) -> Facts:
-    """Return what is known of a task; counting what is ahead looks at the whole queue."""
+    """Return the facts about a task; counting the tasks before it reads the whole queue."""
     pool, unit = tables.pools[task.new.pool], task.unit
     held_until, rate_at = pool.backlog.holds(unit, now)
     waits = task.status is Status.QUEUED
@@ -65,7 +65,7 @@ def _could_run(worker: RegisteredWorker, task: Task) -> bool:
 
 
 def _behind(pool: PoolTable, task: Task) -> int | None:
-    """Return the sequence at the head of a strict lane, if it is another's."""
+    """Return the sequence number at the head of a strict lane, if it is another task."""
     if not pool.backlog.strict(task.unit):
         return None
     head = next(other for other in pool.arrivals if other.lane == task.lane)
