@@ -62,7 +62,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return noted
 
-    for name in ("_land", "_finish", "_do_group"):
+    for name in ("_complete", "_finish", "_do_group"):
         monkeypatch.setattr(PostgresWriter, name, counting(name))
     return counted
 
@@ -102,7 +102,7 @@ async def until_flying(store: PostgresStore) -> None:
     writer = store._writer
     assert isinstance(writer, PostgresWriter)
     async with asyncio.timeout(SECONDS):
-        while writer._flight is None or not writer._flight.flying:  # noqa: ASYNC110 - no event tells
+        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
 
 

@@ -24,7 +24,7 @@ from millpond.store.postgres.fast_path import (
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
-from millpond.store.postgres.server_call import ServerCall, ServerCallResult
+from millpond.store.postgres.server_call import PreparedCall, ServerCall
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
@@ -164,7 +164,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             return None
         if self._writer is None:
             return errand([told])[0]
-        return await self._writer.do_alone(errand, told)
+        return await self._writer.do_in_batch(errand, told)
 
     def renewer(self) -> PostgresRenewer:
         """Return what renews from a thread of its own."""
@@ -192,7 +192,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _committed(self, answers: Sequence[Any]) -> float | None:
         return None if self._wakes is None else self._wakes.send(self._hint(answers))
 
-    def _announce(self, answers: Sequence[Any]) -> ServerCallResult | float | None:
+    def _announce(self, answers: Sequence[Any]) -> PreparedCall | float | None:
         """Tell the others, where nobody may wait."""
         return (
             self._wakes.post(self._hint(answers))
@@ -213,7 +213,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
 
     def _stepping(
         self, told: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
-    ) -> ServerCallResult:
+    ) -> PreparedCall:
         """Let the server take a step."""
         ((pool, step, answer),) = told
 
@@ -221,11 +221,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             row = self._heard(pool, row)
             return [None if row is None else answer(answer_of(row))]
 
-        return ServerCallResult(
+        return PreparedCall(
             self._schema.sql["step"], partial(step.arguments, self._at_most), answers
         )
 
-    def _taking(self, told: list[_Submit]) -> ServerCallResult:
+    def _taking(self, told: list[_Submit]) -> PreparedCall:
         """Let the server take in the tasks of several submits, all for one pool."""
         pool, _, now = told[0]
         submits = [one.batches for one in told]
@@ -241,7 +241,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             return taking.answers(FastSubmitAnswer(*row))
 
         count = sum(len(batch.tasks) for batches in submits for batch in batches)
-        return ServerCallResult(
+        return PreparedCall(
             self._schema.sql["take"],
             partial(taking.arguments, self._at_most),
             answers,

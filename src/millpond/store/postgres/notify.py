@@ -32,7 +32,7 @@ from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.quoting import LONGEST
-from millpond.store.postgres.server_call import ServerCallResult
+from millpond.store.postgres.server_call import PreparedCall
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class PostgresHintChannel:
         self._pause_since(begun)
         return None
 
-    def post(self, hint: Hint | None = None) -> ServerCallResult | float | None:
+    def post(self, hint: Hint | None = None) -> PreparedCall | float | None:
         """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
         begun = time.monotonic()
         due = self._due(hint, begun)
@@ -200,7 +200,7 @@ class PostgresHintChannel:
                 self._pause_since(begun)
             return []
 
-        return ServerCallResult(POST, lambda: [sent(self._channel), array(told)], over)
+        return PreparedCall(POST, lambda: [sent(self._channel), array(told)], over)
 
     def _due(self, hint: Hint | None, now: float) -> float | None:
         """Take in what is to be told; return in how many seconds it is time, if there is any."""
