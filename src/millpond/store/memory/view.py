@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class MemoryView:
-    """Reads of the memory store: copies, so that nobody can change a task by reading it."""
+    """The view of the memory store; it returns copies."""
 
     def __init__(self, tables: Tables, clock: Callable[[], float]) -> None:
         self._tables = tables
@@ -206,7 +206,7 @@ class MemoryView:
 
 
 def copied(task: Task) -> Task:
-    """Return a copy of a task: whoever changes it changes nothing that is kept."""
+    """Return a copy of a task."""
     steps = None if task.steps is None else dict(task.steps)
     return msgspec.structs.replace(task, steps=steps)
 

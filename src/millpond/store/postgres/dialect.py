@@ -1,4 +1,4 @@
-"""How PostgreSQL says what every database is asked."""
+"""The statements in the dialect of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _PHRASES = {
 
 
 class PostgresDialect(Dialect, frozen=True):
-    """One schema's way of saying it."""
+    """The statements for one schema."""
 
     many: Mapping[str, str]
-    """What says a statement for many rows at once, by the statement for one."""
+    """The statement for many rows, by the statement for one row."""
     schema: str
 
 
 @cache
 def dialect_of(schema: str) -> PostgresDialect:
-    """Return how a store in this schema is asked."""
+    """Return the dialect of a store in this schema."""
     said = {name: _in(schema, text) for name, text in in_dialect(_say, _PACKAGE, *_OWN).items()}
     said["miscounted"] = _in(schema, breaches(COUNTING))
     said["check_guards"] = _in(schema, breaches())
@@ -59,7 +59,7 @@ def dialect_of(schema: str) -> PostgresDialect:
 
 @cache
 def reading_of(schema: str) -> PostgresDialect:
-    """Return how those ask who only read: they find what is folded as if it were not."""
+    """Return the dialect for readers: folded tasks are found like all others."""
     said = dialect_of(schema)
     reading = {
         name: _whole(schema, text) for name, text in said.sql.items() if text.startswith("SELECT ")
@@ -68,7 +68,7 @@ def reading_of(schema: str) -> PostgresDialect:
 
 
 def _whole(schema: str, statement: str) -> str:
-    """Return a statement that finds all that live, whether they are folded or not."""
+    """Return a statement that finds all live tasks, folded or not."""
     folded, whole = (qualified(name, schema) for name in ("millpond_live", "millpond_alive"))
     return re.sub(rf"{re.escape(folded)}\b", lambda _: whole, statement)
 

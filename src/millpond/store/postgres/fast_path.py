@@ -1,4 +1,4 @@
-"""Steps on the server: plain tasks are completed and the next ones started by one call.
+"""The server fast path: one call completes plain tasks and starts the next ones.
 
 What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
 rows are. It does the same or nothing: what is not plain is left to the verbs.
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
-    """What the server answered, in the order of the function's columns."""
+    """The answer of the server, in the order of the function's columns."""
 
     refused: str | None
     moment: float
@@ -58,19 +58,19 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     next_at: float | None
     give_back: bool
     starting: int
-    """How many of the following were started; the others are held ahead."""
+    """How many of the following were started; the others are prefetched."""
     tokens: list[int] | None
-    """Of the first of them, which were held ahead before."""
+    """Which of the first were prefetched before."""
     ids: list[int] | None
     places: list[int] | None
     submitted: list[float] | None
-    """One stands for all, as does one of the next."""
+    """A single value stands for all; also in the next fields."""
     dues: list[float] | None
     bodies: list[bytes] | None
 
 
 class SettleAndLease:
-    """One call: what ends, and what is to start."""
+    """One call: the settlements, and the lease request."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SettleAndLease:
         self.now = None if now is None else rounded(now)
         self.token = next(drawn(entropy))
         self.unreadable: list[Fence] = []
-        """What was started and cannot be read: its end must be told to the verbs."""
+        """Started tasks whose body is damaged: the verbs must end them."""
 
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
@@ -206,7 +206,7 @@ class FastSubmit:
     ) -> None:
         self._pool = pool
         self._message = (None, None) if message is None else message
-        """What is said when it is stored, and on which channel."""
+        """The notification of its commit, and its channel."""
         self._submits = submits
         self._now = None if now is None else rounded(now)
 
@@ -240,12 +240,12 @@ class FastSubmit:
 
 
 class FastSubmitAnswer(msgspec.Struct, frozen=True):
-    """What the server answered, in the order of the function's columns."""
+    """The answer of the server, in the order of the function's columns."""
 
     refused: str | None
     moment: float
     last_seq: int
-    """As it all was before."""
+    """The state before the call."""
     waiting: int
     queued: int
     is_fifo: bool
@@ -253,7 +253,7 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
 
 
 def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tuple[Admission, ...]:
-    """Tell of the tasks that were taken from the `at`th on."""
+    """Yield the admissions of the tasks from index `at` on."""
     return tuple(
         [
             Admission(
@@ -269,7 +269,7 @@ def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tu
 
 
 def pool_to_take(batches: Sequence[Batch]) -> str | None:
-    """Return the pool for which the server could take these by itself; None if it could not."""
+    """Return the pool if the server can store these tasks itself; else None."""
     pool = None
     for batch in batches:
         if batch.run is not None or batch.again or not batch.tasks:
@@ -293,12 +293,12 @@ def _collapsed(values: list[T]) -> list[T]:
 
 
 def alike(values: Sequence[object]) -> bool:
-    """Return whether all of these are the same."""
+    """Return whether all values are equal."""
     return not values or values.count(values[0]) == len(values)
 
 
 def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
-    """Return whether the server could do it by itself, as far as can be told from here."""
+    """Return whether the server may be able to do these settlements itself."""
     for one in settlements:
         if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
             return False
@@ -308,5 +308,5 @@ def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | No
 
 
 def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:
-    """Return what a row of the function says."""
+    """Return the answer in a row of the function."""
     return SettleAndLeaseAnswer(*row)

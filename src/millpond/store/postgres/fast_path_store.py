@@ -1,4 +1,4 @@
-"""A store whose server takes steps by itself, where nothing but sums hangs on them."""
+"""A store that lets the server do simple verbs itself, in one function call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MANY = 200
-"""Tasks of a submit that are put into words in a thread: the event loop has other things to do."""
+"""Submits with so many tasks are encoded in a thread, not on the event loop."""
 
 _HEARD_WITHIN = 0.25
 """The part of a lease in which a renewal must be answered. The next one has twice as long, as long
@@ -52,26 +52,26 @@ as none is: a connection may be dead, two in a row are slow, and each that is gi
 server more than its answer would have."""
 
 _MOST_DOUBLINGS = 2
-"""So that one may take as long as the lease: who has not renewed by then has lost it."""
+"""The longest wait for a renewal is the lease: after that it is lost."""
 
 _MOST_DETOURS = 62
-"""How often in a row the server is not asked for a step of a pool that it keeps refusing."""
+"""How many verbs of a pool skip the fast path after the server refused it."""
 
 
 class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
-    """Asks the server first, and does by the verbs what it refuses."""
+    """Tries the server fast path first, and the Python verbs if it refuses."""
 
     _schema: PostgresDialect
     _set_clock: Callable[[float], None] | None
-    """Hears what time the server has; None = its clock does not count."""
+    """Sets the clock to the server's time; None = another clock is used."""
 
     _detours: dict[str, int]
-    """How often what the server was asked for will be left to the verbs at once."""
+    """How many more verbs skip the fast path, by kind and pool."""
     _refusals: dict[str, int]
     _unanswered: dict[str, int]
-    """How many renewals of a worker in a row were not answered."""
+    """How many consecutive renewals of a worker were not answered."""
     _told_along: set[str]
-    """Pools of which others were told in the very commit that gave them something to start."""
+    """Pools whose commit itself notified the other processes."""
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
@@ -114,7 +114,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
+        """Accept batches, each as a whole or not at all where its pool's policy says so."""
         pool = pool_to_take(batches)
         if pool is not None:
             moment = self._step_moment(now)
@@ -126,11 +126,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         return await super().submit(batches, now=now, entropy=entropy)
 
     def _step_moment(self, now: float | None) -> float | None:
-        """Return the moment of a step; None = the server's clock tells."""
+        """Return the moment of a call; None = the server's clock."""
         return self._clock() if now is None and self._set_clock is None else now
 
     def _at_most(self) -> float | None:
-        """Return how late it can be at most, by a clock that nobody sets; None = who knows."""
+        """Return the latest possible time by the steady clock; None = unknown."""
         clock = self._clock
         vouched = clock.vouched() if isinstance(clock, ServerClock) else None
         return None if vouched is None else vouched + TOLERANCE
@@ -138,7 +138,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     async def _stepped(
         self, pool: str, step: SettleAndLease, answer: Callable[[SettleAndLeaseAnswer], T]
     ) -> T | None:
-        """Let the server take a step; None if it is one for the verbs."""
+        """Try the server fast path; None = use the verbs."""
         # Each goes by itself: it is an errand like no other.
         errand = ServerCall(self._stepping, step, self._calling.call)
         try:
@@ -157,7 +157,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         return given
 
     async def _apart(self, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
-        """Have the server do something by itself, unless it has kept refusing it of late."""
+        """Call the server, unless it has refused such calls recently."""
         self._must_be_open()
         if self._detours.get(which, 0) > 0:
             self._detours[which] -= 1
@@ -167,7 +167,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         return await self._writer.do_in_batch(errand, told)
 
     def renewer(self) -> PostgresRenewer:
-        """Return what renews from a thread of its own."""
+        """Return a renewer for a thread of its own."""
         transactor = self._transactor(self._new_unit)
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
         statement = self._schema.sql["renew"]
@@ -193,7 +193,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         return None if self._wakes is None else self._wakes.send(self._hint(answers))
 
     def _announce(self, answers: Sequence[Any]) -> PreparedCall | float | None:
-        """Tell the others, where nobody may wait."""
+        """Notify other processes without blocking."""
         return (
             self._wakes.post(self._hint(answers))
             if isinstance(self._wakes, PostgresHintChannel)
@@ -201,7 +201,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         )
 
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
-        """Return what others should hear of what was just stored, unless they were told with it."""
+        """Return the hint for a commit, without what the commit itself has notified."""
         told, self._told_along = self._told_along, set()
         if not answers:
             return None
@@ -214,7 +214,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _stepping(
         self, told: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
     ) -> PreparedCall:
-        """Let the server take a step."""
+        """Prepare a settle-and-lease call."""
         ((pool, step, answer),) = told
 
         def answers(row: Row | None) -> list[Any]:
@@ -226,7 +226,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         )
 
     def _taking(self, told: list[_Submit]) -> PreparedCall:
-        """Let the server take in the tasks of several submits, all for one pool."""
+        """Prepare one call for the tasks of several submits to one pool."""
         pool, _, now = told[0]
         submits = [one.batches for one in told]
         message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
@@ -249,7 +249,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         )
 
     def _heard(self, which: str, row: Row | None) -> Row | None:
-        """Take in what a function of the server answered; None if it refuses."""
+        """Read the answer of a function of the server; None if it refused."""
         if row is None or row[0] is not None:
             refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
             self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
@@ -261,7 +261,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
 
 
 class PostgresRenewer(SqlRenewer):
-    """Renews with one statement, unless claims ahead are to be looked at as well."""
+    """Renews with one statement, unless it must also check prefetched tasks."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class PostgresRenewer(SqlRenewer):
         arguments: Callable[[str, float], list[Sent]],
         unanswered: dict[str, int],
     ) -> None:
-        """`unanswered` is kept by whoever makes a new one after each that failed."""
+        """`unanswered` survives: the caller makes a new renewer after each failure."""
         super().__init__(transactor, clock)
         self._unanswered = unanswered
         self._caller = transactor
@@ -279,7 +279,7 @@ class PostgresRenewer(SqlRenewer):
         self._arguments = arguments
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more.
+        """Renew all leases of a worker for `lease` seconds.
 
         A connection that says nothing is given up while a new one may still be in time.
         """
@@ -301,7 +301,7 @@ class PostgresRenewer(SqlRenewer):
 
 
 class _Submit(NamedTuple):
-    """A submit that the server may do by itself."""
+    """A submit that the server may do itself."""
 
     pool: str
     batches: Sequence[Batch]

@@ -1,4 +1,4 @@
-"""A connection of psycopg, lent to a handler."""
+"""A handler's psycopg connection."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _text(query: Query, cursor: psycopg.Cursor[Any]) -> str:
 
 
 class PostgresHandlerConnection(HandlerConnectionBase):
-    """What a handler is given in place of the connection itself.
+    """A wrapper that a handler gets instead of the connection itself.
 
     It knows `execute`, `executemany` and `cursor`, as psycopg does. When the handler's part is over
     it is of no use any more.
@@ -75,7 +75,7 @@ class PostgresHandlerConnection(HandlerConnectionBase):
 
     @contextmanager
     def use(self, statement: str) -> Iterator[None]:
-        """Have the connection for one statement, once nothing of ours stands in line before it."""
+        """Return the connection for one statement, after sending our own queued statements."""
         with super().use(statement):
             self._connection.sync()
             try:

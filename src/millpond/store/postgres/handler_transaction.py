@@ -1,4 +1,4 @@
-"""A transaction that a handler holds on a server: nobody waits for it before it completes.
+"""A handler's transaction on a server: other writers wait only for its completion.
 
 It begins without the writers' lock. Only when the attempt is to end with what the handler wrote
 does it take its turn, and then the fence is looked at: whoever lost it has written nothing.
@@ -38,21 +38,21 @@ OF_THE_USER = (
     *("search_path", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin"),
     *("enable_mergejoin", "jit", "plan_cache_mode", "TimeZone"),
 )
-"""What is as the server, the database and the role have it while a handler's statements run."""
+"""The settings that a handler's statements get from server, database and role."""
 
 _MARGIN = 5.0
-"""Seconds by which the server lets a transaction stand idle for longer than we do."""
+"""Seconds by which the server's idle timeout is longer than ours."""
 
 _KEPT = 4
 
 _MARK = "SELECT set_config('millpond.transaction', $1, true)"
-"""Mark a transaction: the mark is gone when it has ended, and another one does not have it."""
+"""Mark a transaction with a setting that ends with it."""
 
 _MARKED = "SELECT current_setting('millpond.transaction', true)"
 
 
 class SpareConnections:
-    """Connections that handlers had: to open one takes longer than most transactions do."""
+    """Spare connections for handlers: opening one is slower than most transactions."""
 
     def __init__(self, open_connection: Callable[[], PostgresConnection]) -> None:
         self._open_connection = open_connection
@@ -60,14 +60,14 @@ class SpareConnections:
         self._closed = False
 
     def take(self) -> PostgresConnection:
-        """Return one that was given back, or a new one."""
+        """Return a spare connection, or a new one."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._open_connection()
 
     def give_back(self, connection: PostgresConnection) -> None:
-        """Keep a connection for the next one, unless it is of no use, or there are enough."""
+        """Keep a connection, unless it is unusable or there are enough."""
         if self._closed or connection.closed or connection.in_transaction:
             connection.close()
         elif len(self._idle) < _KEPT:
@@ -76,18 +76,18 @@ class SpareConnections:
             connection.close()
 
     def forget(self) -> None:
-        """Close them all: the server may have done so before."""
+        """Close all spare connections: the server may have ended them."""
         while self._idle:
             self._idle.pop().close()
 
     def close(self) -> None:
-        """Keep none any more."""
+        """Close all, and keep no more."""
         self._closed = True
         self.forget()
 
 
 class HandlerTransactor(PostgresTransactor[SqlTables]):
-    """Transactions that take their turn late, on connections that are used again."""
+    """Transactions that take the write lock late, on spare connections."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class HandlerTransactor(PostgresTransactor[SqlTables]):
         self._mark = secrets.token_hex(8)
 
     def begin_apart(self, limit: float) -> PostgresConnection:
-        """Begin a transaction that nobody waits for; a spare connection may turn out dead."""
+        """Begin a transaction without the write lock; a spare connection may be dead."""
         try:
             return self._apart(limit)
         except psycopg.Error as error:
@@ -127,7 +127,7 @@ class HandlerTransactor(PostgresTransactor[SqlTables]):
         return connection
 
     def take_turn(self) -> SqlTables:
-        """Wait for one's turn in the transaction that is open, and give what jobs work on."""
+        """Take the write lock in the open transaction, and return its unit of work."""
         connection = self.connection
         connection.sync()
         if not connection.in_transaction:
@@ -141,12 +141,12 @@ class HandlerTransactor(PostgresTransactor[SqlTables]):
         return self._make_unit(connection)
 
     def _ended_by_handler(self) -> TransactionControl:
-        """Let go of a connection on which the handler has begun or ended transactions itself."""
+        """Close a connection on which the handler began or ended transactions itself."""
         self._disconnect()
         return ended_by_handler()
 
     def close(self) -> None:
-        """Let others use the connection."""
+        """Give the connection back."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._spares.give_back(connection)
@@ -174,7 +174,7 @@ class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
         return self._transactor.begin_apart(self._limit)
 
     def holds(self, fence: Fence) -> bool:
-        """Return whether an attempt may still end, as far as can be seen without a turn."""
+        """Return whether an attempt seems current, without the write lock."""
         connection = self._transactor.connection
         return holds(SqlTables(connection, self._dialect, 0, readonly=True), fence)
 
@@ -192,7 +192,7 @@ class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
 
 @contextmanager
 def holding(held: PostgresHandlerTransaction) -> Iterator[PostgresHandlerTransaction]:
-    """Begin a handler's transaction, and undo it if it is not settled inside."""
+    """Begin a handler's transaction, and roll it back unless it is settled inside."""
     held.begin()
     try:
         yield held
@@ -206,7 +206,7 @@ def settled_with(
     settlement: Settlement,
     write: Callable[[PostgresHandlerConnection], T],
 ) -> tuple[SettleAnswer, T | None]:
-    """End an attempt in one transaction with what `write` does; if that raises, do nothing."""
+    """Settle an attempt in one transaction with the writes of `write`; undo both if it raises."""
     value: Any = None
     with holding(held):
         if held.holds(settlement.fence):

@@ -1,4 +1,4 @@
-"""The audit in rows: the records of one transaction are one row."""
+"""The audit over rows: the records of one transaction are one row."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 _SAID = ("key", "share", "weight", "idempotency_key", "dedupe", "on_complete", "attempts")
 _said = attrgetter(*_SAID, "call.function")
-"""What the submitter said of a task, as far as the audit tells of it."""
+"""The fields of a submitted task that audit records have."""
 
 
 class Notes:
-    """The same arrow of several plain tasks that have or had the same worker: one entry."""
+    """The same transition of several plain tasks of one worker: one entry."""
 
     __slots__ = ("_all", "_first", "_of_each", "_said", "count")
 
@@ -63,7 +63,7 @@ class Notes:
         self.count = len(tasks)
 
     def entry(self) -> tuple[Any, ...]:
-        """Return the record of the first, and in what those of the others differ."""
+        """Return the record of the first task, and the differences of the others."""
         event, before, worker, at = self._all
         common = _noted((self._first, event, before, at, 0, 0, 0, worker, 0.0, False, None, None))
         if self._said.count(self._said[0]) != self.count:
@@ -84,7 +84,7 @@ class Notes:
 
 
 def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float, int]:
-    """Return records as bytes, when the last of them was written, and how many they are."""
+    """Return encoded records, the moment of the last, and their number."""
     rows: list[tuple[Any, ...]] = []
     count = 0
     for one in records:
@@ -99,7 +99,7 @@ def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float
 
 
 def _noted(noted: AuditNote) -> tuple[Any, ...]:
-    """Return the fields of a note's record, in their order; a record of its own costs as much."""
+    """Return the fields of a note's record, in their order."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     key = new.idempotency_key
@@ -137,7 +137,7 @@ def _noted(noted: AuditNote) -> tuple[Any, ...]:
 
 
 def may_name(stored: bytes, number: int) -> bool:
-    """Return whether a row may tell of this number: it holds what stands for it, as others may."""
+    """Return whether a row may contain this id: its encoded bytes are in the row."""
     return (b"%d" % number if stored.startswith(b"{") else _pack(number)) in stored
 
 
@@ -151,7 +151,7 @@ def decoded(stored: bytes) -> list[Record]:
 
 
 class _Plain(msgspec.Struct):
-    """The same arrow of plain tasks that a database noted by itself.
+    """The same transition of plain tasks, as the server's functions write it.
 
     A list of one value says it for every task; no keys = none has one.
     """
@@ -159,7 +159,7 @@ class _Plain(msgspec.Struct):
     at: float
     event: str
     starts: list[bool] | None
-    """Which of these arrows are starts instead: of what took over the slots of those before.
+    """Which of these transitions are starts of tasks that took over the slots.
 
     One value: the second half is, and each of it comes right after its counterpart in the first.
     """
@@ -174,7 +174,7 @@ class _Plain(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """What the submitter of a plain task said of it."""
+    """The submitted fields of a plain task."""
 
     function: str
     attempts: int
@@ -238,12 +238,12 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
 
 
 def of_each(values: list[T], count: int) -> list[T]:
-    """Return a value for each of `count`; one stands for all."""
+    """Return `count` values; a single value is repeated."""
     return values * count if len(values) == 1 else values
 
 
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield what each record of an entry tells."""
+    """Yield the fields of each record of an entry."""
     if not isinstance(entry[0], list):
         yield dict(zip(_FIELDS, entry, strict=True))
         return

@@ -1,4 +1,4 @@
-"""The statements, each by its name, from the `.sql` files in the folder beside this one.
+"""Load statements by name from the `.sql` files in the folder `queries`.
 
 They are written once for every database, in what all of them understand. Four phrases are not SQL,
 and each dialect says them in its own words:
@@ -40,7 +40,7 @@ def load_statements(package: str, *only: str) -> dict[str, str]:
 
 
 def in_dialect(say: Callable[[str], str], own: str, *only: str) -> dict[str, str]:
-    """Return every statement as a dialect says it; those in the package `own` are its own.
+    """Return every statement in a dialect; those of the package `own` override the shared ones.
 
     If files of that package are named, only those are looked into.
     """

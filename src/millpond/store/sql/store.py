@@ -1,4 +1,4 @@
-"""A store whose tables are rows: each verb is a job of the writer's transaction."""
+"""A store over SQL rows: each verb is a job in a transaction of the writer."""
 
 from __future__ import annotations
 
@@ -62,49 +62,49 @@ L = TypeVar("L", bound=HandlerConnectionBase)
 C_co = TypeVar("C_co", bound="Connection", covariant=True)
 
 _OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
-"""What a damaged row may raise where it is read, compared or written again."""
+"""What a damaged row may raise when it is read, compared or written."""
 _LOOK_AGAIN = 60.0
-"""Seconds for which nobody looks again through a store in which nothing was found."""
+"""Seconds before the rows are searched again after a search found nothing."""
 
 _BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
-"""How many rows are kept in memory between two transactions, at most."""
+"""How many rows stay in memory between two transactions, at most."""
 
 
 class ReadConnection(Protocol[C_co]):
-    """Asks the database, and changes nothing in it; for one thread at a time."""
+    """Reads the database; for one thread at a time."""
 
     def ask(self, question: Callable[[C_co], T]) -> T:
-        """Return the answer; an error is one of ours."""
+        """Return the answer; errors are MillpondErrors."""
         ...
 
     def close(self) -> None:
-        """Let its connection go; safe twice."""
+        """Close its connection; safe twice."""
         ...
 
 
 class HintChannel(Protocol):
-    """Carries hints to other processes and from them."""
+    """Sends hints to other processes and receives theirs."""
 
     def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call `tell` on this loop with the hints of others."""
+        """Call `tell` on this loop with the hints of other processes."""
         ...
 
     def receives_hints(self) -> bool:
-        """Return whether no hint of others is lost as things stand."""
+        """Return whether hints of other processes arrive at the moment."""
         ...
 
     def send(self, hint: Hint | None) -> float | None:
-        """Tell the others, after how many seconds to be called again if there is more to tell."""
+        """Send a hint; return after how many seconds to be called again, if at all."""
         ...
 
     def close(self) -> None:
-        """Tell and hear no more."""
+        """Stop sending and receiving."""
         ...
 
 
 class SqlStore(ABC, Generic[C, L]):
-    """What the stores of all databases have in common.
+    """What the stores of all databases share.
 
     Readers say it in their own way where there is one (`reading`).
 
@@ -151,26 +151,26 @@ class SqlStore(ABC, Generic[C, L]):
 
     @abstractmethod
     def _transactor(self, make_unit: Callable[[C], SqlTables]) -> Transactor[SqlTables, C]:
-        """Return what writes, over a connection of its own."""
+        """Return a transactor over a connection of its own."""
 
     def _new_writer(self) -> Writer[SqlTables]:
-        """Return what does the jobs of this process, one after another."""
+        """Return the writer of this process."""
         return Writer(self._writing, committed=self._committed)
 
     @abstractmethod
     def _connected(self) -> AbstractContextManager[C]:
-        """Open a connection for whatever takes long, and close it afterwards."""
+        """Open a connection for slow work, and close it afterwards."""
 
     @abstractmethod
     def _version_of(self, connection: C) -> int:
-        """Return a number that is another one after anybody else has written."""
+        """Return a number that changes when another process writes."""
 
     @abstractmethod
     def _lend(self, connection: C) -> L:
-        """Return what a handler is given in place of a connection."""
+        """Return the connection wrapper for a handler."""
 
     def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
-        """Hear that a transaction may do nothing for a while, or has so many tasks to think of."""
+        """Allow a transaction to be idle longer, for so many tasks."""
 
     @property
     def view(self) -> View:
@@ -178,7 +178,7 @@ class SqlStore(ABC, Generic[C, L]):
         return self._view
 
     def _unit(self, connection: C) -> SqlTables:
-        """Return what jobs work on: the last unit of work, while nobody else has written.
+        """Return the unit of work for jobs: the last one, while no other process has written.
 
         Asked inside the transaction, so nobody can write any more; a connection that was opened
         anew counts from another number.
@@ -196,7 +196,7 @@ class SqlStore(ABC, Generic[C, L]):
     def _new_unit(
         self, connection: Connection, bodies: dict[int, NewTask] | None = None
     ) -> SqlTables:
-        """Return what jobs work on, once it is known what time it is."""
+        """Return a unit of work with the store's time."""
         unit = self._bare_unit(connection, bodies)
         if self._keep_time(unit):
             unit = self._bare_unit(connection, bodies)
@@ -210,7 +210,7 @@ class SqlStore(ABC, Generic[C, L]):
     # What time it is
 
     def _keep_time(self, unit: SqlTables) -> bool:
-        """Find out what time it is, and tell the clock; return whether stored moments were moved.
+        """Decide the store's time and set the clock; return whether stored moments were moved.
 
         A clock that does not keep time for a store (one of a test) is believed as it is.
         """
@@ -241,21 +241,21 @@ class SqlStore(ABC, Generic[C, L]):
         return True
 
     def _time_moved(self, connection: C) -> None:
-        """Hear that what was known of the store is not so any more: its time was moved."""
+        """Drop cached knowledge: the store's time was moved."""
 
     def _wall(self, unit: SqlTables) -> float:
-        """Return what the wall clock says that this store goes by."""
+        """Return the store's wall clock."""
         del unit
         clock = self._clock
         return clock.wall() if isinstance(clock, ForwardClock) else clock()
 
     def _is_doubtful(self) -> bool:
-        """Look for evidence about a clock that jumped; return whether to doubt it."""
+        """Return whether other evidence contradicts a clock that jumped."""
         clock = self._clock
         return isinstance(clock, ForwardClock) and clock.is_doubtful()
 
     def _vouched_by_others(self, unit: SqlTables, moment: float) -> float | None:
-        """Return what time it is by the renewals of others; None if none is known to live.
+        """Return the time by the renewals of other live workers; None if there are none.
 
         Asked by a process that has just come, where the clock says that much time has passed. A
         worker that lives has renewed within its lease: if the clock says otherwise, it was set.
@@ -271,12 +271,12 @@ class SqlStore(ABC, Generic[C, L]):
         return max(unit.latest, *renewed) if renewed else None
 
     def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
-        """Return whether a process is known to live that can have renewed until `renewed`."""
+        """Return whether a process is alive that can have renewed until `renewed`."""
         del unit, owner, renewed
         return False
 
     def _keep(self, unit: SqlTables) -> None:
-        """Keep a unit of work that was committed, unless it has grown."""
+        """Keep a committed unit of work, unless it has grown too large."""
         self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
 
     # Others
@@ -288,21 +288,21 @@ class SqlStore(ABC, Generic[C, L]):
 
     @property
     def receives_hints(self) -> bool:
-        """Whether no hint of other processes is lost as things stand."""
+        """Whether hints of other processes arrive at the moment."""
         return self._wakes is not None and self._wakes.receives_hints()
 
     def renewer(self) -> SqlRenewer:
-        """Return what renews from a thread of its own."""
+        """Return a renewer for a thread of its own."""
         return SqlRenewer(self._transactor(self._new_unit), self._clock)
 
     async def changed(self) -> bool:
-        """Return whether anybody wrote since it was last asked."""
+        """Return whether another process wrote since the last call."""
         version = await self._on_reader(self._version_of)
         before, self._seen_version = self._seen_version, version
         return version != before
 
     async def repair(self, *, whole: bool = False) -> tuple[str, ...]:
-        """Look whether all rows fit together, and put right what does not; return what was wrong.
+        """Check that all rows are consistent, repair them, and return what was wrong.
 
         It looks without keeping anybody from writing, and has a connection of its own for it. At
         very many tasks it looks only if it is to look at the `whole`.
@@ -332,13 +332,13 @@ class SqlStore(ABC, Generic[C, L]):
         return tuple(wrong)
 
     def _repair(self, tables: SqlTables) -> None:
-        """Put things right: a job for a unit of work in which nothing else was done yet."""
+        """Repair: a job for an unused unit of work."""
         self._takes_time(tables)
         repair_rows(tables.connection, self._dialect, self._clock())
         tables.read_meta()
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
-        """Tell the others, in the writer's thread, what was just stored."""
+        """Notify other processes of a commit, in the writer's thread."""
         if self._wakes is None:
             return None
         return self._wakes.send(hint_of(answers) if answers else None)
@@ -368,7 +368,7 @@ class SqlStore(ABC, Generic[C, L]):
             return await self._do_once(job)
 
     async def _do_over_rows(self, job: Callable[[SqlTables], T], *, whole: bool = True) -> T:
-        """Do a job that meets rows of many tasks; one that is damaged is found and set aside.
+        """Do a job that reads rows of many tasks; search for a damaged row and repair it.
 
         So it stops neither its pool nor the others. A verb that is given values itself does not
         have the `whole` store looked through for what may be the fault of those.
@@ -411,7 +411,7 @@ class SqlStore(ABC, Generic[C, L]):
         return await self._on_reader(partial(self._answer, question))
 
     def _answer(self, question: Callable[[SqlTables], T], connection: C) -> T:
-        """Answer a question of one moment; whatever it made of the tables is forgotten."""
+        """Answer a question from one snapshot; its unit of work is discarded."""
         connection.execute(self._dialect.begin_reading)
         try:
             return question(SqlTables(connection, self._reading, 0, readonly=True))
@@ -420,7 +420,7 @@ class SqlStore(ABC, Generic[C, L]):
                 connection.execute("ROLLBACK")
 
     async def _on_reader(self, question: Callable[[C], T]) -> T:
-        """Ask something of the reading connection, in the thread that has it."""
+        """Ask the reading connection, in its thread."""
         self._must_be_open()
         if self._threads is None:
             return self._reader.ask(question)
@@ -436,7 +436,7 @@ class SqlStore(ABC, Generic[C, L]):
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
+        """Accept batches, each as a whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
             new = [one for batch in batches for one in batch.tasks]
@@ -464,7 +464,7 @@ class SqlStore(ABC, Generic[C, L]):
     async def renew(
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
     ) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Renew all leases of a worker for `lease` seconds."""
         return await self._do_over_rows(
             lambda tables: verbs.renew(tables, worker, lease, self._moment(now), entropy)
         )
@@ -509,7 +509,7 @@ class SqlStore(ABC, Generic[C, L]):
         now: float | None,
         entropy: int | None,
     ) -> SubmitAnswer:
-        """Take in batches inside the transaction that is open on a connection of somebody's."""
+        """Accept batches inside the open transaction of a caller's connection."""
         unit = self._new_unit(connection)
         for spec in declare:
             verbs.control(unit, Declare(spec), self._moment(now), entropy)
@@ -525,7 +525,7 @@ class SqlStore(ABC, Generic[C, L]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SettleAnswer, T | None]:
-        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+        """Settle an attempt in one transaction with the writes of `write`; undo both if it raises.
 
         Without the current fence it is not called. It may be called again where a transaction
         failed, and nothing of the call before is left then.
@@ -553,7 +553,7 @@ class SqlStore(ABC, Generic[C, L]):
         return HandlerTransaction(transactor, self._lend, self._clock, limit)
 
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
-        """Tell other processes what was stored over another connection than the writer's."""
+        """Notify other processes of a commit over another connection."""
 
         def job(_: SqlTables) -> object:
             self._forget(answer.ended)
@@ -569,7 +569,7 @@ class SqlStore(ABC, Generic[C, L]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> RecoverAnswer:
-        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        """Apply what only time causes: lose expired leases, fail expired and long-parked tasks."""
 
         def job(tables: SqlTables) -> RecoverAnswer:
             moment = self._moment(now)
@@ -582,7 +582,7 @@ class SqlStore(ABC, Generic[C, L]):
     async def control(
         self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        """Carry out an order."""
+        """Carry out a command."""
 
         def job(tables: SqlTables) -> ControlAnswer:
             if isinstance(command, CancelRun | Redrive):
@@ -608,7 +608,7 @@ class SqlStore(ABC, Generic[C, L]):
         return False
 
     def _declared_newer(self, tables: SqlTables, command: Declare | DeclareBudget) -> bool:
-        """Return whether only a newer version understands what is stored under this name."""
+        """Return whether only a newer version understands the stored settings of this name."""
         try:
             if isinstance(command, DeclareBudget):
                 tables.budgets.get(command.spec.name)
@@ -632,7 +632,7 @@ class SqlStore(ABC, Generic[C, L]):
             self._tell_newer(error)
 
     async def close(self) -> None:
-        """Let go of the database; safe twice."""
+        """Close the store; safe twice."""
         if self._closed:
             return
         self._closed = True
@@ -651,12 +651,12 @@ class SqlStore(ABC, Generic[C, L]):
             self._reader.close()
 
     def _forget(self, ended: Sequence[int]) -> None:
-        """Let go of the bodies of tasks that are no longer held."""
+        """Drop the bodies of tasks that are no longer leased."""
         for identifier in ended:
             self._bodies.pop(identifier, None)
 
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
-        """Keep the bodies of what is leased: its settle will want them again."""
+        """Keep the bodies of leased tasks for their settlement."""
         if len(self._bodies) > _BODIES_KEPT:
             self._bodies.clear()
         for one in (*answer.leased, *answer.claimed):
@@ -666,7 +666,7 @@ class SqlStore(ABC, Generic[C, L]):
 
 
 class _WrittenWith(Generic[T]):
-    """What became of a handler's writes in the transaction that settles its attempt."""
+    """The outcome of a handler's writes in the transaction that settles its attempt."""
 
     value: T | None = None
     error: BaseException | None = None
@@ -674,21 +674,21 @@ class _WrittenWith(Generic[T]):
 
     @property
     def wakes(self) -> Sequence[Wake]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.wakes
 
     @property
     def ended(self) -> Sequence[int]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.ended
 
     @property
     def finished_runs(self) -> Sequence[int]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.finished_runs
 
     def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
-        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        """Let the handler write; if it raises, keep the error and undo its writes."""
         connection.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
             self.value = write(lent)
@@ -703,7 +703,7 @@ class _WrittenWith(Generic[T]):
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Do something in a thread that nobody waits for when the loop or the process ends."""
+    """Run a function in a daemon thread; neither loop nor process waits for it at their end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -731,7 +731,7 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
 
 
 def hint_of(answers: Sequence[Any]) -> Hint:
-    """Return what other processes should hear of these answers."""
+    """Return the hint for these answers."""
     wakes: dict[str, Wake] = {}
     ended: list[int] = []
     finished: list[int] = []
@@ -757,25 +757,25 @@ def hint_of(answers: Sequence[Any]) -> Hint:
 
 
 class SqlRenewer:
-    """Renews from a thread, and waits there: it has a connection of its own."""
+    """Renews leases from a thread, over a connection of its own."""
 
     def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:
         self._transactor = transactor
         self._clock = clock
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Renew all leases of a worker for `lease` seconds."""
         return self._transactor.run(
             lambda tables: verbs.renew(tables, worker, lease, self._clock())
         )
 
     def close(self) -> None:
-        """Let its connection go."""
+        """Close its connection."""
         self._transactor.close()
 
 
 def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
-    """Let as many tasks be read at once as this claim can take."""
+    """Read as many tasks at once as this claim can take."""
     pool = tables.pools.get(ask.pool)
     if isinstance(pool, SqlPool):
         spec = pool.spec

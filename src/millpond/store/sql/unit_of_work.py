@@ -1,4 +1,4 @@
-"""The tables in rows: one unit of work over one connection, inside one transaction.
+"""The tables over rows: one unit of work inside one transaction.
 
 Whatever a verb asks for is read when it asks, once, and is the same object from then on. What the
 verbs changed is found by comparing, and written before the transaction ends. A question that only
@@ -75,22 +75,22 @@ _FINDS_EACH = frozenset(
     {"drop_task", "change_live", "tell_result", "drop_ended", "drop_key", "drop_unit", "drop_group"}
     | {"change_group", "drop_seat"}
 )
-"""What changes or removes one row for each that it is given: those were read before."""
+"""Statements that must change exactly one row per argument row."""
 
 _RUNNING_IN = 13
-"""Which column of a pool says how many of its tasks run."""
+"""The column of a pool with its running tasks."""
 
 _OF_TIME = (0, 8, 9)
-"""Columns of `meta` that change with time alone: nobody writes because of them."""
+"""Columns of `meta` that change with time alone: they cause no write."""
 
 
 def _lasting(meta: Row) -> Row:
-    """Return what of `meta` must be written when it changes."""
+    """Return the columns of `meta` whose change must be written."""
     return tuple(value for column, value in enumerate(meta) if column not in _OF_TIME)
 
 
 def _gained(behind: float, before: float) -> bool:
-    """Return whether store time is by now so much nearer to the clock that others must know."""
+    """Return whether the correction of store time has changed so much that it must be stored."""
     return abs(behind - before) > _GAINED or (behind == 0.0) != (before == 0.0)
 
 
@@ -98,11 +98,11 @@ _GAINED = 0.1
 """Seconds."""
 
 REMOVED_KEPT = 20_000
-"""How many ids of tasks that retention removed are told from ids that never were."""
+"""How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
 
 
 class SqlTables(Tables):
-    """One unit of work: what the verbs of one transaction see, and what they leave behind."""
+    """One unit of work: the tables that the verbs of one transaction read and write."""
 
     make_task: ClassVar[type[Task]] = TaskRow
     pools: SqlPools
@@ -130,15 +130,15 @@ class SqlTables(Tables):
         self.dialect = dialect
         self._sql = dialect.sql
         self.listed = dialect.listed
-        """Makes one argument of many ids or names."""
+        """Turns many ids or names into one argument."""
         self._readonly = readonly
         self.version = 0
-        """What the connection said of the writes of others when this was begun."""
+        """The version of the store when this unit began."""
         self.on_commit: Callable[[SqlTables], None] | None = None
         self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
-        """Bodies of tasks that this process leased: they never change, so they need no reading."""
+        """Bodies of tasks that this process leased; they never change."""
         self.written = False
-        """Whether it has sent something to the file since it was last committed."""
+        """Whether it has written since the last commit."""
         if not readonly:
             self._take_in_meta(meta or self._stored_meta())
         self.pools = SqlPools(self)
@@ -177,7 +177,7 @@ class SqlTables(Tables):
             return self.__dict__[name]
 
     def read_meta(self) -> None:
-        """Read what belongs to no pool: the latest moment, the next numbers, the leader."""
+        """Read the row `meta`: the latest moment, the next numbers, the leader."""
         self._take_in_meta(self._stored_meta())
 
     def _stored_meta(self) -> Row:
@@ -194,7 +194,7 @@ class SqlTables(Tables):
         self.timeline = timeline_of(meta)
 
     def _new_meta(self) -> Row:
-        """Make the row anew of which there must be one; what is counted there is counted again."""
+        """Insert the missing row `meta`, and recount what it counts."""
         if self._readonly:
             return (0.0, 0, 0, 0, 0, "", 0.0, 0, 0.0, 0.0, "")
         self.ask("new_meta")
@@ -203,7 +203,7 @@ class SqlTables(Tables):
 
     @property
     def record_count(self) -> int:
-        """How many records of the audit there ever were."""
+        """How many audit records were ever written."""
         count: int = self._record_count
         return count
 
@@ -214,13 +214,13 @@ class SqlTables(Tables):
         return self.connection.execute(self._sql[name], asked)
 
     def send(self, name: str, rows: Sequence[Row]) -> None:
-        """Execute a statement for each row; one that must find each row notices if it did not."""
+        """Execute a statement for each row; some must match each of them."""
         done = self.connection.executemany(self._sql[name], rows)
         if name in _FINDS_EACH:
             self._must_touch(done, name, len(rows))
 
     def change(self, name: str, asked: Sequence[Any], count: int) -> None:
-        """Execute a statement that must touch so many rows."""
+        """Execute a statement that must change `count` rows."""
         self._must_touch(self.ask(name, asked), name, count)
 
     def _must_touch(self, done: Any, name: str, count: int) -> None:  # noqa: ANN401 - a cursor
@@ -236,7 +236,7 @@ class SqlTables(Tables):
     # Reading
 
     def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
-        """Return the live tasks that a statement finds, to be looked at and not changed.
+        """Return the live tasks that a statement finds, for reading only.
 
         Those of pools that only a newer version understands are passed over.
         """
@@ -259,18 +259,18 @@ class SqlTables(Tables):
         return known
 
     def left_alone(self) -> object:
-        """Return the pools that only a newer version understands, as one argument."""
+        """Return the ids of pools that only a newer version understands, as one argument."""
         return self.listed(list(self.pools.newer))
 
     def known(self, identifier: int) -> Task | None:
-        """Return a task, or None if it is unknown, or of a pool that is to be left alone."""
+        """Return a task, or None if it is unknown or of a pool of a newer version."""
         try:
             return self.tasks.get(identifier)
         except NewerPool:
             return None
 
     def running_in(self, pool: str) -> int:
-        """Return how many tasks of a pool run, also of one that is to be left alone."""
+        """Return how many tasks of a pool run, also of a newer version."""
         try:
             return self.pools[pool].running
         except NewerPool:
@@ -278,7 +278,7 @@ class SqlTables(Tables):
             return running
 
     def leave_to_newer(self, worker: RegisteredWorker, owner: str | None) -> bool:
-        """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
+        """Return whether a worker holds tasks (or `owner` closures) of pools of a newer version.
 
         Asked when all else was taken from it, so what is there is theirs.
         """
@@ -317,7 +317,7 @@ class SqlTables(Tables):
             return [tasks.taken_in_ended(row, numbered(row[1]).name) for row in rows]
 
     def find_share(self, task: TaskRow) -> None:
-        """Read the share of a task that cannot tell it from the group it is queued in."""
+        """Read the share of a damaged task from its group."""
         row = self.ask("share_of_group", (task.grp,)).fetchone()
         if row is not None and row[0]:
             task.new = msgspec.structs.replace(task.new, share=row[0])
@@ -329,7 +329,7 @@ class SqlTables(Tables):
         return number
 
     def expect(self, new: Sequence[NewTask]) -> None:
-        """Read at once what the submit of these tasks will ask for."""
+        """Read at once what the submit of these tasks needs."""
         if not new:
             return
         self.tasks.expect_new([one.id for one in new])
@@ -347,7 +347,7 @@ class SqlTables(Tables):
                 pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
 
     def expect_ends(self, identifiers: Iterable[int]) -> None:
-        """Read at once what the settlements of these tasks will ask for."""
+        """Read at once what the settlements of these tasks need."""
         tasks = self.tasks
         tasks.read(identifiers)
         grouped = {pool.name for pool in self.pools.by_id.values() if pool.sql_backlog.grouped}
@@ -391,7 +391,7 @@ class SqlTables(Tables):
         pass
 
     def peek(self, identifier: int) -> Task | None:
-        """Return a task to be looked at, if it was read."""
+        """Return a task for reading only, if it is in memory."""
         return dict.get(self.tasks, identifier)
 
     def start_all(
@@ -436,7 +436,7 @@ class SqlTables(Tables):
         task.parked_at = None
 
     def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
-        """Let a worker hold a queued task ahead."""
+        """Prefetch a queued task for a worker."""
         assert isinstance(task, TaskRow)  # noqa: S101
         super().claim(task, worker, token, now)
         task.claim = self._next_claim
@@ -444,13 +444,13 @@ class SqlTables(Tables):
         self._next_claim += 1
 
     def start_claim(self, task: Task, now: float) -> None:
-        """Take the arrow from queued to running for a claim."""
+        """Start a prefetched task."""
         assert isinstance(task, TaskRow)  # noqa: S101
         super().start_claim(task, now)
         task.claim = task.claim_revision = None
 
     def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
-        """Put a claim back into the queue."""
+        """Return a prefetched task to the queue."""
         assert isinstance(task, TaskRow)  # noqa: S101
         super().drop_claim(task, now, rate=rate)
         task.claim = task.claim_revision = None
@@ -464,7 +464,7 @@ class SqlTables(Tables):
         super().redrive(ended, now)
 
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
-        """Return what a worker holds of which the end was asked for, by pool and place."""
+        """Return the worker's tasks that should stop, by pool and place."""
         self.write_rows()
         rows = self.ask("asked_to_stop", (worker.id,)).fetchall()
         return tuple([row[0] for row in rows]), tuple([row[0] for row in rows if row[1] > 1])
@@ -540,13 +540,13 @@ class SqlTables(Tables):
         self.runs.forget_all()
 
     def prune_audit(self, before: float) -> None:
-        """Forget records that are older than a moment."""
+        """Remove audit records older than a moment."""
         self.ask("drop_audit", (before,))
 
     # Writing
 
     def write(self) -> None:
-        """Send everything that changed to the file; the transaction may then be committed."""
+        """Write everything that changed; the transaction may then be committed."""
         self.write_rows()
         if self._records:
             self._write_audit()
@@ -574,14 +574,14 @@ class SqlTables(Tables):
             self.written = True
 
     def committed(self) -> None:
-        """Hear that everything is stored for good."""
+        """Note that the transaction was committed."""
         self._changes = self.connection.total_changes
         if self.on_commit is not None:
             self.on_commit(self)
         self.written = False
 
     def trimmed(self) -> int:
-        """Let go of what the next transaction will hardly ask for; return how much is left."""
+        """Drop what the next transaction hardly needs; return how many rows stay in memory."""
         self.tasks.let_go()
         self.expiring_workers.left.clear()
         self.workers.handed = set()
@@ -595,7 +595,7 @@ class SqlTables(Tables):
         self._records = []
 
     def write_rows(self) -> None:
-        """Send every row that changed to the file, so that a question can be asked of it."""
+        """Write every changed row, so that queries see it."""
         if self._readonly:
             return
         self._write_tasks()
@@ -606,7 +606,7 @@ class SqlTables(Tables):
         self.runs.write()
 
     def _write_tasks(self) -> None:
-        """Sort out what became of each task, and send it, one statement for each kind."""
+        """Write the changes of tasks, one statement for each kind of change."""
         change = TaskChanges()
         if self.tasks.changed_alike:
             self.tasks.sort_out_alike(change)

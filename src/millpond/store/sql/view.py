@@ -1,4 +1,4 @@
-"""The reading side: each question is asked inside one read transaction, of one moment."""
+"""The reading side: each question is one read transaction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
 class SqlView:
-    """Reads of a store that keeps rows."""
+    """The view of a store over rows."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SqlView:
         return await self._read(asked)
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
-        """Return where each task is: its status, or "expired", or "unknown"."""
+        """Return the status of each task, or "expired", or "unknown"."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             ids = (tables.listed(list(tasks)),)
@@ -228,7 +228,7 @@ class SqlView:
         return await self._read(asked)
 
     async def names(self, begins: str = "") -> tuple[str, ...]:
-        """Return the pools that were ever declared, of those whose name begins so, by name."""
+        """Return the declared pools whose names begin so, by name."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             pools = tables.pools.values()
@@ -239,7 +239,7 @@ class SqlView:
         return await self._read(asked)
 
     async def due(self, *, now: float) -> tuple[str, ...]:
-        """Return the pools in which something due waits and starts are allowed at all."""
+        """Return the pools in which a due task waits and starts are allowed."""
         moment = rounded(now)
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
 
 
 def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> AuditPage:
-    """Return what some rows tell of one task; rows that do not name it are not decoded."""
+    """Return the records of one task in some rows; rows that do not contain its id are skipped."""
     records: list[Record] = []
     last = max(after, 0)
     for position, count, told in tables.ask("audit", (after, _ROWS_SEARCHED)):
@@ -311,7 +311,7 @@ def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> 
 
 
 def _told_before(tables: SqlTables, moment: float) -> int:
-    """Return the position behind which all records of a moment and later are.
+    """Return the position behind which all records of a moment and later are stored.
 
     Time does not go back from one row to the next, so that one is found by halving.
     """
@@ -333,14 +333,14 @@ def _pool(tables: SqlTables, name: str) -> SqlPool:
 
 
 def _places(pool: SqlPool, after: int = 0) -> tuple[int, int]:
-    """Return the range in which the tasks of a pool stand."""
+    """Return the range of the places of a pool."""
     return pool.number << SEQ_BITS | after, (pool.number + 1) << SEQ_BITS
 
 
 def _candidates(
     tables: SqlTables, pool: SqlPool, status: Status | None, after: int
 ) -> Iterable[Task]:
-    """Return the tasks among which a page is to be found, in order."""
+    """Return the candidates for a page, in order."""
     if status is Status.RUNNING:
         found = tables.read_live("held_in_pool", (pool.number,))
         return [task for task in found if task.seq > after]

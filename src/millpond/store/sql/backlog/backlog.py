@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _new_state = object.__new__
 _ALL = (1 << 63) - 1
-"""A limit that leaves nothing out."""
+"""A limit without effect."""
 
 _FIRST_PAGE, _LARGEST_PAGE = 20, 1000
-"""How many tasks are read at once by who goes through all of them; more each time."""
+"""How many tasks an iteration over all reads at once; more each time."""
 
 
 class SqlLater(dict[int, "Task"]):
-    """Tasks that are not due: which they are is written on each of them."""
+    """Delayed tasks: their own rows have this."""
 
     def __init__(self, backlog: SqlBacklog, count: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SqlLater(dict[int, "Task"]):
         self.count += 1
 
     def pop(self, identifier: int, default: Task | None = None) -> Task | None:  # type: ignore[override]
-        """Take out a task that is not due."""
+        """Remove a delayed task."""
         task = self._backlog.tables.tasks.get(identifier)
         if not isinstance(task, TaskRow) or task.grp != 0:
             return default
@@ -65,7 +65,7 @@ class SqlLater(dict[int, "Task"]):
         return task
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every task that is not due."""
+        """Return every delayed task."""
         tables = self._backlog.tables
         tables.write_rows()
         return [
@@ -76,7 +76,7 @@ class SqlLater(dict[int, "Task"]):
 
 
 class SqlBacklog(Backlog):
-    """The queued tasks of one pool, read as they are asked for."""
+    """The queued tasks of one pool, read as needed."""
 
     __slots__ = ("_groups", "_plain", "expected", "handed", "pool", "tables")
 
@@ -91,7 +91,7 @@ class SqlBacklog(Backlog):
         self.handed: dict[SqlGroup, None] = {}
         """Groups that may have changed since they were written."""
         self._plain: dict[Owner, SqlGroup] = {}
-        """The one group for each owner, where nothing looks at lanes and keys."""
+        """The one group of each owner, where lanes and keys do not matter."""
         self._lines = SqlLines(self)
         self._units = SqlUnits(self)
         self._shares = SqlShelves(self)
@@ -117,7 +117,7 @@ class SqlBacklog(Backlog):
     # What the rows say
 
     def counts(self) -> dict[str, int]:
-        """Return what is kept of it in the row of its pool."""
+        """Return its counts for the pool's row."""
         ring = self.ring
         return {
             "grouped": int(self.grouped),
@@ -133,13 +133,13 @@ class SqlBacklog(Backlog):
 
     @property
     def ring(self) -> SqlRing:
-        """Whose turn it is."""
+        """The ring of shares."""
         assert isinstance(self._ring, SqlRing)  # noqa: S101
         return self._ring
 
     @property
     def shelves(self) -> SqlShelves:
-        """The shelves that were mentioned."""
+        """The shelves that were read."""
         assert isinstance(self._shares, SqlShelves)  # noqa: S101
         return self._shares
 
@@ -150,12 +150,12 @@ class SqlBacklog(Backlog):
 
     @property
     def units(self) -> SqlUnits:
-        """The lanes and keys that were mentioned."""
+        """The lanes and keys that were read."""
         assert isinstance(self._units, SqlUnits)  # noqa: S101
         return self._units
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         if self.handed:
             self._write_groups([group for group in self.handed if group.row() != group.stored])
         self.units.write()
@@ -228,7 +228,7 @@ class SqlBacklog(Backlog):
         return line
 
     def trimmed(self) -> int:
-        """Let go of groups that are no more; return how much is kept in memory."""
+        """Drop removed groups; return how many rows stay in memory."""
         for group in self.handed:
             if group.stored is None:
                 self._groups.pop(group.id, None)
@@ -254,7 +254,7 @@ class SqlBacklog(Backlog):
         )
 
     def expect(self, count: int) -> None:
-        """Be ready to give `count` tasks: they are read at once."""
+        """Prepare to start `count` tasks: they are read at once."""
         self.expected = count
         if self.grouped:
             if self.is_fair:
@@ -265,7 +265,7 @@ class SqlBacklog(Backlog):
                 line.expect(count)
 
     def unit_of(self, unit: Unit, row: Row) -> UnitState:
-        """Return what a row says of a unit."""
+        """Return the unit of a row."""
         state = _new_state(UnitState)
         state.running, paused, blocked, state.held_until, state.tat, groups, *times = row
         state.paused, state.blocked = bool(paused), bool(blocked)
@@ -278,7 +278,7 @@ class SqlBacklog(Backlog):
         return state
 
     def row_of_unit(self, unit: Unit, state: UnitState) -> Row:
-        """Return a unit as it should stand in the file."""
+        """Return the row of a unit."""
         timers, fading = self._unit_timers, self._fading
         times: tuple[float | None, ...] = NO_TIMES
         if unit in timers or unit in fading:
@@ -295,12 +295,12 @@ class SqlBacklog(Backlog):
         )
 
     def expect_ends(self, tasks: Iterable[Task]) -> None:
-        """Read at once what the end of several running tasks will ask for."""
+        """Read at once what the end of several running tasks needs."""
         if self.grouped:
             self.read_units([(task.unit, self._share(task)) for task in tasks])
 
     def read_units(self, tasks: Iterable[tuple[Unit, Share]]) -> None:
-        """Read at once what the placing of several tasks will ask for."""
+        """Read at once what queueing several tasks needs."""
         if not self.grouped:
             return
         units, shares = zip(*tasks, strict=True)
@@ -309,7 +309,7 @@ class SqlBacklog(Backlog):
             self.ring.seats.read(dict.fromkeys(shares))
 
     def _turns_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
-        """Return whose turn it is, and take in everything that starting their tasks asks for."""
+        """Return the next shares, and read everything that starting their tasks needs."""
         asked = (self.pool, *(behind or FIRST_PLACE), size)
         turns: list[tuple[Key, Share]] = []
         for row in self.tables.ask("turns_ahead", asked).fetchall():
@@ -324,13 +324,13 @@ class SqlBacklog(Backlog):
         return turns
 
     def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
-        """Return the groups that are next, and take in what starting their tasks asks for."""
+        """Return the next groups, and read everything that starting their tasks needs."""
         asked = (self.pool, *(behind or FIRST_PLACE), size)
         rows = self.tables.ask("shelf_ahead", asked).fetchall()
         return [((row[5], row[6]), self._taken_ahead(row)) for row in rows]
 
     def _taken_ahead(self, row: Row) -> SqlGroup:
-        """Take in a group, its unit, its first task and the place of its second."""
+        """Add a group, its unit, its first task and the place of its second."""
         if row[9] is not None:
             self.units.known(row[1] or None, row[9:19])
         group = self.group_of(row[:9])
@@ -369,11 +369,11 @@ class SqlBacklog(Backlog):
 
     @property
     def _places(self) -> tuple[int, int]:
-        """Between which places the tasks of this pool are, the first left out."""
+        """The range of places of this pool, without its first."""
         return self.pool << SEQ_BITS, (self.pool + 1) << SEQ_BITS
 
     def all_tasks(self) -> Iterator[Task]:
-        """Yield every task, by its place; who looks at the first few reads no more of them."""
+        """Yield every task by its place, reading page by page."""
         self.tables.write_rows()
         (after, last), size = self._places, _FIRST_PAGE
         while True:
@@ -430,7 +430,7 @@ class SqlBacklog(Backlog):
         return held
 
     def live_in(self, unit: str) -> int:
-        """Return how many tasks of a lane or key wait, for their time too, or run."""
+        """Return how many tasks of a lane or key are queued, delayed or running."""
         state = self._units.get(unit)
         ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
         if not self.lanes and self._delayed:
@@ -497,7 +497,7 @@ class SqlBacklog(Backlog):
     # When keys begin to matter, and when the order changes
 
     def _group(self) -> None:
-        """Look at lanes and keys from now on, although some tasks wait and run already."""
+        """Begin to group tasks by lanes and keys, including those that wait or run already."""
         self.tables.write_rows()
         tables, pool = self.tables, (self.pool,)
         running = list(tables.ask("held_per_unit", pool))
@@ -511,7 +511,7 @@ class SqlBacklog(Backlog):
             self._insert(task)
 
     def _empty(self) -> None:
-        """Forget how everything stands; what waits is to be put in anew."""
+        """Remove all groups, units and seats; waiting tasks must be queued again."""
         tables, pool = self.tables, (self.pool,)
         for name in ("forget_units", "forget_groups", "forget_seats"):
             tables.ask(name, pool)
@@ -529,7 +529,7 @@ class SqlBacklog(Backlog):
             self._empty()
 
     def emptied(self, held: Mapping[str, int]) -> SqlBacklog:
-        """Return a backlog in which nothing waits, with pauses, rates and what is held per unit."""
+        """Return an empty backlog with the pauses, rates and running counts of this one."""
         tats = {unit: state.tat for unit, state in self._units.items() if state.tat}
         other = self.rebuilt(self.spec)
         assert isinstance(other, SqlBacklog)  # noqa: S101

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SqlGroup(Group):
-    """A group, and how it stands in the file."""
+    """A group, and its row as stored."""
 
     __slots__ = ("due", "id", "ready", "shelved", "stored")
 
@@ -39,7 +39,7 @@ class SqlGroup(Group):
             self.ready = bool(ready)
             self.tasks = SqlLine(backlog, self, count, Place(rank, seq, self.due))
         self.shelved = self.place
-        """Where it stands on its shelf."""
+        """Its place on its shelf."""
 
     @property
     def line(self) -> SqlLine:
@@ -48,7 +48,7 @@ class SqlGroup(Group):
         return self.tasks
 
     def row(self) -> Row:
-        """Return it as it should stand in the file."""
+        """Return its row."""
         (share, owner), (rank, seq) = self.address, self.place
         return (
             self.id,
@@ -69,7 +69,7 @@ def _by_id(group: Group) -> int:
 
 
 class SqlGroups(dict["Address", Group]):
-    """The groups of one unit; those nobody mentions stay in the file."""
+    """The groups of one unit, read as needed."""
 
     __slots__ = ("_absent", "_backlog", "_count", "_unit", "all_read")
 
@@ -119,7 +119,7 @@ class SqlGroups(dict["Address", Group]):
         super().__delitem__(address)
 
     def take_in(self, group: Group) -> None:
-        """Know a group that was read."""
+        """Add a group that was read."""
         super().__setitem__(group.address, group)
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
@@ -140,7 +140,7 @@ class SqlGroups(dict["Address", Group]):
 
 
 class SqlShelf(Shelf):
-    """The groups of one share and owner that could start something.
+    """The groups of one share and owner that could start a task.
 
     Nearly always there is one, and that is known: then nothing needs to be read for it.
     """
@@ -177,7 +177,7 @@ class SqlShelf(Shelf):
         return self._only if self._paged is None else self._paged.peek()
 
     def put(self, group: Group) -> None:
-        """Let a group stand at its place."""
+        """Put a group at its place."""
         assert isinstance(group, SqlGroup)  # noqa: S101
         group.shelved = group.place
         if self._paged is None:
@@ -190,7 +190,7 @@ class SqlShelf(Shelf):
         self._paged.set(group, group.place)
 
     def take(self, group: Group) -> None:
-        """Take a group out."""
+        """Remove a group."""
         if self._paged is not None:
             self._paged.discard(group)
         elif self._only is group:
@@ -198,7 +198,7 @@ class SqlShelf(Shelf):
 
 
 class SqlShelves(dict["Address", Shelf]):
-    """Shelves, each made when it is first asked for."""
+    """Shelves, each made at first use."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
         super().__init__()
@@ -209,20 +209,20 @@ class SqlShelves(dict["Address", Shelf]):
         return made
 
     def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]
-        """Return a shelf, if there is anything on it."""
+        """Return a shelf, if it is not empty."""
         found = super().get(address)
         if found is None and self._is_empty(address):
             return default
         return found or self[address]
 
     def _is_empty(self, address: Address) -> bool:
-        """Return whether a shelf that nobody mentioned is empty: then its share is not seated."""
+        """Return whether an unread shelf is empty: then its share has no seat."""
         share, owner = address
         seat = self._backlog.ring.seats.look_at(share)
         return seat is None or owner not in seat.owners
 
     def known_alone(self, group: SqlGroup) -> None:
-        """Take in a shelf that was read with others: there is one group on it."""
+        """Add a shelf with one group that was read with others."""
         if group.address not in self:
             shelf = self[group.address] = SqlShelf(self._backlog, group.address, empty=True)
             shelf.put(group)

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 TRIM_AT = 256
 FIRST_PLACE = (-(1 << 63), -1)
-"""A place before every other."""
+"""A place before all others."""
 
 _by_place = attrgetter("rank", "seq")
 _NO_TASKS: list[Task] = []
 _NOTHING: set[int] = set()
-"""What a line begins with: few come to have more, and there are many lines."""
+"""The shared empty set of new lines."""
 
 
 class Place(NamedTuple):
-    """Where the first task of a line stands, and from when on."""
+    """The place of the first task of a line, and when it is due."""
 
     rank: int
     seq: int
@@ -58,14 +58,14 @@ class SqlLine(TaskLine):
         self._heap = None
         self._backlog = backlog
         self._group = group
-        """None = it is the one line of its pool and has the number of its pool."""
+        """None = it is the only line of its pool and has the id of its pool."""
         self.grp = backlog.pool if group is None else group.id
         self._count = count
-        """How many there are; None = that is known elsewhere, and there may be any number."""
+        """How many tasks it has; None = not counted here."""
         self._front = front
-        """The first of those that are not read, as long as that is known."""
+        """The place of the first unread task, if known."""
         self._behind: tuple[int, int] | None = FIRST_PLACE if count != 0 else None
-        """Where the next page begins; None = all is read."""
+        """Where the next page begins; None = all tasks are read."""
         self._mine = _NOTHING
         self._size = 2
 
@@ -84,7 +84,7 @@ class SqlLine(TaskLine):
         return iter([*read, *added.values()])
 
     def trim(self) -> None:
-        """Let go of what has left, and leave to the file what it knows by now."""
+        """Drop taken tasks from memory."""
         if len(self._mine) > TRIM_AT:
             self._leave_to_the_file()
         elif self._head > TRIM_AT:
@@ -92,7 +92,7 @@ class SqlLine(TaskLine):
             self._head = 0
 
     def _leave_to_the_file(self) -> None:
-        """Have nothing of one's own any more: whatever was put in or taken out is written."""
+        """Forget own changes: all are written."""
         mine, behind, pool = self._mine, self._behind, self._backlog.pool
         read = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
         added = {
@@ -105,7 +105,7 @@ class SqlLine(TaskLine):
         self._mine = _NOTHING
 
     def begin_with(self, first: TaskRow, second: Place | None) -> None:
-        """Take in the first task of the file and the place of the next, if nothing was read yet."""
+        """Set the first task and the place of the second, if nothing was read yet."""
         if self._behind == FIRST_PLACE:
             self._row = [first]
             self._behind = self._front = None
@@ -114,7 +114,7 @@ class SqlLine(TaskLine):
                 self._front = None if second.seq in self._mine else second
 
     def expect(self, count: int) -> None:
-        """Read as many as will be taken, and the one behind."""
+        """Read as many tasks as will be taken, and one more."""
         self._size = max(self._size, count + 1)
 
     def add(self, task: Task) -> None:
@@ -172,7 +172,7 @@ class SqlLine(TaskLine):
         return known if added is None or _behind(added, known) else added
 
     def remove(self, task: Task) -> None:
-        """Take out a task that is here."""
+        """Remove a task."""
         task.grp = None  # type: ignore[attr-defined]
         if self._count is not None:
             self._count -= 1
@@ -187,7 +187,7 @@ class SqlLine(TaskLine):
             self._front = None
 
     def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
-        """Take out the first tasks as long as each fits, of those that were read."""
+        """Remove and return the first tasks that were read, while each fits."""
         taken: list[Task] = []
         if self._group is not None:
             return taken
@@ -201,7 +201,7 @@ class SqlLine(TaskLine):
         return taken
 
     def _has_read(self) -> bool:
-        """Return whether there is something in the row, if need be of the next page."""
+        """Return whether a task is in memory, after reading the next page if needed."""
         if self._first_read() is None and self._behind is not None:
             self._read()
         return self._first_read() is not None
@@ -225,7 +225,7 @@ class SqlLine(TaskLine):
         self._mine.add(seq)
 
     def _read(self) -> None:
-        """Read the next page, when there is nothing left of the one before."""
+        """Read the next page."""
         backlog, size = self._backlog, self._size
         behind = self._behind or FIRST_PLACE
         name = "next_of_group" if behind == FIRST_PLACE else "next_of_group_after"
@@ -249,13 +249,13 @@ def _grp(task: Task) -> int | None:
 
 
 class SqlLines(dict[Owner, TaskLine]):
-    """The lines of a pool in which nothing looks at lanes and keys."""
+    """The lines of a pool without groups."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
         super().__init__()
         self._backlog = backlog
         self.absent: set[Owner] = set()
-        """Owners that have no line, so that nobody looks for it again."""
+        """Owners that are known to have no line."""
 
     def __missing__(self, owner: Owner) -> TaskLine:
         made = self[owner] = self._backlog.line_of(owner)
@@ -266,7 +266,7 @@ class SqlLines(dict[Owner, TaskLine]):
         super().__setitem__(owner, line)
 
     def get(self, owner: Owner, default: TaskLine | None = None) -> TaskLine | None:  # type: ignore[override]
-        """Return the line of an owner; one of an owner without tasks is not made by a look."""
+        """Return the line of an owner, if it has tasks."""
         found = super().get(owner)
         if found is not None:
             return found  # a line of unknown length counts as empty, so `or` would lose it

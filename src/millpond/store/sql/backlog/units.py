@@ -17,22 +17,22 @@ NO_TIMES = (None, None, None, None)
 
 
 class SqlUnits(dict[Unit, UnitState]):
-    """The lanes and keys that were mentioned."""
+    """The lanes and keys that were read."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
         super().__init__()
         self._backlog = backlog
         self._stored: dict[Unit, Row | None] = {}
         self._handed: set[Unit] = set()
-        """Those that somebody has in his hands, and may have changed."""
+        """Units that may have changed."""
 
     def get(self, unit: Unit, default: UnitState | None = None) -> UnitState | None:  # type: ignore[override]
-        """Return what is known of a unit, or None."""
+        """Return a unit, or None."""
         self._handed.add(unit)
         return self.look_at(unit) or default
 
     def look_at(self, unit: Unit) -> UnitState | None:
-        """Return what is known of a unit, or None; to be read and not changed."""
+        """Return a unit for reading only, or None."""
         found = super().get(unit)
         if found is not None or unit in self._stored:
             return found
@@ -92,7 +92,7 @@ class SqlUnits(dict[Unit, UnitState]):
         return super().items()
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return what is known of every unit."""
+        """Return every unit."""
         self.items()
         return super().values()
 
@@ -105,7 +105,7 @@ class SqlUnits(dict[Unit, UnitState]):
         return state
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         backlog = self._backlog
         saved, untimed, dropped = [], [], []
         for unit in self._handed:
@@ -130,14 +130,14 @@ class SqlUnits(dict[Unit, UnitState]):
 
     @property
     def known_units(self) -> int:
-        """How many units were mentioned, those of which there is nothing to know too."""
+        """How many units were read, absent ones too."""
         return len(self._stored)
 
     def known(self, unit: Unit, row: Row) -> None:
-        """Take in a unit that was read with others."""
+        """Add a unit that was read with others."""
         if unit not in self._stored and not super().__contains__(unit):
             self._take_in(unit, row)
 
     def let_go(self) -> None:
-        """Have nothing in hand any more: everything is written, and the transaction is over."""
+        """Forget which units may have changed: all are written."""
         self._handed = set()

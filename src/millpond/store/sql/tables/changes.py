@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TaskChanges:
-    """What the tasks of one unit of work came to, by the statement that says it."""
+    """The changes of tasks in one unit of work, by the statement that writes them."""
 
     def __init__(self) -> None:
         self._bodies: list[tuple[int, NewTask]] = []
@@ -41,7 +41,7 @@ class TaskChanges:
         self._ended: list[Row] = []
 
     def start(self, task: TaskRow) -> None:
-        """Take in a task to which nothing but its start has happened."""
+        """Add a task that was only started."""
         moment = task.started_at
         started = (task.token, task.worker, moment, moment, task.reason)
         places = self._started.get(started)
@@ -51,7 +51,7 @@ class TaskChanges:
         task.stored_started = True
 
     def start_all(self, tasks: Sequence[TaskRow]) -> None:
-        """Take in tasks that were started together, and to which nothing else has happened."""
+        """Add tasks that were only started, together."""
         first = tasks[0]
         moment = first.started_at
         started = (first.token, first.worker, moment, moment, None)
@@ -60,13 +60,13 @@ class TaskChanges:
             task.stored_started = True
 
     def complete_all(self, tasks: Sequence[TaskRow]) -> None:
-        """Take in tasks that were completed together, and to which nothing else has happened."""
+        """Add tasks that were only completed, together."""
         self._completed.setdefault((tasks[0].finished_at, None), []).extend(tasks)
         for task in tasks:
             task.stored_live = False
 
     def complete(self, task: TaskRow) -> None:
-        """Take in a task that was completed, and to which nothing else has happened."""
+        """Add a task that was only completed."""
         end = (task.finished_at, task.reason)
         tasks = self._completed.get(end)
         if tasks is None:
@@ -75,7 +75,7 @@ class TaskChanges:
         task.stored_live = False
 
     def run(self, task: TaskRow) -> None:
-        """Take in a task that was started and completed, and to which nothing else has happened."""
+        """Add a task that was only started and completed."""
         moment = task.started_at
         self._ran.setdefault(
             (task.finished_at, task.reason, task.token, moment, moment), []
@@ -83,13 +83,13 @@ class TaskChanges:
         task.stored_live = False
 
     def claim(self, task: TaskRow) -> None:
-        """Take in a queued task that is held ahead, and to which nothing else has happened."""
+        """Add a task that was only prefetched."""
         claimed = (task.claim_revision, task.token, task.worker)
         self._claimed.setdefault(claimed, []).append(task)
         task.stored = live_state(task)
 
     def move(self, task: TaskRow) -> None:
-        """Take in that a task was redriven: it stands at the tail now, and not where it stood.
+        """Add a redriven task: it moves to the tail.
 
         It may have ended in this very unit of work, and then still stands among the living.
         """
@@ -101,7 +101,7 @@ class TaskChanges:
         task.stored = None
 
     def live(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that waits or runs."""
+        """Add a queued or running task."""
         if task.stored is None:
             self._add(task, pool)
             return
@@ -111,7 +111,7 @@ class TaskChanges:
             task.stored, task.stored_started = state, False
 
     def _add(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that stands in no table."""
+        """Add a task without a row."""
         if waits_untouched(task):
             row = untouched_row(task, pool)
             self._queued.append(row)
@@ -124,14 +124,14 @@ class TaskChanges:
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
     def _depart(self, task: TaskRow) -> None:
-        """Let a task leave the place where it stood."""
+        """Remove a task from its old place."""
         if task.stored is not None:
             self._redriven.append((task.stored_at,))
             if task.stored_live:
                 self._left.append(task.stored_at)
 
     def end(self, task: TaskRow, pool: int) -> None:
-        """Take in a task that has ended."""
+        """Add an ended task."""
         row = ended_row(task, pool)
         if task.stored is None:
             self._bodies.append((row[0], task.new))
@@ -141,7 +141,7 @@ class TaskChanges:
         task.stored, task.stored_at, task.stored_live = row, row[0], False
 
     def send(self, tables: SqlTables) -> None:
-        """Send everything to the file."""
+        """Write everything."""
         send = tables.send
         if self._redriven:
             send("drop_ended", self._redriven)
@@ -169,7 +169,7 @@ class TaskChanges:
             send("add_ended", self._ended)
 
     def _send_claimed(self, tables: SqlTables, claimed: Row, tasks: list[TaskRow]) -> None:
-        """Tell of claims; those of one lease are numbered without a gap."""
+        """Write claims; those of one lease have consecutive numbers."""
         tasks.sort(key=_by_claim)
         first, last = tasks[0].claim or 0, tasks[-1].claim or 0
         if last - first == len(tasks) - 1:
@@ -179,7 +179,7 @@ class TaskChanges:
             self._changed += [(*live_state(task), task.stored_at) for task in tasks]
 
     def _send_completed(self, tables: SqlTables, how: str, end: Row, tasks: list[TaskRow]) -> None:
-        """Move rows from the live to the ended, with the result that most have, then the others."""
+        """Move rows from live to ended with the common result, then write other results."""
         places = [task.stored_at for task in tasks]
         common = tasks[0].result
         _at_places(tables, how, (*end[:2], common, *end[2:]), places)
@@ -194,7 +194,7 @@ def _by_claim(task: TaskRow) -> int:
 
 
 def _at_places(tables: SqlTables, what: str, told: Row, places: list[int]) -> None:
-    """Do something to the live rows at some places, with one statement.
+    """Change the live rows at some places, with one statement.
 
     Each that is stepped through lets other threads in. Those of a claim mostly stand side by side.
     """

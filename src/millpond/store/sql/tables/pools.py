@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class SqlPools(dict[str, PoolTable]):
-    """The pools that were mentioned, by name."""
+    """The pools that were read, by name."""
 
     def __init__(self, tables: SqlTables) -> None:
         super().__init__()
         self._tables = tables
         self.by_id: dict[int, SqlPool] = {}
         self.handed: dict[int, SqlPool] = {}
-        """Those that a verb has in its hands, and may have changed."""
+        """Pools that a verb may have changed."""
         self._absent: set[str] = set()
         self.newer: dict[int, NewerPool] = {}
-        """Pools that only a newer version understands, as far as they were met."""
+        """Pools of a newer version that were read, by id."""
         self._newer: dict[str, NewerPool] = {}
-        """The same by name: who asks for one is told so."""
+        """The same by name; reading one raises NewerPool."""
         self._all_read = False
         self._kept: dict[int, int] = {}
         """How many rows of each pool are in memory."""
         self._kept_of_all = 0
         self._last = 0
-        """The highest number that was given to a pool, as far as that was asked for."""
+        """The highest id of a pool, as far as known."""
 
     def get(self, name: str, default: PoolTable | None = None) -> PoolTable | None:  # type: ignore[override]
         """Return a pool, or None."""
@@ -110,14 +110,14 @@ class SqlPools(dict[str, PoolTable]):
         return found
 
     def _understood(self, row: Row) -> SqlPool | None:
-        """Take in a pool; None if only a newer version understands it."""
+        """Add a pool; None if only a newer version understands it."""
         try:
             return self._take_in(row)
         except NewerPool:
             return None
 
     def trimmed(self) -> int:
-        """Let go of what the next transaction will hardly ask for; return how much is left."""
+        """Drop what the next transaction hardly needs; return how many rows stay in memory."""
         kept = self._kept
         for number, pool in self.handed.items():
             rows = pool.trimmed()

@@ -18,14 +18,14 @@ _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 
 class SqlRuns(dict[int, Run]):
-    """The runs that were mentioned."""
+    """The runs that were read."""
 
     def __init__(self, tables: SqlTables) -> None:
         super().__init__()
         self._tables = tables
         self._stored: dict[int, bytes | None] = {}
         self.handed: set[int] = set()
-        """Those that a verb has in its hands, and may have changed."""
+        """Runs that a verb may have changed."""
 
     def get(self, identifier: int, default: Run | None = None) -> Run | None:  # type: ignore[override]
         """Return a run, or None."""
@@ -61,19 +61,19 @@ class SqlRuns(dict[int, Run]):
         return found
 
     def _made_anew(self, identifier: int) -> Run:
-        """Return a run of which only its row is left: what it has counted is lost."""
+        """Return a run whose stored state is damaged: its counts are lost."""
         pool, name, finished_at, live = self._tables.ask("rest_of_run", (identifier,)).fetchone()
         new = NewRun(id=identifier, pool=pool, name=name)
         return Run(new=new, opened_at=0.0, live=live, total=live, finished_at=finished_at)
 
     def forget_all(self) -> None:
-        """Read everything anew that is asked for from now on."""
+        """Read everything again from now on."""
         self.clear()
         self._stored.clear()
         self.handed.clear()
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         rows = []
         for identifier in self.handed:
             run = super().get(identifier)
@@ -98,7 +98,7 @@ class SqlOpenRuns(dict[int, Run]):
         pass
 
     def pop(self, identifier: int, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
-        """Take nothing out: that it is over is written on the run."""
+        """Do nothing: the row of the run has its end."""
         return None
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
@@ -134,11 +134,11 @@ class SqlRunQueued(dict[int, dict[int, None]]):
         self._tables = tables
 
     def setdefault(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
-        """Return a place to note what is written on the task anyway."""
+        """Return a throwaway dict: the row of the task has it."""
         return {}
 
     def get(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
-        """Return the queued tasks of a run that nobody holds."""
+        """Return the queued tasks of a run that no worker has prefetched."""
         return {
             task.new.id: None
             for task in self._tables.of_run(run)

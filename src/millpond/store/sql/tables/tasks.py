@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class SqlTasks(dict[int, TaskRow]):
-    """The tasks that were mentioned, by id."""
+    """The tasks that were read, by id."""
 
     def __init__(self, tables: SqlTables) -> None:
         super().__init__()
         self._tables = tables
         self._absent: set[int] = set()
         self.handed: dict[int, TaskRow] = {}
-        """Those that a verb has in its hands, and may have changed."""
+        """Tasks that a verb may have changed."""
 
         self.of_newer: dict[int, NewerPool] = {}
-        """Those of pools that only a newer version understands: who asks for one is told so."""
+        """Tasks of pools of a newer version; reading one raises NewerPool."""
 
         self.changed_alike: list[Sequence[TaskRow]] = []
-        """Those that were started or completed together, and in no verb's hands otherwise."""
+        """Tasks that were only started or completed in bulk."""
         self._ended_alike: list[Sequence[TaskRow]] = []
 
     def get(self, identifier: int, default: TaskRow | None = None) -> TaskRow | None:  # type: ignore[override]
@@ -63,7 +63,7 @@ class SqlTasks(dict[int, TaskRow]):
         super().__setitem__(identifier, task)
 
     def read(self, identifiers: Iterable[int]) -> None:
-        """Read several tasks at once; what is not there is remembered as not there."""
+        """Read several tasks at once; remember which are absent."""
         here, absent = super().keys(), self._absent
         wanted = [i for i in identifiers if i not in here and i not in absent]
         if not wanted:
@@ -77,7 +77,7 @@ class SqlTasks(dict[int, TaskRow]):
         self._absent.update(i for i in missing if not super(SqlTasks, self).__contains__(i))
 
     def expect_new(self, identifiers: Sequence[int]) -> None:
-        """Find out at once which of these ids are known: hardly ever one is."""
+        """Check at once which of these ids are known: hardly ever any."""
         asked = (self._tables.listed(identifiers),)
         known = {row[0] for row in self._tables.ask("known_ids", asked)}
         here = super().keys()
@@ -103,7 +103,7 @@ class SqlTasks(dict[int, TaskRow]):
         return found
 
     def let_go(self) -> None:
-        """Know the tasks that have ended no more; whoever asks for one reads it."""
+        """Drop ended tasks from memory."""
         for identifier, task in self.handed.items():
             if not task.stored_live:
                 super().__delitem__(identifier)
@@ -115,7 +115,7 @@ class SqlTasks(dict[int, TaskRow]):
         self.of_newer.clear()
 
     def sort_out_alike(self, change: TaskChanges) -> None:
-        """Say what became of tasks that changed together; one that changed twice is handed over."""
+        """Note bulk changes; a task that changed twice is written like a single change."""
         batches, self.changed_alike = self.changed_alike, []
         several = len(batches) > 1 and _share_some(batches)
         for tasks in batches:
@@ -129,13 +129,13 @@ class SqlTasks(dict[int, TaskRow]):
                 self._ended_alike.append(tasks)
 
     def forget(self, identifier: int) -> None:
-        """Know a task no more: its rows are gone."""
+        """Drop a task whose rows were removed."""
         super().pop(identifier, None)
         self.handed.pop(identifier, None)
         self._absent.add(identifier)
 
 
 def _share_some(batches: list[Sequence[TaskRow]]) -> bool:
-    """Return whether a task stands in more than one of them."""
+    """Return whether a task is in more than one batch."""
     named = {task.new.id for tasks in batches for task in tasks}
     return len(named) < sum(map(len, batches))

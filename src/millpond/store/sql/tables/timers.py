@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SqlExpiring(LazyHeap[int]):
-    """Tasks by a moment written on each of them."""
+    """Tasks by a moment in their rows."""
 
     def __init__(self, tables: SqlTables, statement: str, those_until: str) -> None:
         super().__init__()
@@ -24,10 +24,10 @@ class SqlExpiring(LazyHeap[int]):
         self._those_until = those_until
 
     def set(self, item: int, key: tuple[float, ...]) -> None:
-        """Note nothing."""
+        """Do nothing: the row has it."""
 
     def discard(self, item: int) -> None:
-        """Note nothing."""
+        """Do nothing: the row has it."""
 
     def _first(self) -> Row | None:
         tables = self._tables
@@ -42,12 +42,12 @@ class SqlExpiring(LazyHeap[int]):
         return self._first()
 
     def peek(self) -> int | None:
-        """Return whose moment it is."""
+        """Return the task with the first moment."""
         row = self._first()
         return None if row is None else row[1]
 
     def until(self, key: float, most: int) -> Iterator[int]:
-        """Yield those whose moment has come, as it stands now; they are read at once."""
+        """Yield the tasks whose moment has passed; they are read at once."""
         tables = self._tables
         tables.write_rows()
         while True:
@@ -66,15 +66,15 @@ class SqlExpiringWorkers(LazyHeap[str]):
         super().__init__()
         self._tables = tables
         self.left: set[str] = set()
-        """Those of whom only a newer version understands what they hold."""
+        """Workers that hold tasks of a newer version."""
 
     def set(self, item: str, key: tuple[float, ...]) -> None:
-        """Note nothing: it is written on the worker."""
+        """Do nothing: the row of the worker has it."""
         del key
         self.left.discard(item)
 
     def discard(self, item: str) -> None:
-        """Note nothing."""
+        """Do nothing: the row has it."""
 
     def _first(self) -> RegisteredWorker | None:
         workers = self._tables.workers.values()

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class SqlWorkers(dict[str, RegisteredWorker]):
-    """The workers that were mentioned."""
+    """The workers that were read."""
 
     def __init__(self, tables: SqlTables) -> None:
         super().__init__()
         self._tables = tables
         self._stored: dict[str, Row | None] = {}
         self.handed: set[str] = set()
-        """Those that a verb has in its hands, and may have changed."""
+        """Workers that a verb may have changed."""
         self._all_read = False
 
     def get(self, name: str, default: RegisteredWorker | None = None) -> RegisteredWorker | None:  # type: ignore[override]
@@ -72,7 +72,7 @@ class SqlWorkers(dict[str, RegisteredWorker]):
         return sorted(super().values(), key=lambda worker: worker.number)
 
     def forget(self) -> None:
-        """Let go of what was read: it is written in ways that nobody here is told of."""
+        """Drop all workers: the server changed their rows."""
         super().clear()
         self._stored, self._all_read = {}, False
 
@@ -104,7 +104,7 @@ class SqlWorkers(dict[str, RegisteredWorker]):
         return worker
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         ask = self._tables.ask
         for name in self.handed:
             worker, stored = super().get(name), self._stored.get(name)
@@ -132,7 +132,7 @@ def _worker_row(worker: RegisteredWorker) -> Row:
 
 
 def _functions_text(worker: RegisteredWorker) -> str | None:
-    """Return what a worker knows: names, or a signature by name; `jsonb ? name` reads both."""
+    """Return the functions of a worker: names, or signatures by name; `jsonb ? name` reads both."""
     if worker.functions is None:
         return None
     names = sorted(worker.functions)
@@ -161,7 +161,7 @@ def _text(names: list[str]) -> str:
 
 
 class SqlHolding(dict[int, str]):
-    """What a worker runs: it is written on each task, so here is nothing to note."""
+    """The running tasks of a worker: their own rows have this, so nothing is stored here."""
 
     def __init__(self, tables: SqlTables, worker: str) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class SqlHolding(dict[int, str]):
 
 
 class SqlAhead(dict[int, PoolSpec]):
-    """What a worker holds ahead: read at once when anybody looks, first claimed first."""
+    """The prefetched tasks of a worker: all are read at the first use, first claimed first."""
 
     def __init__(self, tables: SqlTables, worker: str, count: int) -> None:
         super().__init__()
@@ -197,11 +197,11 @@ class SqlAhead(dict[int, PoolSpec]):
         self._count = count
         self._all_read = not count
         self._of_newer = 0
-        """How many are of pools that are left alone: they are counted, and not shown."""
+        """How many are of pools of a newer version: counted, not shown."""
 
     @property
     def count(self) -> int:
-        """How many there are, also of pools that are left alone."""
+        """How many there are, also of pools of a newer version."""
         return len(self) + self._of_newer
 
     def _read(self) -> None:

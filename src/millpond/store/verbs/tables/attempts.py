@@ -1,4 +1,4 @@
-"""Attempts: tasks start, are claimed ahead, and complete, one by one or many at once."""
+"""Attempts: tasks start, are prefetched, and complete, one by one or in bulk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttemptTables(TaskTables):
     def start(
         self, pool: PoolTable, task: Task, worker: RegisteredWorker, token: int, now: float
     ) -> None:
-        """Take the arrow from queued to running: charge the attempt and make a new fence."""
+        """Start a queued task: charge the attempt and make a new fence."""
         before = task.status
         task.status = _AS_LEASED if before is _QUEUED else advance(before, _LEASE)
         new = task.new
@@ -77,7 +77,7 @@ class AttemptTables(TaskTables):
         token: int,
         now: float,
     ) -> None:
-        """Start plain tasks that were taken out of the queue, all as `start` does one."""
+        """Start plain tasks that were removed from the queue, like `start` in bulk."""
         name, fresh = worker.id, 0
         for task in tasks:
             fresh += task.fresh
@@ -99,7 +99,7 @@ class AttemptTables(TaskTables):
     def complete_all(
         self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
     ) -> None:
-        """End plain tasks of one worker that were marked as completed, all as `move` does one."""
+        """Complete plain tasks of one worker, like `move` in bulk."""
         count = len(tasks)
         pool.running -= count
         pool.live -= count
@@ -125,7 +125,7 @@ class AttemptTables(TaskTables):
             self.wake(pool.name, now)
 
     def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
-        """Let a worker hold a queued task ahead: out of the queue, with a fence, not charged."""
+        """Prefetch a queued task for a worker: out of the queue, with a fence, not charged."""
         pool = self.pools[task.new.pool]
         self.touch(pool)
         if task.fresh:
@@ -142,7 +142,7 @@ class AttemptTables(TaskTables):
         self._records.append(note_of(task, Transition.CLAIM, Status.QUEUED, now))
 
     def start_claim(self, task: Task, now: float) -> None:
-        """Take the arrow from queued to running for a claim: now it is charged and counts."""
+        """Start a prefetched task: now it is charged and counts as running."""
         pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
         del worker.ahead[task.new.id]
         pool.claimed -= 1
@@ -161,7 +161,7 @@ class AttemptTables(TaskTables):
         self._records.append(note_of(task, _LEASE, _QUEUED, now))
 
     def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
-        """Put a claim back into the queue, as if it had not been made; an arrow follows."""
+        """Return a prefetched task to the queue; the caller makes the transition."""
         pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
         self.touch(pool)
         del worker.ahead[task.new.id]

@@ -33,7 +33,7 @@ class AuditTable:
         unit: str | None = None,
         until: float = 0.0,
     ) -> None:
-        """Record an operator's order, or what an attempt asked for on everybody's account."""
+        """Record a command, or an effect of an attempt on its whole pool."""
         self._records.append(
             command_record(
                 pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
@@ -41,7 +41,7 @@ class AuditTable:
         )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
-        """Return the records that are kept, from the `start`th of them on."""
+        """Return the kept records from index `start` on."""
         kept = self._records[start : start + limit]
         return tuple([record_of(one) if isinstance(one, tuple) else one for one in kept])
 
@@ -53,7 +53,7 @@ class AuditTable:
         worker: str | None,
         now: float,
     ) -> None:
-        """Record the same arrow of several plain tasks that have or had the same worker."""
+        """Record the same transition of several plain tasks of one worker."""
         self._records += [
             (
                 *(task, event, before, now, task.attempt, task.runs, task.token, worker),
@@ -63,7 +63,7 @@ class AuditTable:
         ]
 
     def _cut_audit(self, limit: int) -> None:
-        """Keep `limit` to twice as many records: what is cut off is cut off in one go."""
+        """Keep `limit` to twice as many records; cut many at once."""
         count = len(self._records)
         surplus = count - limit - (count - 2 * limit - 1) % (limit + 1)
         del self._records[:surplus]

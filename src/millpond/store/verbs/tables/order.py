@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def by_pool_and_place(task: Task) -> tuple[str, int]:
-    """Sort key: what happens to several tasks in one step happens by pool and place."""
+    """Sort key: one verb changes several tasks by pool and place."""
     return task.new.pool, task.seq

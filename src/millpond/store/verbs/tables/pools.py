@@ -91,18 +91,18 @@ class PoolTable:
         """How many tasks wait or run."""
         self.running = 0
         self.claimed = 0
-        """Queued tasks that workers hold ahead: out of the backlog, not running."""
+        """Prefetched tasks: queued, but not in the backlog."""
         self.hungry: dict[str, float] = {}
-        """Workers that found nothing while others held some ahead, and until when that counts."""
+        """Workers that found nothing while others had prefetched tasks; until when that counts."""
         self.holding: dict[str, int] = {}
         self.starved: dict[str, tuple[float, float]] = {}
-        """Workers that got nothing although there was work: since when, and when last."""
+        """Starved workers: since when, and when they last asked."""
         self.buckets = fresh_buckets(spec.rates)
         """The state of its rates, in their order."""
         self.operator_limit: int | None = None
-        """What an operator set by resize; it stays until reset, whatever is declared."""
+        """The limit that an operator set by resize; it stays until reset."""
         self.limiter: Limiter | None = Limiter(spec.adaptive) if spec.adaptive else None
-        """What moves its limit, if that adapts and no operator has set it."""
+        """Adapts its limit, if it is adaptive."""
         self.next_seq = 0
         self.lane_sequences: dict[str, int] = {}
         self.lane_processed: dict[str, int] = {}
@@ -111,11 +111,11 @@ class PoolTable:
         self.keys: dict[tuple[str, int | None], Known] = {}
         self.succeeded: deque[Task] | None = None
         self.unsuccessful: deque[Task] | None = None
-        """Ended tasks, oldest first; one that was redriven since is skipped."""
+        """Ended tasks, oldest first; redriven ones are skipped."""
         self.redriven = 0
-        """How many of those were redriven since."""
+        """How many of the ended tasks were redriven since."""
         self.old_keys: dict[tuple[str, int | None], float] = {}
-        """Keys of forgotten tasks, by when those ended."""
+        """Keys of removed tasks, and when those ended."""
         self.totals: dict[str, int] = {}
         self.stale_settles = 0
         self.waits: deque[float] | None = None
@@ -125,7 +125,7 @@ class PoolTable:
 
     @property
     def queued(self) -> int:
-        """How many tasks wait: ready, scheduled, parked or claimed ahead."""
+        """How many tasks wait: ready, scheduled, parked or prefetched."""
         return self.live - self.running
 
     def measure(self, waited: float, ran: float) -> None:
@@ -136,12 +136,12 @@ class PoolTable:
         self.run_times.append(ran)
 
     def measure_all(self, times: list[tuple[float, float]]) -> None:
-        """Note the same of several."""
+        """Note the times of several tasks."""
         for waited, ran in times:
             self.measure(waited, ran)
 
     def pause(self, unit: str, *, paused: bool) -> None:
-        """Remember which lanes and keys are paused."""
+        """Note which lanes and keys are paused."""
         if paused:
             self.paused_units = {*self.paused_units, unit}
         else:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from millpond.store.verbs.tables.pools import PoolTable
 
 REMOVED_KEPT = 100_000
-"""How many ids of tasks that retention removed are told from ids that never were."""
+"""How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
 
 
 class RetentionTables(AttemptTables):
     """Ended tasks, and when they are forgotten."""
 
     def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
-        """Forget tasks that ended before a moment, oldest first; return how many."""
+        """Remove tasks that ended before a moment, oldest first; return how many."""
         ended = pool.succeeded if completed else pool.unsuccessful
         old = [] if ended is None or limit <= 0 else self._old(pool, ended, before, limit)
         if ended is not None:
@@ -36,7 +36,7 @@ class RetentionTables(AttemptTables):
         return len(old[:limit])
 
     def _old(self, pool: PoolTable, ended: deque[Task], before: float, limit: int) -> list[Task]:
-        """Take out what ended before a moment, oldest first and those of one moment by place.
+        """Remove and return tasks that ended before a moment, by moment and place.
 
         At least `limit` of them, and all that ended at the same moment as the last: who of these
         goes first is then the same on every store.
@@ -55,7 +55,7 @@ class RetentionTables(AttemptTables):
         return sorted(old, key=lambda task: (task.finished_at or 0.0, task.seq))
 
     def prune_keys(self, pool: PoolTable, before: float) -> None:
-        """Forget the keys of forgotten tasks, and runs that are over, once they are old enough."""
+        """Remove keys of removed tasks, and finished runs, that are old enough."""
         for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
             del pool.old_keys[key]
             known = pool.keys.get(key)
@@ -74,10 +74,10 @@ class RetentionTables(AttemptTables):
                 self.runs_by_name.pop((run.new.pool, run.new.name), None)
 
     def prune_audit(self, before: float) -> None:
-        """Forget records that are older than a moment; here their number is what bounds them."""
+        """Do nothing: in memory the number of records is the bound."""
 
     def forget(self, task: Task) -> None:
-        """Let go of an ended task; its notes in the audit keep only what they tell."""
+        """Remove an ended task; its audit notes keep only what records need."""
         new = task.new
         del self.tasks[new.id]
         self.removed[new.id] = None

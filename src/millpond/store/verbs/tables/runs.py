@@ -32,7 +32,7 @@ class RunTables(QueueTables, ABC):
             self.stop_run(run, Reason.RUN_FAILED, now, cause=task.new.id)
 
     def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int | None = None) -> None:
-        """Let a run come to its end: what waits is cancelled, what runs may finish."""
+        """Stop a run: cancel its waiting tasks; running ones may finish."""
         run.stopped = reason
         waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run.new.id, ()))
         for task in sorted(waiting, key=by_pool_and_place):
@@ -43,13 +43,13 @@ class RunTables(QueueTables, ABC):
             self.request_return(task, reason, now)
 
     def _keep_budget(self, run: Run, task: Task, now: float) -> None:
-        """Stop a run that has just grown beyond its budget: never in silence."""
+        """Stop a run that has just exceeded its budget."""
         room = run.room()
         if room is not None and room < 0 and run.stopped is None:
             self.stop_run(run, Reason.OVER_BUDGET, now, cause=task.new.id)
 
     def _stop_with_its_run(self, task: Task, now: float) -> None:
-        """Cancel a task that was queued for a run which takes nothing more."""
+        """Cancel a queued task of a stopped run."""
         run = self.runs.get(task.new.run) if task.new.run is not None else None
         if run is None or task.status is not Status.QUEUED or task.new.is_callback:
             return

@@ -94,7 +94,7 @@ class TaskTables(RunTables):
         totals[ghost.status] = totals.get(ghost.status, 0) + 1
 
     def move(self, task: Task, event: Transition, now: float, *, cause: int | None = None) -> None:
-        """Take one arrow of the lifecycle, with everything that hangs on it."""
+        """Apply one transition to a task, with all its consequences."""
         pool = self.pools[task.new.pool]
         before = task.status
         task.status = after = advance(before, event)
@@ -115,7 +115,7 @@ class TaskTables(RunTables):
                 self._stop_with_its_run(task, now)
 
     def release(self, task: Task, now: float) -> None:
-        """Give a running task back: recorded, not charged; a cancelled one is not run again."""
+        """Release a running task uncharged; cancel it if that was requested."""
         task.attempt -= 1
         if task.cancel_requested:
             task.reason = Reason.CANCELLED

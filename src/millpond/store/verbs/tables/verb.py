@@ -1,4 +1,4 @@
-"""What one verb does to the tables as a whole: it begins, wakes pools, ends."""
+"""The state of one verb: it begins, wakes pools, ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Leader(msgspec.Struct):
 
 
 class VerbTables(AuditTable):
-    """Every table of a store, and what the verb at work has touched so far."""
+    """Every table of a store, and what the current verb has changed so far."""
 
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         super().__init__(audit_limit=audit_limit)
@@ -40,7 +40,7 @@ class VerbTables(AuditTable):
         self.budgets: dict[str, BudgetTable] = {}
         self.tasks: dict[int, Task] = {}
         self.removed: dict[int, None] = {}
-        """Ids of tasks that retention removed, the latest of them."""
+        """Ids of the latest removed tasks."""
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
         self.leader = Leader()
@@ -63,12 +63,12 @@ class VerbTables(AuditTable):
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
         self._asked: dict[int, bool] = {}
-        """Whose end this verb asked for -> whether by an interrupt."""
+        """Tasks that this verb asked to stop -> whether by an interrupt."""
         self.begun: set[int] = set()
-        """Claims ahead whose start was reported in this verb: when they started is not known."""
+        """Prefetched tasks whose start this verb reported: their actual start is unknown."""
 
     def begin(self, entropy: int | None) -> None:
-        """Start a verb: nothing is woken yet, and chance is what the caller gave, or our own."""
+        """Begin a verb with the caller's entropy, or our own."""
         if self._wakes:
             self._wakes = {}
         if self._finished_runs:
@@ -85,7 +85,7 @@ class VerbTables(AuditTable):
             self._asked = {}
 
     def end(self, now: float) -> None:
-        """End a verb: only now, when all of it has happened, does it take its place and effect."""
+        """End a verb: apply its changes to queues and runs."""
         if self._touched_pools:
             for pool in self._touched_pools.values():
                 pool.backlog.flush(now)
@@ -119,7 +119,7 @@ class VerbTables(AuditTable):
         return tuple([Wake(pool, at) for pool, at in self._wakes.items() if self._has_room(pool)])
 
     def _has_room(self, name: str) -> bool:
-        """Return whether anybody could start or claim something: what frees a slot wakes again."""
+        """Return whether a worker could start or prefetch a task; a freed slot wakes again."""
         pool = self.pools[name]
         spec = pool.spec
         return pool.running < spec.max_concurrent or pool.claimed < spec.prefetch
@@ -129,7 +129,7 @@ class VerbTables(AuditTable):
         return tuple(self._finished_runs) if self._finished_runs else ()
 
     def touch(self, pool: PoolTable) -> None:
-        """Note that the queue of a pool was changed by this verb."""
+        """Note that this verb changed the queue of a pool."""
         self._touched_pools[pool.name] = pool
 
     def wake(self, pool: str, at: float) -> None:
@@ -143,13 +143,13 @@ class VerbTables(AuditTable):
         self._touched_runs[run.new.id] = run
 
     def known(self, identifier: int) -> Task | None:
-        """Return a task, or None if it is unknown, or of a pool that is to be left alone."""
+        """Return a task, or None if it is unknown or of a pool of a newer version."""
         return self.tasks.get(identifier)
 
     def running_in(self, pool: str) -> int:
-        """Return how many tasks of a pool run, also of one that is to be left alone."""
+        """Return how many tasks of a pool run, also of a newer version."""
         return self.pools[pool].running
 
     def peek(self, identifier: int) -> Task | None:
-        """Return a task to be looked at; None = it is not known, or not without reading it."""
+        """Return a task for reading only; None = unknown, or not in memory."""
         return self.tasks.get(identifier)

@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
 
 StopRequests: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-"""Tasks of which the end was asked for, and those of them that are to be interrupted."""
+"""Tasks that should stop, and those of them that should be interrupted."""
 
 
 class WorkerTables(VerbTables):
     """Registered workers: renewals, requests to stop, closures."""
 
     def renew(self, worker: RegisteredWorker, lease: float, now: float) -> None:
-        """Keep everything a worker holds for `lease` seconds from now."""
+        """Renew all leases of a worker for `lease` seconds from now."""
         worker.expires_at = rounded(now + lease)
         self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
 
     def leave_to_newer(self, worker: RegisteredWorker, owner: str | None) -> bool:  # noqa: ARG002
-        """Return whether a worker holds tasks (or `owner` closures) of pools that are left alone.
+        """Return whether a worker holds tasks (or `owner` closures) of pools of a newer version.
 
         Here no pool is: each was declared by this very version.
         """
         return False
 
     def has_live_worker(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
-        """Return whether a process has a worker (but for one) that may hold leases."""
+        """Return whether a process has a registered worker, apart from `besides`."""
         for worker in self.workers.values():
             if worker.owner == owner and worker is not besides:
                 return True
         return False
 
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
-        """Return what a worker holds of which the end was asked for, by pool and place."""
+        """Return the worker's tasks that should stop, by pool and place."""
         held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
         asked = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
         return (
@@ -54,13 +54,13 @@ class WorkerTables(VerbTables):
     def request_return(
         self, task: Task, reason: Reason, now: float, *, interrupt: bool = False
     ) -> bool:
-        """Ask for the end of a task that a worker holds ahead: it may just be starting it."""
+        """Ask a worker to return a prefetched task: it may just be starting it."""
         if not task.cancel_requested:
             task.reason = reason
         return self.request_stop(task, now, interrupt=interrupt)
 
     def request_stop(self, task: Task, now: float, *, interrupt: bool) -> bool:
-        """Let whoever holds a task know that its end is wanted; tell whether that is news.
+        """Ask the worker of a task to stop it; return whether that is new.
 
         An interrupt is more than a word, and may follow one; a word after an interrupt is nothing.
         """
@@ -74,7 +74,7 @@ class WorkerTables(VerbTables):
         return True
 
     def stop_requests(self) -> StopRequests:
-        """Return the tasks in somebody's hands of which this verb asked for the end."""
+        """Return the tasks that this verb asked to stop."""
         if not self._asked:
             return (), ()
         return tuple(self._asked), tuple(task for task, hard in self._asked.items() if hard)
