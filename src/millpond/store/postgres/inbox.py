@@ -1,4 +1,4 @@
-"""The inbox: what others submit inside their own transactions, on its way into the queue.
+"""The inbox: tasks that callers submitted inside their own transactions, before they are queued.
 
 They only add rows to a table, and hold none of our locks for as long as they like. Whoever writes
 to the store next moves what they have committed, in a transaction of its own before his: so nothing
@@ -36,11 +36,11 @@ MOST = 1000
 
 
 _SEEN = 9
-"""The columns of a row from which on it is told which transactions were over."""
+"""The index of the columns about finished transactions."""
 
 
 class Words(msgspec.Struct):
-    """A task as the SQL function `submit` was told of it."""
+    """The arguments of the SQL function `submit`."""
 
     function: str
     arguments: msgspec.Raw
@@ -76,7 +76,7 @@ class Arrival(NamedTuple):
     function: str
 
     def task(self, spec: PoolSpec) -> NewTask:
-        """Return the task; one that cannot be read has no function, and so fails in its turn."""
+        """Return the task; a damaged one has no function, and so fails."""
         try:
             new = self._as_said(spec) if self.spoken else new_of(self.body, self.id, self.pool)
             self._check_columns_match(new)
@@ -92,7 +92,7 @@ class Arrival(NamedTuple):
             return self.unreadable()
 
     def _check_columns_match(self, new: NewTask) -> None:
-        """Object to a body that says something else than what its bounds and key were counted by.
+        """Raise if a body contradicts the columns by which bounds and key were checked.
 
         Whoever may submit may also write a body of his own.
         """
@@ -103,7 +103,7 @@ class Arrival(NamedTuple):
             raise ConfigError("body", said, "is of another key or function than it was put in with")
 
     def unreadable(self) -> NewTask:
-        """Return the task without anything that was said of it."""
+        """Return a placeholder for a damaged task."""
         return NewTask(id=self.id, pool=self.pool, call=Call(UNREADABLE), attempts=1)
 
     def _as_said(self, spec: PoolSpec) -> NewTask:
@@ -142,7 +142,7 @@ def _share(spec: PoolSpec, said: Words, arguments: bytes) -> str | None:
 
 
 def _aged(new: NewTask, age: float) -> NewTask:
-    """Return a task whose delay began some seconds ago, and its time to expire as well."""
+    """Return a task whose delay and expiry count from some seconds ago."""
     if new.delay and new.run_at is None:
         new = msgspec.structs.replace(new, delay=max(new.delay - age, 0.0))
     if new.expires_in is not None:
@@ -151,15 +151,15 @@ def _aged(new: NewTask, age: float) -> NewTask:
 
 
 class Inbox:
-    """Moves what is committed there; in the thread that writes."""
+    """Moves committed tasks into the queue; in the writing thread."""
 
     def __init__(self, clock: Callable[[], float], told: Callable[[SubmitAnswer], None]) -> None:
         self._clock = clock
         self._on_answer = told
-        """Hears what became of what was moved, once it is stored."""
+        """Called with the answer of each committed move."""
 
     def move(self, transactor: PostgresTransactor[SqlTables], unit: SqlTables) -> None:
-        """Move the first that wait, and end the transaction; an error is told, and not raised."""
+        """Move the first tasks, and end the transaction; errors are logged, not raised."""
         arrivals: list[Arrival] = []
         try:
             rows = unit.ask("inbox_new", (MOST + 1,)).fetchall()
@@ -184,7 +184,7 @@ class Inbox:
     def _one_by_one(
         self, transactor: PostgresTransactor[SqlTables], arrivals: Iterable[Arrival]
     ) -> None:
-        """Move each alone: what cannot be taken as it is must not be in the way of the others."""
+        """Move each task alone, so that a bad one does not block the others."""
         for arrival in arrivals:
             try:
                 self._alone(transactor, arrival)
@@ -253,7 +253,7 @@ class Inbox:
         self._on_answer(answer)
 
     def _is_of_the_moment(self, error: Exception) -> bool:
-        """Return whether the same may well be stored the next time."""
+        """Return whether a retry may succeed."""
         if isinstance(error, OutcomeUnknown):
             return True
         cause = error.__cause__ if isinstance(error, MillpondError) else error

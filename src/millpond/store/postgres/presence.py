@@ -1,4 +1,4 @@
-"""Where processes of one host that use one server see each other: a private folder of their user.
+"""Presence on one host: lock files in a private folder of the user.
 
 Each holds a lock file there (sqlite/presence.py). A process on another host, or in a container that
 does not share the folder, is not seen, and so never taken for gone: its lease tells.
@@ -20,7 +20,7 @@ log = logging.getLogger("millpond.postgres")
 
 
 def presence_of(store: str) -> Presence | None:
-    """Return who is there of the processes of this host and user; None where nobody can tell."""
+    """Return the presence of processes of this host and user; None without a private folder."""
     if not AVAILABLE:
         return None
     folder = _private_folder()
@@ -30,7 +30,7 @@ def presence_of(store: str) -> Presence | None:
 
 
 def _private_folder() -> Path | None:
-    """Return a folder that only this user can write, made if need be; None if there is none."""
+    """Return a folder that only this user can write, created if needed; None if impossible."""
     for folder in _candidates():
         try:
             folder.mkdir(mode=0o700, exist_ok=True)

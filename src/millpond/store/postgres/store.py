@@ -1,4 +1,4 @@
-"""The PostgreSQL store behind the store protocol: what is its own, and not that of all rows."""
+"""The PostgreSQL store: what differs from other SQL stores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
 _LONGEST_PER_TASK = 0.0005
-"""Seconds that a slow machine takes for each task of a submit before the server hears of them."""
+"""Seconds per task that a slow machine needs to encode a submit."""
 
 T = TypeVar("T")
 
@@ -92,9 +92,9 @@ class PostgresStore(FastPathStore):
         self._set_clock = getattr(clock, "set_to", None)
         self._inbox = Inbox(clock, self._note_moved)
         self._lacking: MissingRights | None = None
-        """Why the store can only be read; None if it may be written."""
+        """Why the store is read-only; None if it is writable."""
         self._moved: list[SubmitAnswer] = []
-        """What became of what was moved, as long as nobody has been told."""
+        """Answers of inbox moves that were not announced yet."""
         self._tell: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._joiner = CallerTransactions(address, self._identity)
@@ -112,7 +112,7 @@ class PostgresStore(FastPathStore):
             reading=reading_of(address.schema),
         )
         self.presence = presence_of(self._known_identity) if owner and not inline else None
-        """Which processes of this host are there; those of another are found by their leases."""
+        """The live processes of this host; dead ones of other hosts are found by their leases."""
         self._view = PostgresView(self._read, clock, self._tell_all_newer, self._anything_queued)
 
     @classmethod
@@ -132,7 +132,7 @@ class PostgresStore(FastPathStore):
         return await asyncio.get_running_loop().run_in_executor(None, made)
 
     def _first(self, *, may_migrate: bool) -> PostgresConnection:
-        """Return the first connection, over which the tables were looked at."""
+        """Return the first connection, which checked the tables."""
         connection = self._open()
         try:
             self._look_at_tables(connection.driver, may_migrate=may_migrate)
@@ -146,14 +146,14 @@ class PostgresStore(FastPathStore):
         return connection
 
     def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
-        """See that nothing in the inbox is passed over, if the tables came from another server."""
+        """Make sure that no inbox row is skipped after the tables came from another server."""
         row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
         if row is not None and row[0] and self._lacking is None:
             connection.execute(self._schema.sql["inbox_unseen"])
             connection.sync()
 
     def _look_at_tables(self, driver: DriverConnection, *, may_migrate: bool) -> None:
-        """Bring the tables up to date; whoever may only read them is refused when he writes."""
+        """Migrate the tables; a read-only user is refused at the first write."""
         waited = self._patience.lock
         try:
             migrate(driver, self._address, allowed=may_migrate, patience=waited)
@@ -176,7 +176,7 @@ class PostgresStore(FastPathStore):
         return connection
 
     def _look_whose_server_it_is(self, connection: PostgresConnection) -> None:
-        """Another server may answer at the same address by now, with tables that were restored."""
+        """Check whether another server, with restored tables, answers at this address."""
         self._look_at_the_inbox_anew(connection)
         self._known_identity = self._identity_by(connection)
 
@@ -191,7 +191,7 @@ class PostgresStore(FastPathStore):
         )
 
     def _notifying(self) -> DriverConnection | None:
-        """Return the connection that has just written: others are told over it."""
+        """Return the writing connection: it also notifies."""
         assert isinstance(self._writing, PostgresTransactor)  # noqa: S101 - made below
         return self._writing.driver
 
@@ -227,14 +227,14 @@ class PostgresStore(FastPathStore):
         return -1 if row is None else row[0]
 
     def _wall(self, unit: SqlTables) -> float:
-        """Return the server's clock, as it was read when this transaction got its turn."""
+        """Return the server's clock at the start of this transaction."""
         connection = unit.connection
         if isinstance(connection, PostgresConnection) and connection.begun is not None:
             return connection.begun.now
         return self._clock()
 
     def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
-        """Return whether it is seen on this host, or a session renews that was there before then.
+        """Return whether its lock file is held, or an older session of it still renews.
 
         Sessions of a pooler outlive those that used them, and tell nothing.
         """
@@ -290,7 +290,7 @@ class PostgresStore(FastPathStore):
         *,
         declare: Sequence[PoolSpec] = (),
     ) -> tuple[SubmitAnswer, DriverAdapter] | Awaitable[tuple[SubmitAnswer, DriverAdapter]]:
-        """Submit inside the transaction that is open on a connection of the caller's.
+        """Submit inside the open transaction of a caller's connection.
 
         In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
         store may not know are declared first, in a transaction of their own. What tells when the
@@ -314,11 +314,11 @@ class PostgresStore(FastPathStore):
         return verbs.control(tables, Declare(spec), self._clock())
 
     def _do_now(self, job: Callable[[SqlTables], T]) -> T:
-        """Have something done and wait for it, on whatever thread."""
+        """Do a job and wait for it, on any thread."""
         return self._do_inline(job) if self._writer is None else self._writer.do_now(job)
 
     def _identity(self) -> str:
-        """Return the name that no other store has."""
+        """Return the unique id of the store."""
         if not self._known_identity:
             with self._connected() as connection:
                 self._known_identity = self._identity_by(connection)
@@ -352,7 +352,7 @@ class PostgresStore(FastPathStore):
     async def control(
         self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        """Carry out an order; who wants to lead while another does is told so by a look."""
+        """Carry out a command; a claim of leadership first reads whether another process leads."""
         if isinstance(command, ClaimLeadership):
             asked = (command.owner, self._step_moment(now))
             led = await self._on_reader(partial(self._led_by_another, asked))
@@ -367,7 +367,7 @@ class PostgresStore(FastPathStore):
         return None if row is None else row[0]
 
     async def changed(self) -> bool:
-        """Return whether anybody wrote since it was last asked, or has submitted something."""
+        """Return whether another process wrote or submitted since the last call."""
         version, inbox = await self._on_reader(self._looked)
         before, self._seen_version = self._seen_version, version
         return inbox or version != before
@@ -377,7 +377,7 @@ class PostgresStore(FastPathStore):
         return (-1, False) if row is None else (row[0], row[1])
 
     async def impossible_counts(self) -> tuple[str, ...]:
-        """Return which counts are impossible; as much work as there are pools and keys."""
+        """Return which counts are impossible; reads one row per pool and key."""
         return await self._on_reader(self._looked_at_counts)
 
     def _looked_at_counts(self, connection: PostgresConnection) -> tuple[str, ...]:
@@ -392,7 +392,7 @@ class PostgresStore(FastPathStore):
         return row is None or bool(row[0])
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
-        """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
+        """Answer a question; tasks in the inbox are moved into the queue first."""
         answer, first, last = await self._on_reader(partial(self._answered, question))
         moving = last
         while first is not None and first <= moving and self._lacking is None:
@@ -406,7 +406,7 @@ class PostgresStore(FastPathStore):
     def _answered(
         self, question: Callable[[SqlTables], T], connection: PostgresConnection
     ) -> tuple[T, int | None, int]:
-        """Answer a question, and tell what was in the inbox at that moment."""
+        """Answer a question, and whether the inbox had tasks."""
 
         def both(tables: SqlTables) -> tuple[T, int | None, int]:
             # It goes to the server with what is asked next.
@@ -420,7 +420,7 @@ class PostgresStore(FastPathStore):
     # Transactions of handlers
 
     def handler_transaction(self, limit: float) -> PostgresHandlerTransaction:
-        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+        """Return an unbegun transaction for a handler, with a limit in seconds."""
         self._must_be_open()
         transactor = HandlerTransactor(
             self._address,
@@ -442,7 +442,7 @@ class PostgresStore(FastPathStore):
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SettleAnswer, T | None]:
-        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+        """Settle an attempt in one transaction with the writes of `write`; undo both if it raises.
 
         Over a connection of its own: what it waits for keeps nobody else waiting.
         """
@@ -454,10 +454,10 @@ class PostgresStore(FastPathStore):
         return answer, value
 
     async def close(self) -> None:
-        """Let go of the database; safe twice."""
+        """Close the store; safe twice."""
         await super().close()
         self._spares.close()
 
 
 def _nothing(tables: SqlTables) -> None:
-    """Write nothing: whoever writes moves what is in the inbox first."""
+    """Do nothing: every write transaction moves the inbox first."""

@@ -1,4 +1,4 @@
-"""Transactions on a server: writers take turns, and the server itself keeps the line."""
+"""Transactions on a server: a table lock orders the writers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.postgres")
 
 _REFUSALS = frozenset({"MP001", "23505"})
-"""How the server undoes what it began, and says so: it is not plain, or was there before."""
+"""SQLSTATEs of a function that refuses: not plain, or known already."""
 
 _MISCOUNTED = "MP002"
-"""A write of a function touched other rows than it must; it has undone everything."""
+"""The SQLSTATE of a function whose write had an unexpected count; it rolled back."""
 
 _LOCKED = "55P03"
 
@@ -41,23 +41,23 @@ of a server that may only be read, since by now: another host may be the primary
 
 
 class NoWriteQueue:
-    """Nobody stands in line on this side: the lock that a transaction begins with keeps order."""
+    """No queue in this process: the table lock of each transaction orders writers."""
 
     def acquire(self) -> None:
-        """Go ahead."""
+        """Return at once."""
 
     def try_acquire(self) -> bool:
-        """Go ahead."""
+        """Return at once."""
         return True
 
     def wait(self) -> None:
-        """Go ahead."""
+        """Return at once."""
 
     def release(self) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
 
 class PostgresTransactor(Transactor[Unit, PostgresConnection]):
@@ -79,7 +79,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         self.address = address
         self._open_connection = open_connection
         self._move = move
-        """Moves what is in the inbox, in a transaction of its own."""
+        """Moves the inbox into the queue, in a transaction of its own."""
         self._lock = to_write(dialect.schema)
         self._look = dialect.sql["begun"]
 
@@ -91,7 +91,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return self._connection.driver
 
     def begin(self) -> Unit:
-        """Begin a transaction; what others have submitted and committed is in the queue by then."""
+        """Begin a transaction, after moving the inbox into the queue."""
         unit = self.begin_plainly()
         begun = self.connection.begun
         if self._move is None or begun is None or not begun.inbox:
@@ -125,7 +125,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return connection
 
     def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
-        """Do one statement in a transaction of its own; None if it did nothing.
+        """Do one statement in a transaction of its own; None if the server refused.
 
         That is so where it refuses, and also where it failed: whoever then does it in another way
         meets what is wrong, and tells.
@@ -135,13 +135,13 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
     def start(
         self, statement: str, arguments: Callable[[], list[Sent]]
     ) -> PendingServerCall | None:
-        """Send one statement and wait for nothing; None if a connection is to be opened first."""
+        """Send one statement without waiting; None if a connection must be opened first."""
         if self._connection is None or self._connection.is_over():
             return None
         return self._connection.start(statement, arguments())
 
     def finish(self, call: PendingServerCall) -> Row | None:
-        """Wait for the answer to what was sent."""
+        """Wait for the answer of a sent statement."""
         return self._ended(call.finish)
 
     def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
@@ -153,15 +153,15 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return row if status == "COMMIT" else None
 
     def begin_anew(self) -> None:
-        """Use another connection from now on: nobody knows what stands in line on this one."""
+        """Use a new connection: the state of this one is unknown."""
         self._disconnect()
 
     def hurry(self, seconds: float) -> None:
-        """Do not wait for longer than this for the server to say something."""
+        """Set the timeout for silence of the server."""
         self._connected().hurry(seconds)
 
     def call_failed(self, error: Exception) -> None:
-        """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
+        """Clean up after a failed call; raise if the Python path would fail too."""
         if not self._did_not_commit(error):
             self._disconnect()
             self._not_known(error)
@@ -186,7 +186,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             )
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; a new one where the server has ended the old one.
+        """Return the connection; a new one if the server closed the old one.
 
         What is sent to a server that is gone may have been done, for all we know. So it is asked
         for, before anything is sent.
@@ -219,17 +219,17 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             connection.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that is at work."""
+        """Cancel the running statement."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
                 self._connection.cancel()
 
     def translated(self, error: Exception) -> StoreError:
-        """Return our error for PostgreSQL's."""
+        """Return the MillpondError for a PostgreSQL error."""
         return translated(error, self.address, waited=self.patience)  # type: ignore[arg-type, return-value]
 
     def is_poisonous(self, error: BaseException | None) -> bool:
-        """Return whether the connection that raised this should not be used any more."""
+        """Return whether the connection that raised this is unusable."""
         return is_gone(error) or code_of(error) in _SPOILT
 
     def _may_pass(self, error: BaseException | None) -> bool:
@@ -243,7 +243,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return code_of(error) or type(error).__name__
 
     def kept_waiting(self) -> StoreLocked:
-        """Return the error for those who stood in line for too long."""
+        """Return the error for jobs that waited too long for the lock."""
         return StoreLocked(
             f"other transactions have kept {self.where} locked for more than {self.patience:g} s; "
             "`millpond doctor` says who holds the lock. Nothing was changed",

@@ -1,4 +1,4 @@
-"""Checkpoints: what commits wrote to the WAL is carried over into the database itself.
+"""Checkpoints: copy the WAL into the database, and empty it.
 
 SQLite would do it at some commit of whichever connection comes along, several at once if it so
 happens. Ours do not (`wal_autocheckpoint=0`): old SQLite releases can damage a database in a rare
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 LARGE = 4 * 1024 * 1024
-"""Bytes of WAL that are worth a checkpoint."""
+"""The size of the WAL, in bytes, for a checkpoint."""
 
 HUGE = 64 * 1024 * 1024
-"""Bytes of WAL that are worth making readers and writers wait for a while."""
+"""The size of the WAL, in bytes, for a checkpoint that makes others wait."""
 
 _WAIT, _WAIT_LONG = 0.1, 1.0
 """Seconds to wait for readers in all, for a large and for a huge WAL."""
@@ -38,7 +38,7 @@ places that readers who come later may have taken: a reader without a pause hold
 try for ever, and a few short ones not at all."""
 
 _AGAIN_AFTER = 10.0
-"""Seconds after which a refused checkpoint is tried again although the WAL has hardly grown."""
+"""Seconds before a refused checkpoint is retried although the WAL has hardly grown."""
 
 
 class Checkpointer:
@@ -59,7 +59,7 @@ class Checkpointer:
         return size >= self._next_size or time.monotonic() >= self._next_time
 
     def checkpoint(self, connection: sqlite3.Connection) -> bool:
-        """Carry everything over and empty the WAL; the caller holds the writers' lock.
+        """Copy and empty the WAL; the caller holds the writers' lock.
 
         False if a reader would not leave the WAL: what could be carried over is, and it is tried
         again when the WAL has grown by some more.

@@ -1,4 +1,4 @@
-"""How SQLite says what every database is asked."""
+"""The statements in the dialect of SQLite."""
 
 from __future__ import annotations
 

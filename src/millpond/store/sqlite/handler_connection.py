@@ -1,4 +1,4 @@
-"""A connection of the standard sqlite3 module, lent to a handler."""
+"""A handler's sqlite3 connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SqliteHandlerCursor(sqlite3.Cursor):
 
     @property
     def connection(self) -> NoReturn:
-        """Refuse: it could commit."""
+        """Raise TransactionControl: the connection could commit."""
         raise refusal("cursor.connection")
 
     def execute(self, statement: str, parameters: Any = (), /) -> Self:  # noqa: ANN401 - as sqlite3
@@ -35,13 +35,13 @@ class SqliteHandlerCursor(sqlite3.Cursor):
             return super().executemany(statement, rows)
 
     def executescript(self, script: str, /) -> NoReturn:
-        """Refuse: it would commit first."""
+        """Raise TransactionControl: executescript commits first."""
         del script
         raise refusal("executescript()")
 
 
 class SqliteHandlerConnection(HandlerConnectionBase):
-    """What a handler is given in place of the connection itself.
+    """A wrapper that a handler gets instead of the connection itself.
 
     It knows `execute`, `executemany` and `cursor`, as sqlite3 does, and `row_factory` for the
     cursors to come. When the handler's part is over it is of no use any more.

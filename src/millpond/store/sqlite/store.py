@@ -1,4 +1,4 @@
-"""The SQLite store behind the store protocol: what is its own, and not that of all rows."""
+"""The SQLite store: what differs from other SQL stores."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection]):
             inline=inline,
         )
         self.presence = None if inline else Presence(path)
-        """Which processes of this host are there."""
+        """The live processes of this host."""
 
     @classmethod
     async def open(
@@ -118,7 +118,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SubmitAnswer, sqlite3.Connection]:
-        """Take in batches inside the transaction that is open on a connection of the caller's.
+        """Accept batches inside the open transaction of a caller's connection.
 
         In the caller's thread; pools that the file may not know are declared with them. Return the
         driver's connection, too: its `in_transaction` tells when the transaction is over.

@@ -1,4 +1,4 @@
-"""Wakes: processes that share a file tell each other what is worth a look.
+"""Hints between the processes that share a file, over UNIX sockets.
 
 Each open store has a datagram socket in a folder beside the database. After a commit a hint goes to
 every other socket there. A hint may be lost: whoever hears nothing looks by himself once a second.
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 PAUSE = 0.005
-"""Seconds between two messages; what happens in between goes together into the second."""
+"""Seconds between two messages; hints in between are merged into the second."""
 
 MOST_NAMED = 256
-"""How many ids of a kind a message names; beyond that it says that there are more."""
+"""How many ids of a kind a message has; beyond, it says that there are more."""
 
 _ENDING = ".sock"
 _LARGEST = 16 * 1024
 _LOOK_AGAIN, _TICK = 1.0, 0.05
 _AT_ONCE = 64
 _LONGEST_NAME = 100
-"""What every system allows in the address of a socket; Linux has 107."""
+"""The longest socket address that every system allows; Linux has 107."""
 
 _GONE = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(Hint).decode
 
 
 def packed(hint: Hint) -> bytes:
-    """Return a message of a bounded size; what does not fit is said to be more."""
+    """Return a message of bounded size; if the hint does not fit, it says that there is more."""
     lists = (hint.wakes, hint.ended, hint.finished_runs, hint.cancelled)
     if max(map(len, lists)) > MOST_NAMED:
         hint = Hint(
@@ -89,7 +89,7 @@ class SqliteHintChannel:
         _OPEN.add(self)
 
     def receives_hints(self) -> bool:
-        """Never for certain: whose queue is full is told nothing."""
+        """Always False: a process whose queue is full misses hints."""
         return False
 
     @property
@@ -98,7 +98,7 @@ class SqliteHintChannel:
         return self._socket is not None
 
     def listen(self, callback: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call back on the loop with what others send from now on."""
+        """Call back on the loop with the hints of other processes."""
         if self._socket is None:
             return
         try:
@@ -111,7 +111,7 @@ class SqliteHintChannel:
             self._listening = loop
 
     def send(self, hint: Hint | None = None) -> float | None:
-        """Tell the others, now or soon; return after how many seconds to call again, if at all."""
+        """Send a hint, now or soon; return after how many seconds to call again, if at all."""
         if self._socket is None:
             return None
         if hint is not None:
@@ -126,7 +126,7 @@ class SqliteHintChannel:
         return None
 
     def close(self) -> None:
-        """Say what is still to be said, and leave; safe twice."""
+        """Send the pending hint, and close the socket; safe twice."""
         if self._socket is not None:
             if self._listening is not None:
                 self._listening.remove_reader(self._socket)
@@ -147,7 +147,7 @@ class SqliteHintChannel:
         self.close()
 
     def _address_of_folder(self) -> str:
-        """Return what to put before a name to address it; a long path is addressed by number."""
+        """Return the prefix of a socket address; a long path goes through a file descriptor."""
         direct = f"{self._folder}{os.sep}"
         if len(os.fsencode(direct + self._name)) <= _LONGEST_NAME:
             return direct
@@ -160,7 +160,7 @@ class SqliteHintChannel:
     # --- sending ----------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find out who else is there, if that may have changed since the last look."""
+        """Read the list of sockets, if it may have changed."""
         now = time.monotonic()
         try:
             changed_at = os.stat(self._folder).st_mtime  # noqa: PTH116 - at each commit
@@ -221,7 +221,7 @@ class SqliteHintChannel:
     # --- hearing ----------------------------------------------------------------------------------
 
     def _heard(self, callback: Callable[[Hint], None]) -> None:
-        """Take in all that has arrived, and call back once."""
+        """Read everything that has arrived, and call back once."""
         heard = PendingHint()
         for _ in range(_AT_ONCE):
             if self._socket is None:
@@ -247,7 +247,7 @@ _OPEN: weakref.WeakSet[SqliteHintChannel] = weakref.WeakSet()
 
 
 def _let_go_after_fork() -> None:
-    """The socket is the parent's: a child that kept it would make it look alive for ever."""
+    """Close the parent's socket in a forked child: it would make the parent look alive."""
     for wakes in list(_OPEN):
         if wakes._socket is not None:  # noqa: SLF001 - our own, in a child that may not use it
             wakes._socket.close()  # noqa: SLF001
