@@ -82,7 +82,7 @@ def test_what_is_taken_stays_within_the_bound(
     assert fits == isinstance(verdict, Take)
 
 
-def test_a_batch_that_could_never_fit_is_told_so() -> None:
+def test_a_batch_larger_than_the_bound_is_refused() -> None:
     """Taken whole or not at all, it can be larger than the bound of the pool or of a key."""
     both = spec(bounded(5, "fail_submitter", 2))
     assert [None, 5, 2, 5] == [

@@ -39,7 +39,7 @@ def test_every_arrow_has_a_kind(arrow: tuple[Status | None, Transition]) -> None
     assert (KINDS[event], before, LIFECYCLE[arrow]) == (entry.kind, entry.before, entry.after)
 
 
-def test_a_record_is_the_task_as_it_is_after_the_arrow() -> None:
+def test_a_record_shows_the_task_after_the_transition() -> None:
     """Every field comes from the task or the arrow; nothing is written by hand beside it."""
     spec = PoolSpec(name="p", lanes=2, order=fifo())
     task = queued(

@@ -172,7 +172,7 @@ PATIENT = Retry(attempts=9, initial=1.0, jitter=0.0, give_up_after=10.0)
         (Succeeded(b"r"), 60.0, Transition.COMPLETE),
     ],
 )
-def test_patience_ends_when_it_was_promised_to(
+def test_jobs_time_out_after_the_promised_time(
     outcome: Outcome, now: float | None, event: Transition
 ) -> None:
     """No attempt starts later than give_up_after seconds after the first start, at 0."""

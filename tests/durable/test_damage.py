@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet, until
-from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
+from tests.store.sqlite.test_consistency import DAMAGES, make_some_of_everything
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
@@ -197,7 +197,7 @@ async def test_missing_state_is_made_again(
     assert [(number, 1) for number in (0, 1, 2, 3, 4, 5, 7)] == sorted(app.ran)
 
 
-def test_a_process_that_leaves_does_not_wait_for_mending(
+def test_a_process_that_ends_does_not_wait_for_a_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking through a file may take long, or wait for others: nobody who stops is held up."""

@@ -113,7 +113,7 @@ async def test_the_closure_of_a_dead_process_is_one_error(
     assert (handle.id, "stale") == (vars(record)["task"], vars(record)["error"])
 
 
-async def test_a_function_that_nobody_knew_for_a_day_is_one_error(
+async def test_a_task_parked_for_a_day_fails_with_one_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning comes when it is met, the error when its day is over."""

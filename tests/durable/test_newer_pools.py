@@ -225,7 +225,7 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
     assert not found_wrong(place)
 
 
-async def test_looking_pruning_and_mending_go_on_beside_a_newer_pool(
+async def test_views_pruning_and_repair_work_beside_a_newer_pool(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever lists the pools reads of it in the log; nothing of it is counted anew or removed."""

@@ -150,7 +150,7 @@ async def test_a_typed_result_is_read_by_a_process_that_never_ran_it(place: Path
         assert ["completed"] == await reader.status([task])
 
 
-async def test_a_client_is_told_of_an_end_by_another_process(place: Path | Schema) -> None:
+async def test_a_client_learns_of_an_end_from_another_process(place: Path | Schema) -> None:
     """Who awaits in a process without workers gets the result, or the error with its type."""
     fleet = Fleet(place)
 

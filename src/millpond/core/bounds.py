@@ -102,7 +102,7 @@ TABLE: tuple[Bound, ...] = (
         "order",
         "bytes of UTF-8",
         REFUSED,
-        "key, share and owner stand in one index row of 2,704 bytes",
+        "key, share and owner share one index row of 2,704 bytes",
     ),
     Bound(
         "MAX_FUNCTION",

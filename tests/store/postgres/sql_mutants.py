@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from psycopg import Error as DatabaseError
-from tests.store.postgres.test_steps import POOLS, Two
+from tests.store.postgres.test_fast_path import POOLS, Two
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 

@@ -151,7 +151,7 @@ BACK = pytest.mark.parametrize("back", [5.0, 300.0, HOUR, 400 * DAY])
 
 @pytest.mark.rows("TR-07")
 @BACK
-async def test_set_back_nobody_loses_a_lease_and_the_dead_are_found(
+async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     server: Server, back: float
 ) -> None:
     """Who renews keeps what it has; who does not is found after its lease, not after the step."""

@@ -355,7 +355,7 @@ async def test_what_cannot_be_stored_is_in_nobodys_way(
         assert (await kept(store, 2)).new.call.function == ""
 
 
-async def test_a_pool_that_is_gone_is_in_nobodys_way(schema: Schema) -> None:
+async def test_a_removed_pool_does_not_block_the_inbox(schema: Schema) -> None:
     """Somebody has deleted it by hand."""
     async with opened(schema) as store:
         with connected(schema) as own:

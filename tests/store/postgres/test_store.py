@@ -223,7 +223,9 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
     await other.close()
 
 
-async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> None:
+async def test_changed_is_true_after_another_process_wrote(
+    address: Address, schema: Schema
+) -> None:
     """Once for all of it; who did nothing wrote nothing."""
     async with opened(address) as store:
         other = InlinePostgresStore(schema)
@@ -239,7 +241,7 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
 
 
 @pytest.mark.listens
-async def test_others_are_told_of_what_was_stored(address: Address) -> None:
+async def test_other_processes_get_a_hint_after_a_commit(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
         heard: asyncio.Queue[Hint] = asyncio.Queue()
@@ -258,7 +260,7 @@ async def test_others_are_told_of_what_was_stored(address: Address) -> None:
         assert [] == own
 
 
-async def test_it_goes_by_the_servers_clock(address: Address) -> None:
+async def test_the_store_uses_the_servers_clock(address: Address) -> None:
     """Whatever the clock of this machine says: it is heard with every transaction."""
     clock = ServerClock()
     async with opened(address, clock=clock) as store:
@@ -397,7 +399,7 @@ async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
 @pytest.mark.parametrize(
     ("what", "options"), [("commit", {"idempotency_key": "one"}), ("call", {})]
 )
-async def test_a_commit_whose_answer_is_lost_is_told_as_unknown(
+async def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     schema: Schema, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
     """And the next verb begins anew, with what is there."""
@@ -439,7 +441,7 @@ def transactor_of(schema: Schema) -> PostgresTransactor[Unit]:
     )
 
 
-def test_an_error_that_somebody_passed_over_is_not_committed(schema: Schema) -> None:
+def test_an_ignored_error_is_not_committed(schema: Schema) -> None:
     """The transaction has failed, whatever its job thinks of it."""
     transactor = transactor_of(schema)
 
@@ -488,7 +490,7 @@ def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
     transactor.close()
 
 
-async def test_it_mends_what_does_not_fit_together(address: Address) -> None:
+async def test_repair_makes_inconsistent_rows_consistent(address: Address) -> None:
     """While it is open."""
     async with opened(address) as store:
         await store.submit([task(1)])

@@ -127,7 +127,7 @@ async def closed(*processes: Process) -> None:
 
 
 @BACK
-async def test_set_back_nobody_loses_a_lease_and_the_dead_are_found(
+async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     machine: Machine, jump: Jump
 ) -> None:
     """Who renews keeps what it has; who does not is found out after its lease, not later."""
@@ -357,7 +357,7 @@ async def test_stepping_back_keeps_rates_of_keys_holds_and_moments_of_the_calend
 
 
 @pytest.mark.rows("TR-08")
-async def test_of_clocks_that_take_turns_the_log_tells_once(
+async def test_two_clocks_that_take_turns_are_logged_once(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each verb of the one is a jump for the other: that is one thing to know, and not many."""

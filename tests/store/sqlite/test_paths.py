@@ -38,7 +38,7 @@ async def test_a_process_may_change_its_folder(
     assert [] == names_in(there)
 
 
-async def test_a_link_leads_to_what_stands_beside_the_file(
+async def test_a_link_leads_to_the_files_beside_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever opens the link stands in one line with the others, and sees the WAL grow."""

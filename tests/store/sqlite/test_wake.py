@@ -78,7 +78,7 @@ ENDED = Hint(ended=(1,))
 # --- hearing -------------------------------------------------------------------------------------
 
 
-async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Opening) -> None:
+async def test_a_hint_reaches_all_processes_but_its_sender(opened: Opening) -> None:
     """As it was sent."""
     first, second, third = (Ear(opened(owner)) for owner in ("a", "b", "c"))
     hint = Hint(
@@ -94,7 +94,7 @@ async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Ope
     assert first.hints.empty()
 
 
-async def test_one_who_comes_later_is_heard_and_told_at_once(
+async def test_a_later_process_sends_and_receives_at_once(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of the folder is seen; nobody need read it all the time."""
@@ -223,7 +223,7 @@ def test_a_message_has_a_bounded_size() -> None:
     assert all(len(packed(hint)) < 20_000 for hint in (few, many, long))
 
 
-async def test_one_who_is_too_slow_is_told_that_it_missed_something(opened: Opening) -> None:
+async def test_a_slow_receiver_learns_that_it_missed_hints(opened: Opening) -> None:
     """Its queue is full: nobody waits for it."""
     ear, speaker = Ear(opened("a")), opened("b")
     for number in range(2000):
@@ -266,7 +266,7 @@ async def test_what_waits_is_sent_when_it_closes(
     assert [1, 2] == heard
 
 
-def test_a_socket_that_nobody_hears_is_removed(path: Path, opened: Opening) -> None:
+def test_a_socket_without_a_listener_is_removed(path: Path, opened: Opening) -> None:
     """Its process was killed."""
     speaker = opened("a")
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -56,7 +56,7 @@ _DENIED: Meaning = (
 )
 _NO_DATABASE: Meaning = (
     StoreMissing,
-    "has no such database; create it (`createdb`), or mend the name after the last / of the URL",
+    "has no such database; create it (`createdb`), or correct the name after the last / of the URL",
 )
 _FULL_HOUSE: Meaning = (
     TooManyConnections,
@@ -72,7 +72,7 @@ _IN_THE_WAY: Meaning = (
 _NO_TABLES: Meaning = (
     StoreMissing,
     (
-        "lacks the tables of the store, or their schema; open it once with migrate=True, or mend "
+        "lacks the tables of the store, or their schema; open it once with migrate=True, or correct "
         "the schema in the URL"
     ),
 )
@@ -102,7 +102,7 @@ _MEANINGS: Mapping[str, Meaning] = {
     "25006": _READ_ONLY,
     "25P02": (
         TransactionAborted,
-        "was asked to join a transaction that has failed; roll it back and do its work again",
+        "got a submit in a transaction that has failed; roll it back and do its work again",
     ),
     "25P03": (
         StoreUnreachable,

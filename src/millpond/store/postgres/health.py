@@ -247,7 +247,7 @@ def risks(found: Health) -> Iterator[str]:
 
 def _settings(found: Health) -> Iterator[str]:
     if found.settings["autovacuum"] != "on":
-        yield "autovacuum is off: dead rows pile up until somebody vacuums; set autovacuum = on"
+        yield "autovacuum is off: dead rows pile up until a manual VACUUM; set autovacuum = on"
     for name in ("fsync", "full_page_writes"):
         if found.settings[name] != "on":
             yield f"{name} is off: a power failure may damage the whole server; set {name} = on"

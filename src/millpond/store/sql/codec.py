@@ -396,7 +396,7 @@ def _told_of(progress: str | None, steps: bytes | None) -> tuple[dict[str, Any],
         if progress is not None:
             told["progress"] = _progress(progress)
     except (msgspec.MsgspecError, ValueError, TypeError, AttributeError) as error:
-        return {}, f"what it told of its steps or its progress is damaged ({error})"
+        return {}, f"its stored steps or progress are damaged ({error})"
     return told, None
 
 

@@ -208,7 +208,7 @@ def _look(path: Path, *, create: bool) -> None:
         raise _not_allowed(path, folder) from error
     if not found and not create:
         raise StoreMissing(
-            f"there is no database at {path}; open it with a Millpond to make it, or mend the path",
+            f"there is no database at {path}; create it with a Millpond, or correct the path",
             path=str(path),
         )
     if not _may(folder, os.W_OK | os.X_OK):

@@ -187,6 +187,6 @@ def folder_missing(path: Path) -> StoreMissing:
     """Return the error for a missing folder."""
     return StoreMissing(
         f"the folder {path.parent} does not exist, so {path.name} cannot be made in it; "
-        "make the folder first, or mend the path",
+        "create the folder first, or correct the path",
         path=str(path),
     )

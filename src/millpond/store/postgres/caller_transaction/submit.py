@@ -111,7 +111,7 @@ class CallerTransactions:
     def _closed(self, detail: str) -> ForeignConnection:
         return ForeignConnection(
             f"the connection cannot be used ({' '.join(detail.split())}): submit while it is open, "
-            "inside a transaction, and while nothing else is asked over it",
+            "inside a transaction, and while no other statement uses it",
             path=str(self._address),
             found="closed, or in use",
         )

@@ -245,7 +245,7 @@ async def test_a_refusal_goes_to_the_verbs(address: Address, done: Counter[str])
         assert done["do_group"] == 1
 
 
-async def test_a_loop_that_hears_no_sockets_leaves_it_all_to_the_thread(
+async def test_without_socket_readers_the_thread_does_every_call(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of Windows do."""
@@ -297,7 +297,7 @@ def test_another_loop_goes_on_where_the_first_one_ended(address: Address) -> Non
     asyncio.run(last(store))
 
 
-async def test_behind_a_pooler_it_is_a_transaction_in_one_go(
+async def test_behind_a_pooler_a_call_is_one_transaction(
     address: Address, done: Counter[str]
 ) -> None:
     """With settings of its own before and a commit behind, and heard by the loop all the same."""

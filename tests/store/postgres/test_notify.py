@@ -116,7 +116,7 @@ async def until(condition: Callable[[], object]) -> None:
 # --- hearing -------------------------------------------------------------------------------------
 
 
-async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Opening) -> None:
+async def test_a_hint_reaches_all_processes_but_its_sender(opened: Opening) -> None:
     """As it was sent."""
     first, second, third = [await opened(owner).listening() for owner in ("a", "b", "c")]
     hint = Hint(
@@ -255,7 +255,7 @@ def test_a_large_hint_is_split_and_a_huge_one_says_that_there_is_more() -> None:
     assert all(len(part.encode()) < 8000 for hint in everything for part in messages(hint))
 
 
-async def test_a_split_hint_is_heard_in_full(opened: Opening) -> None:
+async def test_a_split_hint_arrives_complete(opened: Opening) -> None:
     """In the order in which it was split."""
     ear, speaker = await opened("a").listening(), opened("b")
     hint = Hint(ended=tuple(range(2**62, 2**62 + 1200)))
@@ -266,9 +266,7 @@ async def test_a_split_hint_is_heard_in_full(opened: Opening) -> None:
     assert list(hint.ended) == heard
 
 
-async def test_inside_of_a_transaction_it_is_told_with_the_commit(
-    opened: Opening, postgres_url: str
-) -> None:
+async def test_inside_a_transaction_the_commit_notifies(opened: Opening, postgres_url: str) -> None:
     """And not at all if that is undone."""
     ear = await opened("a").listening()
     with psycopg.connect(postgres_url) as caller:
@@ -299,7 +297,7 @@ async def test_what_could_not_be_sent_is_made_good(opened: Opening) -> None:
 # --- the ear --------------------------------------------------------------------------------------
 
 
-async def test_it_hears_once_what_it_sent_came_back(opened: Opening) -> None:
+async def test_hints_count_as_received_once_a_sent_one_came_back(opened: Opening) -> None:
     """An empty message is sent for that, when there is an occasion."""
     process = await opened("a").listening()
     assert not process.wakes.receives_hints()
@@ -330,7 +328,7 @@ async def test_what_does_not_come_back_is_told_once(
     assert 1 == caplog.text.count("is there a pooler between")
 
 
-async def test_an_ear_that_was_ended_comes_back_by_itself(
+async def test_a_terminated_listener_reconnects(
     opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told to look at everything. One line tells of the loss, one of the return."""
@@ -358,7 +356,7 @@ def spare(own: OwnServer) -> Iterator[OwnServer]:
         yield server
 
 
-async def test_an_ear_outlives_its_server(
+async def test_a_listener_survives_a_restart_of_the_server(
     spare: OwnServer, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it is away it is asked for again and again, and one line tells."""
@@ -446,7 +444,9 @@ async def test_without_an_ear_one_is_still_heard_by_others(
     assert not deaf.wakes.receives_hints()
 
 
-async def test_an_ear_may_be_elsewhere(own: OwnServer, own_url: str, opened: Opening) -> None:
+async def test_a_listener_may_use_another_address(
+    own: OwnServer, own_url: str, opened: Opening
+) -> None:
     """Behind a pooler it has an address of its own, with a password of its own."""
     ear_url = quote(own.tcp(own_url), safe="")
     url = f"{own_url}&pooler=1&listen={ear_url}"
@@ -590,7 +590,7 @@ async def test_the_message_of_a_submit_may_go_along_with_it(
     assert speaker.wakes.along("mail") is None
 
 
-async def test_the_ends_of_many_tasks_are_told_together(
+async def test_the_ends_of_many_tasks_are_sent_together(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They can wait a little; something to start, or a few that somebody waits for, cannot."""
