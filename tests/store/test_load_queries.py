@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.store.sql import queries as sql
+from millpond.store.sql import load_queries
 from millpond.store.sql.load_queries import in_dialect, load_statements
 from millpond.store.sqlite.dialect import SQLITE
 
@@ -16,7 +16,7 @@ SHARED = load_statements("millpond.store.sql")
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a package's statements."""
-    monkeypatch.setattr(sql, "files", lambda package: tmp_path / package)
+    monkeypatch.setattr(load_queries, "files", lambda package: tmp_path / package)
     for name in ("millpond.store.sql", "own"):
         (tmp_path / name / "queries").mkdir(parents=True)
     return tmp_path

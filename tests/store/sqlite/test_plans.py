@@ -37,6 +37,7 @@ MAY_SCAN = {
     "owns_something": "the scan is of one constant",
     "holds_something": "the scan is of one constant",
     "any_unit": "the scan is of one constant",
+    "held_units": "only those held until the same moment, by name",
     "holding_of_pool": "only where the pool's own count is damaged",
     "check_kinds": "looks at all of them, where one was met that is damaged",
     "mend_0_kinds": "looks at all of them, where one was found that is damaged",
@@ -48,6 +49,7 @@ MAY_SORT = {
     "asked_to_stop": "as many as one worker holds",
     "held_per_unit": "as many as are held, once, when keys begin to matter",
     "lanes_with_work": "a question of people: as many as there are lanes",
+    "held_units": "only those held until the same moment, by name",
     "holding_of_pool": "only where the pool's own count is damaged",
 }
 
