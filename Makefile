@@ -106,7 +106,7 @@ torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store 
 torture-triggers: venv  ## schedules and triggers of a fleet that is killed; ARGS="--store postgres --seed 7 --short"
 	@$(PY) -m verify.triggers $(ARGS)
 
-chaos: venv     ## nine faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
+chaos: venv     ## faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
 	@$(PY) -m verify.chaos $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills

@@ -137,6 +137,8 @@ def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield node.id, node.lineno
             case ast.Attribute(ctx=ast.Store()):
                 yield node.attr, node.lineno
+            case _:
+                pass
 
 
 def allowances(root: Path = ROOT) -> list[Allowance]:

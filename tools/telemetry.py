@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tools import log_events
+
 from millpond import Millpond
 from millpond.telemetry import names
 from millpond.telemetry.metrics import Metering
@@ -40,6 +42,17 @@ WHOSE = """\
 What begins with `millpond_pool_`, and `millpond_workers`, is read from the store, and the same in
 all processes that share it, but for blocked submitters. All else is what one process did.
 """
+
+
+EVENTS = """\
+## Log events
+
+Every record of a `millpond` logger has an `event` that does not change between releases: match on
+it, not on the sentence. `pool`, `task`, `worker` and `reason` are fields of the record where they
+apply. A record of level error that comes with an exception has its traceback.
+
+| event | level | logger | sentence |
+|---|---|---|---|"""
 
 
 class Noted:
@@ -87,5 +100,8 @@ def page() -> str:
         WHOSE,
         "| metric | kind | labels | what |\n|---|---|---|---|",
         *families(),
+        "",
+        EVENTS,
+        *log_events.table(log_events.log_calls()),
     ]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ async def until_idle(worker: Worker) -> None:
                 away = False
             except Exception as error:  # noqa: BLE001 - a store that is away is not one without work
                 if not away:
-                    log.warning("the store cannot be looked at (%s); it is tried again", error)
+                    log.warning(
+                        "cannot read the store (%s); trying again",
+                        error,
+                        extra=about("store.unreachable", reason=str(error)),
+                    )
                 away = True
             pause = min(pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)

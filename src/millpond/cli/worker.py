@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millpond.cli import logs
 from millpond.cli.choose_store import STORE
 from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
+from millpond.core.log_fields import about
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,4 +181,8 @@ def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
         except UnknownPool as error:
             raise Refusal(Exit.USAGE, f"--pools: {error.message}") from None
     if not mp.tasks:
-        log.warning("%s has no tasks: whatever it leases is parked for a worker that does", app)
+        log.warning(
+            "%s has no tasks; this worker parks every task it leases",
+            app,
+            extra=about("worker.without_tasks", app=app),
+        )

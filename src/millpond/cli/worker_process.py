@@ -17,6 +17,7 @@ from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.signals import Stop
 from millpond.cli.terminal_text import plain
+from millpond.core.log_fields import about
 from millpond.errors import MillpondError
 from millpond.pool.store_url import shown
 
@@ -76,8 +77,13 @@ async def _serve(mp: Millpond, wanted: Wanted) -> Exit:
     except (Exception, SystemExit) as error:
         if code is None:
             raise
-        # Its work is done and told; only what it closes on the way out went wrong.
-        log.warning("closing failed: %s", error, exc_info=error)
+        # The worker has stored its results; only closing the application's resources failed.
+        log.warning(
+            "closing failed: %s",
+            error,
+            exc_info=error,
+            extra=about("worker.close_failed", reason=str(error)),
+        )
     return code
 
 
@@ -87,7 +93,11 @@ async def _started(
     """Open the store and start the worker; None if a signal was faster."""
     try:
         if not await _opened(mp, stop, stack):
-            log.info("%s: stopped before the store was open", stop.name)
+            log.info(
+                "%s: stopped before the store was open",
+                stop.name,
+                extra=about("worker.stopped", signal=stop.name),
+            )
             return None
         worker = await stack.enter_async_context(mp.worker(wanted.pools, wanted.concurrency))
     except MillpondError as error:
@@ -95,13 +105,13 @@ async def _started(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - resources are the user's code
         message = f"the worker could not start: {type(error).__name__}: {error}"
         raise Refusal(Exit.BROKE, message, traceback.format_exc()) from None
-    log.info("%s", first_line(mp, wanted))
+    log.info("%s", first_line(mp, wanted), extra=about("worker.started", worker=worker.name))
     return worker
 
 
 async def _opened(mp: Millpond, stop: Stop, stack: contextlib.AsyncExitStack) -> bool:
     """Open the store, which may have to wait for others, unless a signal comes first."""
-    log.debug("opening %s", plain(shown(mp.url)))
+    log.debug("opening %s", plain(shown(mp.url)), extra=about("store.opening"))
     opening = asyncio.ensure_future(stack.enter_async_context(mp))
     asked = asyncio.ensure_future(stop.drain.wait())
     await asyncio.wait((opening, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -161,28 +171,37 @@ async def _until_over(worker: Worker, stop: Stop, *, once: bool) -> None:
 
 async def _idle(worker: Worker) -> bool:
     await until_idle(worker)
-    log.info("idle: nothing is left that could start")
+    log.info(
+        "idle: no task is left that could start", extra=about("worker.idle", worker=worker.name)
+    )
     return True
 
 
 async def _drained(worker: Worker, stop: Stop, grace: float) -> Exit:
     """Let what runs end, for `grace` seconds or until a second signal; give back the rest."""
     if stop.drain.is_set():
-        told = (
-            "%s: draining, with %d running and up to %g s for that; a second signal cuts it short"
+        log.info(
+            "%s: draining; %d tasks run and have %g s to end; a second signal stops them now",
+            stop.name,
+            len(worker.jobs),
+            grace,
+            extra=about("worker.draining", worker=worker.name, signal=stop.name),
         )
-        log.info(told, stop.name, len(worker.jobs), grace)
     stopping = asyncio.ensure_future(worker.stop(0.0 if stop.now.is_set() else grace))
     hurry = asyncio.ensure_future(stop.now.wait())
     await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
     if not stopping.done():
-        log.info("second signal: no more waiting, with %d running", len(worker.jobs))
+        log.info(
+            "second signal: giving back the %d tasks that still run",
+            len(worker.jobs),
+            extra=about("worker.hurried", worker=worker.name),
+        )
         worker.hurry()
     hurry.cancel()
     await stopping
     held = len(worker.held())
-    lost = f", {held} of which the store could not be told" if held else ""
-    log.info("stopped: %s%s", worker.tally, lost)
+    lost = f"; the results of {held} could not be stored" if held else ""
+    log.info("stopped: %s%s", worker.tally, lost, extra=about("worker.stopped", worker=worker.name))
     if held:
         return Exit.LOST
     return Exit.FORCED if stop.now.is_set() else Exit.CLEAN

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
 from millpond.runtime.fleet.closure_worker import OWN
 from millpond.store.protocol import PoolView
@@ -131,5 +132,9 @@ class Reader:
     def _say(self, trouble: str) -> None:
         """Say it once; the next time only after it went well."""
         if not self._said:
-            log.warning("%s; what this process counted itself is told nevertheless", trouble)
+            log.warning(
+                "%s; only the counts of this process are exported",
+                trouble,
+                extra=about("metrics.unavailable", reason=trouble),
+            )
         self._said = True

@@ -22,6 +22,7 @@ from millpond.core import validation as check
 from millpond.core.bounds import MAX_EVENT_ID
 from millpond.core.escape import one_line
 from millpond.core.event import EVENTS, Event, text_at
+from millpond.core.log_fields import about
 from millpond.errors import (
     BadPayload,
     ConfigError,
@@ -157,7 +158,10 @@ class Webhooks:
                         await self._mp.__aenter__()
                         opened = True
                 except Exception as error:
-                    log.exception("the Millpond of the webhooks could not be opened")
+                    log.exception(
+                        "could not open the Millpond of the webhooks",
+                        extra=about("webhooks.open_failed"),
+                    )
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})
@@ -177,6 +181,7 @@ class Webhooks:
                 refused.code,
                 refused.status,
                 one_line(refused.message),
+                extra=about("webhook.refused", reason=refused.code, status=refused.status),
             )
             document = {"error": refused.code, "message": refused.message}
             await _respond(send, refused.status, document, refused.headers)
@@ -252,11 +257,11 @@ class Webhooks:
         except (BadPayload, ConfigError) as error:
             raise Refused(400, "bad_event", error.message) from None
         except (StoreError, NotOpen, OSError) as error:
-            log.warning("an event could not be stored: %s", one_line(str(error)))
+            _log_not_stored(name, error)
             message = "the event could not be stored; try again later"
             raise Refused(503, "store_away", message, **{"retry-after": "5"}) from None
         except MillpondError as error:
-            log.warning("an event could not be stored: %s", one_line(str(error)))
+            _log_not_stored(name, error)
             raise Refused(500, "not_stored", "the event could not be stored") from None
 
     def _check_loop(self) -> None:
@@ -341,6 +346,15 @@ def _name(endpoint: Endpoint, headers: dict[str, list[str]], about: Event) -> st
     except ConfigError:
         message = f"what is told at {source} cannot be part of the name of an event"
         raise Refused(400, "bad_name", message) from None
+
+
+def _log_not_stored(name: str, error: Exception) -> None:
+    reason = one_line(str(error))
+    log.warning(
+        "could not store an event: %s",
+        reason,
+        extra=about("webhook.store_failed", reason=reason, webhook_event=name),
+    )
 
 
 def _receipt(name: str, identity: str, task: int, *, duplicate: bool) -> dict[str, Any]:
