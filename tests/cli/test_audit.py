@@ -29,15 +29,15 @@ def test_each_line_is_a_record(millpond: Call) -> None:
 
 def test_reading_goes_on_where_it_stopped(millpond: Call) -> None:
     """Without gap or overlap."""
-    whole = millpond("audit").lines
+    uncut = millpond("audit").lines
     first = millpond("audit", "--limit", 5).lines
     rest = millpond("audit", "--after", first[-1]["position"]).lines
-    assert whole == first + rest
+    assert uncut == first + rest
 
 
 def test_it_is_narrowed(millpond: Call) -> None:
     """By pool, kind, task and age."""
-    whole = millpond("audit").lines
+    uncut = millpond("audit").lines
     for options, fits in (
         (("--pool", "mail"), lambda line: line["pool"] == "mail"),
         (("--kind", "control"), lambda line: line["kind"] == "control"),
@@ -48,9 +48,9 @@ def test_it_is_narrowed(millpond: Call) -> None:
         (("--since", "1h"), lambda _: True),
         (("--since", "0"), lambda _: False),
     ):
-        assert [line for line in whole if fits(line)] == millpond("audit", *options).lines
+        assert [line for line in uncut if fits(line)] == millpond("audit", *options).lines
     (task, *_) = millpond("dead", "--ids").out.split()
-    assert [line for line in whole if line.get("task") == task] == (
+    assert [line for line in uncut if line.get("task") == task] == (
         millpond("audit", "--task", task).lines
     )
 

@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_store_that_is_well(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says so, and changes nothing."""
     assert Exit.CLEAN == main([f"sqlite:///{file}"])
-    assert "every row fits together" in capsys.readouterr().out
+    assert "all rows are consistent" in capsys.readouterr().out
 
 
 def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +48,9 @@ def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_damaged_file_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whether that is seen at once or only when its rows are read; no traceback."""
-    whole = file.read_bytes()
+    uncut = file.read_bytes()
     for keep in (10_000, 3 * 4096):
-        file.write_bytes(whole[:keep] + b"\xaa" * (len(whole) - keep if keep % 4096 == 0 else 0))
+        file.write_bytes(uncut[:keep] + b"\xaa" * (len(uncut) - keep if keep % 4096 == 0 else 0))
         assert Exit.BROKE == main([f"sqlite:///{file}"])
         assert f"wrong: MILL-047 {file} is damaged" in capsys.readouterr().out
 
@@ -62,7 +62,7 @@ def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE letters (text)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(Refusal, match="without tables of Millpond") as refused:
+    with pytest.raises(Refusal, match="no Millpond tables") as refused:
         main([f"sqlite:///{path}"])
     assert Exit.STORE is refused.value.code
     assert before == path.read_bytes()

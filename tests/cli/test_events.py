@@ -113,8 +113,8 @@ def test_what_cannot_be_is_refused(
         (("emit", "no name"), Exit.USAGE, "may hold only"),
         (("replay", NAME, "e9"), Exit.NOTHING, "no event 'e9'"),
         (("triggers", "nobody"), Exit.NOTHING, "there are: lost, router"),
-        (("triggers", "--remove"), Exit.USAGE, "say which"),
-        (("emit", NAME, "--wait", "10ms"), Exit.NOTHING, "is a worker at work"),
+        (("triggers", "--remove"), Exit.USAGE, "needs the ids"),
+        (("emit", NAME, "--wait", "10ms"), Exit.NOTHING, "check that a worker runs"),
     ]
     for line, code, words in cases:
         answer = millpond(*line)
@@ -134,7 +134,7 @@ def test_the_receipts_are_waited_for(place: str, millpond: Call) -> None:
     assert {"router": "submitted", "lost": "failed"} == outcomes
     said = millpond("emit", NAME, "7", "--id", "e1", "--wait", "5s")
     assert "MILL-070" in said.out
-    assert "was known" in said.err
+    assert "duplicate" in said.err
 
 
 def test_pages_of_events(place: str, millpond: Call) -> None:

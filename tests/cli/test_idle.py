@@ -166,7 +166,7 @@ async def test_a_store_that_is_away_is_not_one_without_work(
         await asyncio.sleep(0.9)
         assert not waiting.done()
         told = [r for r in caplog.records if r.name == "millpond.cli"]
-        assert ["the store cannot be looked at (the store is away); it is tried again"] == [
+        assert ["cannot read the store (the store is away); trying again"] == [
             record.getMessage() for record in told
         ]
         monkeypatch.setattr(worker.runtime, "view", view)

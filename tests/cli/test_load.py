@@ -89,7 +89,7 @@ def test_a_file_is_a_common_mistake(target: str, meant: str) -> None:
     """The message has what was meant."""
     refused = refusal(target)
     assert Exit.USAGE == refused.code
-    assert refused.message.endswith(f"; a module is named as in `import`: {meant}")
+    assert refused.message.endswith(f"; write the module as in `import`: {meant}")
 
 
 def test_so_are_the_parentheses_of_a_function(write: Write) -> None:
@@ -97,7 +97,7 @@ def test_so_are_the_parentheses_of_a_function(write: Write) -> None:
     write("shop.py", ONE)
     refused = refusal("shop:make()")
     assert Exit.USAGE == refused.code
-    assert "a function is named without its parentheses: shop:make" == refused.message
+    assert "name a function without parentheses: shop:make" == refused.message
 
 
 def test_a_module_that_is_not_there(write: Write, tmp_path: Path) -> None:
@@ -139,13 +139,13 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("shop:nothing", "module shop has no 'nothing'; say which: shop:mp"),
-        ("shop:mp.nothing", "module shop has no 'mp.nothing'; say which: shop:mp"),
-        ("shop:number", "shop:number is of type int, not a Millpond; say which: shop:mp"),
+        ("shop:nothing", "module shop has no 'nothing'; use one of: shop:mp"),
+        ("shop:mp.nothing", "module shop has no 'mp.nothing'; use one of: shop:mp"),
+        ("shop:number", "shop:number is of type int, not a Millpond; use one of: shop:mp"),
         ("shop:Millpond", "shop:Millpond is the class Millpond, not a Millpond"),
-        ("shop:send", "shop:send is a task, not a Millpond; say which: shop:mp"),
-        ("shop:other", "what shop:other() returned is None, not a Millpond"),
-        ("shop:later", "what shop:later() returned is of type coroutine, not a Millpond"),
+        ("shop:send", "shop:send is a task, not a Millpond; use one of: shop:mp"),
+        ("shop:other", "shop:other() returned a value None, not a Millpond"),
+        ("shop:later", "shop:later() returned a value of type coroutine, not a Millpond"),
         ("shop:of", "shop:of takes arguments (missing a required argument: 'url'); a worker"),
     ],
 )
@@ -186,7 +186,7 @@ def test_of_several_without_a_usual_name_none_is_meant(write: Write) -> None:
     """The message names them."""
     make = "from millpond import Millpond\n"
     write("shop.py", f"{make}one = Millpond()\ntwo = Millpond()\n")
-    complaint = "module shop has several Millponds; say which: shop:one, shop:two"
+    complaint = "module shop has several Millponds; use one of: shop:one, shop:two"
     assert complaint == refusal("shop").message
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from millpond.cli import main as command
 from millpond.cli import worker
-from millpond.cli.exits import OF_A_WORKER, Exit
+from millpond.cli.exits import WORKER_EXITS, Exit
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from millpond.cli.exits import OF_A_WORKER, Exit
         (["shop:mp", "--grace", "nan"], "'nan' is not a number of seconds"),
         (["shop:mp", "--grace", "inf"], "'inf' is not a number of seconds"),
         (["shop:mp", "--grace", "soon"], "'soon' is not a number of seconds"),
-        (["shop:mp", "--pools", " , "], "argument --pools: it names no pool"),
+        (["shop:mp", "--pools", " , "], "argument --pools: no pool is named"),
         (["shop:mp", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
         (["shop:mp", "other:mp"], "unrecognized arguments: other:mp"),
     ],
@@ -52,5 +52,5 @@ def test_the_help_tells_of_every_option_and_every_exit_code(
     for option in ("--pools", "--concurrency", "--once", "--grace", "--store", "--log-level"):
         assert option in usage
         assert 2 <= told.count(option)
-    for code in OF_A_WORKER:
+    for code in WORKER_EXITS:
         assert f"\n  {code:<3}  {code.meaning}" in told

@@ -41,7 +41,7 @@ def done(answer: Answer) -> Any:
 
 def test_a_pool_is_paused_and_resumed(millpond: Call) -> None:
     """It says so, and so does the store."""
-    assert "mail paused: nothing more of it starts\n" == millpond("pause", "mail").out
+    assert "mail paused: no more of its tasks start\n" == millpond("pause", "mail").out
     assert "paused" == pool(millpond, "mail")["state"]
     assert {"pool": "mail", "unit": None, "paused": False, "paused_units": []} == done(
         millpond("resume", "mail", "--json")
@@ -124,7 +124,7 @@ def test_without_a_person_to_ask_it_is_refused(millpond: Call, line: tuple[str, 
     before = millpond("tasks", "--json").json["tasks"]
     answer = millpond(*line)
     assert (Exit.DECLINED, "") == (answer.code, answer.out)
-    assert "say --yes. Nothing was changed" in answer.err
+    assert "(use --yes); nothing was changed" in answer.err
     after = millpond("tasks", "--json").json["tasks"]
     assert [task["status"] for task in before] == [task["status"] for task in after]
 
@@ -174,7 +174,7 @@ def test_tasks_are_cancelled_by_their_ids(millpond: Call) -> None:
     assert [
         f"{one}  cancelled, was queued",
         f"{two}  cancelled, was queued",
-        f"{ended}  completed: left as it is",
+        f"{ended}  completed: unchanged",
         "12345  unknown: no such task",
     ] == answer.out.splitlines()
     assert {
@@ -206,7 +206,10 @@ def test_a_task_that_runs_elsewhere_is_told(millpond: Call, tmp_path: Path) -> N
         worker.until("held 1")
         answer = millpond("cancel", task, "--interrupt", "--yes", "--store", store)
         assert Exit.CLEAN == answer.code
-        assert answer.out.split("  ")[1] in ("running: told to stop\n", "cancelled, was running\n")
+        assert answer.out.split("  ")[1] in (
+            "running: cancel requested\n",
+            "cancelled, was running\n",
+        )
         lines = millpond("audit", "--task", task, "--follow", "--limit", 4, "--store", store).lines
     assert ["submit", "lease", None, "cancel"] == [line.get("event") for line in lines]
 
@@ -220,7 +223,7 @@ def test_failed_tasks_are_queued_again(millpond: Call) -> None:
     answer = millpond("redrive", dead[0], 12345, *ids(millpond, "--status", "completed"))
     assert Exit.NOTHING == answer.code
     assert f"{dead[0]}  queued, was failed" == answer.out.splitlines()[0]
-    assert "completed: left as it is" in answer.out
+    assert "completed: unchanged" in answer.out
     assert {"pools": ["mail"], "found": 1, "redriven": 1} == done(
         millpond("redrive", "--pool", "mail", "--yes", "--json")
     )

@@ -92,7 +92,7 @@ def test_a_server_that_is_well(millpond: Call, store: str) -> None:
     """Its version, that of the tables, rights, dead rows and who pins the horizon."""
     answer = millpond("doctor", store)
     assert Exit.CLEAN == answer.code
-    assert "every row fits together" in answer.out
+    assert "all rows are consistent" in answer.out
     for words in ("PostgreSQL ", "schema millpond of version", "owns the store", "dead ones"):
         assert words in answer.out
     told = millpond("doctor", "--json").json

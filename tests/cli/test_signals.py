@@ -6,7 +6,7 @@ import pytest
 
 from millpond.cli import signals
 from millpond.cli.exits import Exit
-from millpond.cli.signals import ECHO, Stop
+from millpond.cli.signals import ECHO, StopSignals
 
 
 class Left(Exception):
@@ -24,16 +24,16 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[Exit]:
     def within(_seconds: float, code: Exit, _why: str) -> None:
         set_up.append(code)
 
-    monkeypatch.setattr(signals, "leave_at_once", at_once)
-    monkeypatch.setattr(signals, "leave_within", within)
+    monkeypatch.setattr(signals, "exit_at_once", at_once)
+    monkeypatch.setattr(signals, "exit_within", within)
     return set_up
 
 
-async def after(*heard: tuple[str, float]) -> Stop:
+async def after(*receive: tuple[str, float]) -> StopSignals:
     """What was asked for after these signals at these moments."""
-    stop = Stop(asyncio.get_running_loop())
-    for name, moment in heard:
-        stop.heard(name, moment)
+    stop = StopSignals(asyncio.get_running_loop())
+    for name, moment in receive:
+        stop.receive(name, moment)
     await asyncio.sleep(0)
     return stop
 
@@ -78,4 +78,4 @@ def test_a_loop_that_is_gone_is_not_asked(limits: list[Exit]) -> None:
     """The process is about to end, and a signal changes nothing."""
     loop = asyncio.new_event_loop()
     loop.close()
-    Stop(loop).heard("SIGTERM", 10.0)
+    StopSignals(loop).receive("SIGTERM", 10.0)

@@ -125,7 +125,7 @@ def test_what_runs_ends_within_the_grace_period(tmp_path: Path) -> None:
         for _ in range(4):
             worker.until("held ")
         worker.signal(TERM)
-        worker.until("SIGTERM: draining, with 4 running")
+        worker.until("SIGTERM: draining, 4 running")
         (tmp_path / "go").touch()
         worker.until("stopped: 4 completed, 0 failed, 0 given back")
         assert Exit.CLEAN == worker.ended()

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.operating import Call
 
 from millpond.cli import main as command
-from millpond.cli.exits import OF_AN_OPERATOR, Exit
+from millpond.cli.exits import OPERATOR_EXITS, Exit
 
 OF_OTHERS = ("worker", "doctor", "demo")
 """What was written with the standard library's parser, and needs no extra."""
@@ -20,7 +20,7 @@ OF_OTHERS = ("worker", "doctor", "demo")
 OPERATING = [
     name
     for name in command.COMMANDS
-    if name not in OF_OTHERS and isinstance(command.found(name), click.Command)
+    if name not in OF_OTHERS and isinstance(command.load_command(name), click.Command)
 ]
 
 
@@ -32,7 +32,7 @@ def test_tables_are_made_and_then_there(millpond: Call, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     answer = millpond("migrate", "--check", "--store", url)
     assert Exit.BROKE == answer.code
-    assert "no tables of Millpond, and this release needs schema" in answer.out
+    assert "no Millpond tables; this release needs schema" in answer.out
     assert [] == list(tmp_path.iterdir())
     made = millpond("migrate", "--store", url, "--json")
     assert Exit.CLEAN == made.code
@@ -148,7 +148,7 @@ def test_they_are_all_there() -> None:
     )
     assert set(promised.split()) <= set(command.COMMANDS)
     for name in command.COMMANDS:
-        assert callable(command.found(name))
+        assert callable(command.load_command(name))
 
 
 @pytest.mark.parametrize("name", OPERATING)
@@ -157,9 +157,9 @@ def test_help_tells_of_options_and_exit_codes(millpond: Call, name: str) -> None
     answer = millpond(name, "--help")
     assert (Exit.CLEAN, "") == (answer.code, answer.err)
     assert answer.out.startswith(f"Usage: millpond {name} ")
-    for code in OF_AN_OPERATOR:
+    for code in OPERATOR_EXITS:
         assert f"\n  {int(code):<3}" in answer.out
-    made = command.found(name)
+    made = command.load_command(name)
     assert isinstance(made, click.Command)
     assert made.help
     for option in made.params:

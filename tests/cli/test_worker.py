@@ -31,7 +31,7 @@ def test_the_first_signal_lets_what_runs_end(number: signal.Signals) -> None:
         worker.until("serving jobs, other, paced of shop:mp from a store of its own, at most 1 at")
         worker.until("brief begun")
         worker.signal(number)
-        worker.until(f"{number.name}: draining, with 1 running and up to 30 s for that")
+        worker.until(f"{number.name}: draining, 1 running, 30 s to end")
         worker.until("brief done")
         worker.until("stopped: 1 completed, 0 failed, 0 given back")
         worker.until("left brief queued 0 0")
@@ -57,7 +57,7 @@ def test_a_second_signal_ends_the_grace_period() -> None:
         worker.until("SIGTERM: draining")
         after_the_echo()
         worker.signal(TERM)
-        worker.until("second signal: no more waiting, with 1 running")
+        worker.until("second signal: stopping now, 1 running")
         worker.until("endless interrupted")
         worker.until("left endless queued 0 1")
         assert Exit.FORCED == worker.ended()
@@ -81,7 +81,7 @@ def test_a_third_signal_is_not_waited_for() -> None:
             worker.signal(TERM)
             after_the_echo()
         assert Exit.LOST == worker.ended()
-        assert "SIGTERM, for the third time: it leaves as it is (exit code 6)" in worker.told
+        assert "SIGTERM, the third signal: exiting at once (exit code 6)" in worker.told
 
 
 def test_a_second_signal_is_heeded_though_a_handler_does_not_stop() -> None:
@@ -94,7 +94,7 @@ def test_a_second_signal_is_heeded_though_a_handler_does_not_stop() -> None:
         worker.signal(TERM)
         worker.until("does not stop: the task is settled without it")
         worker.until("left stubborn queued 0 1")
-        worker.until("a handler does not end; it leaves all the same")
+        worker.until("a handler did not end; exiting anyway")
         assert Exit.FORCED == worker.ended()
 
 
@@ -113,7 +113,7 @@ def test_a_thread_of_the_loop_that_does_not_end_keeps_it_for_a_while_only() -> N
         worker.until("elsewhere begun")
         worker.signal(TERM)
         worker.until("left elsewhere queued 0 1")
-        worker.until("threads asyncio_0 does not end; it leaves all the same")
+        worker.until("threads asyncio_0 did not end; exiting anyway")
         assert Exit.CLEAN == worker.ended()
 
 
@@ -172,7 +172,7 @@ def test_once_means_until_idle() -> None:
         assert "quick done" in worker.lines
         assert "child done" in worker.lines
         assert 2 == worker.lines.count("slowly done")
-        assert "idle: nothing is left that could start" in worker.told
+        assert "idle: no task is left that could start" in worker.told
         counts = "stopped: 5 completed, 1 failed, 1 to be tried again, 0 given back"
         assert counts in worker.told
         assert ["left again queued 1 1"] == left_by(worker)
@@ -306,7 +306,7 @@ def test_what_the_store_could_not_be_told_is_an_exit_code(store_is: Path) -> Non
         worker.until("job begun")
         store_is.write_text("away", "utf-8")
         worker.signal(TERM)
-        worker.until("stopped: 0 completed, 0 failed, 0 given back, 1 of which the store could")
+        worker.until("stopped: 0 completed, 0 failed, 0 given back; the results of 1 could")
         assert Exit.LOST == worker.ended()
         assert "closing failed: the store is away" in worker.told
 
@@ -320,7 +320,7 @@ def test_a_second_signal_does_not_wait_for_a_store_that_is_silent(store_is: Path
         worker.until("SIGTERM: draining")
         after_the_echo()
         worker.signal(TERM)
-        worker.until("what it holds could not be given back in time (exit code 6)")
+        worker.until("tasks could not be given back in time (exit code 6)")
         assert Exit.LOST == worker.ended()
 
 
@@ -328,4 +328,4 @@ def test_a_worker_that_died_is_not_left_standing() -> None:
     """Whoever watches the process starts it again."""
     with running("trouble:faulty") as worker:
         assert Exit.BROKE == worker.ended()
-        assert "millpond worker: the worker's loop ended by itself" in worker.lines[-1]
+        assert "millpond worker: the worker's loop ended unexpectedly" in worker.lines[-1]

@@ -16,7 +16,7 @@ from millpond.errors import StoreError
 from millpond.runtime.worker import worker
 from millpond.store.memory import MemoryStore
 
-signals.NOW_WITHIN = 0.3
+signals.GIVE_BACK_WITHIN = 0.3
 worker.STOP_WITHIN = 0.3
 
 memory = Millpond()

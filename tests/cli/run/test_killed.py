@@ -99,7 +99,7 @@ def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path:
     resumed = started("--resume", *line, cwd=tmp_path)
     told = resumed.communicate(timeout=PATIENCE)
     assert RunExit.DONE == resumed.returncode, told
-    assert "1 commands of the run that was killed are still at work" in told[1]
+    assert "1 command(s) of the killed run still running" in told[1]
     (orphan,) = lines(tmp_path / "asleep")
     assert not is_at_work(int(orphan))
 
@@ -111,7 +111,7 @@ def test_the_first_signal_lets_what_runs_end(tmp_path: Path) -> None:
     until((tmp_path / "at-a").exists)
     run.send_signal(signal.SIGINT)
     assert run.stderr is not None
-    assert "1 still at work" in run.stderr.readline()
+    assert "1 command(s) still running" in run.stderr.readline()
     (tmp_path / "go").touch()
     told = run.communicate(timeout=PATIENCE)
     assert (RunExit.INTERRUPTED, "a\n") == (run.returncode, told[0])
@@ -128,7 +128,7 @@ def test_a_second_signal_kills_what_runs_and_leaves_it_to_be_run_again(tmp_path:
     until((tmp_path / "at-a").exists)
     run.send_signal(signal.SIGTERM)
     assert run.stderr is not None
-    assert "1 still at work" in run.stderr.readline()
+    assert "1 command(s) still running" in run.stderr.readline()
     # Signals that come within a quarter of a second count as one.
     until(lambda: _ends_after_another(run, signal.SIGTERM))
     assert RunExit.TERMINATED == run.returncode
@@ -166,7 +166,7 @@ def test_two_are_never_at_one_run(tmp_path: Path) -> None:
     second = started("--resume", *line, "a", cwd=tmp_path)
     told = second.communicate(timeout=PATIENCE)
     assert RunExit.STORE == second.returncode
-    assert f"(process {first.pid}) is at" in told[1]
+    assert f"(process {first.pid}) is running" in told[1]
     (tmp_path / "go").touch()
     first.communicate(timeout=PATIENCE)
     assert RunExit.DONE == first.returncode
@@ -178,7 +178,7 @@ def test_output_that_cannot_be_written_is_not_lost_in_silence(tmp_path: Path) ->
         run = started("-j1", "echo", cwd=tmp_path, items="a\nb\nc", stdout=full.fileno())
         told = run.communicate(timeout=PATIENCE)
     assert RunExit.BROKE == run.returncode, told
-    assert "the output cannot be written: No space left on device" in told[1]
+    assert "cannot write the output: No space left on device" in told[1]
     shown = started("--show", "1", cwd=tmp_path)
     assert "a\n" == shown.communicate(timeout=PATIENCE)[0]
 

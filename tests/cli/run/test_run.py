@@ -15,7 +15,7 @@ from tests.cli.run.running import is_at_work, lines
 
 from millpond.cli import main as command
 from millpond.cli.exits import Exit
-from millpond.cli.run.execution import Course
+from millpond.cli.run.execution import CommandRun
 from millpond.cli.run.exits import RunExit
 from millpond.runtime.worker.worker import Worker
 
@@ -26,7 +26,7 @@ Run = Callable[..., int]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give the command, with a state folder and a working folder of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("millpond.cli.gc_tuning.let_it_rest", lambda: None)
+    monkeypatch.setattr("millpond.cli.gc_tuning.tune_garbage_collection", lambda: None)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -191,9 +191,9 @@ def test_a_command_that_was_killed_with_all_others_has_not_failed(
     run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it is seen to have ended before the worker gives it back."""
-    stop = Course._stop
+    stop = CommandRun._stop
 
-    async def late(self: Course, worker: Worker) -> None:
+    async def late(self: CommandRun, worker: Worker) -> None:
         (process,) = self.processes.live
         self.interrupts.killing = True
         self.processes.signal_all(signal.SIGTERM)
@@ -202,7 +202,7 @@ def test_a_command_that_was_killed_with_all_others_has_not_failed(
         self.hard.set()
         await stop(self, worker)
 
-    monkeypatch.setattr(Course, "_stop", late)
+    monkeypatch.setattr(CommandRun, "_stop", late)
     script = "[ {} = a ] || sleep 30"
     assert RunExit.DONE == run("-j2", "--halt", "soon,success=1", "--shell", script, ":::", *"ba")
     assert "1 of 2 done, 1 left" in capfd.readouterr().err

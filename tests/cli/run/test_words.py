@@ -62,7 +62,7 @@ def test_words_mean_what_they_do_elsewhere(
         (options.delimiter, ""),
         (options.pattern, "(["),
         (options.count, "0"),
-        (options.whole, "-1"),
+        (options.whole_number, "-1"),
     ],
 )
 def test_what_is_no_word_is_refused_by_what_it_should_be(
@@ -90,4 +90,4 @@ def test_a_halt_counts_what_it_says(
     *, halt: Halt, failed: int, succeeded: int, total: int | None, expected: bool
 ) -> None:
     """A percentage is of all items, and waits until their number is known."""
-    assert expected == halt.reached(failed=failed, succeeded=succeeded, total=total)
+    assert expected == halt.open_store(failed=failed, succeeded=succeeded, total=total)

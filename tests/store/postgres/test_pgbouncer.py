@@ -16,7 +16,7 @@ from verify.torture.place import on
 from verify.torture.plan import Orders
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.errors import (
     MillpondError,
     PoolerBetween,
@@ -162,7 +162,7 @@ def test_the_doctor_leaves_nothing_behind(url: str) -> None:
 
     asyncio.run(once())
     for _ in range(3):
-        assert [] == of_server(url, address_of(url)).wrong
+        assert [] == check_server(url, address_of(url)).wrong
 
 
 def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None:
