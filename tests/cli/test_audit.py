@@ -1,4 +1,4 @@
-"""`millpond audit`: JSON Lines, from where somebody stopped, and on."""
+"""`millpond audit`: JSON Lines, from a position on, and with --follow."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_reading_goes_on_where_it_stopped(millpond: Call) -> None:
     assert uncut == first + rest
 
 
-def test_it_is_narrowed(millpond: Call) -> None:
+def test_audit_filters_by_pool_task_and_kind(millpond: Call) -> None:
     """By pool, kind, task and age."""
     uncut = millpond("audit").lines
     for options, fits in (
@@ -55,8 +55,8 @@ def test_it_is_narrowed(millpond: Call) -> None:
     )
 
 
-def test_it_follows(millpond: Call, store: str) -> None:
-    """What happens meanwhile is told as it happens; Ctrl-C ends it."""
+def test_audit_follow_prints_new_records(millpond: Call, store: str) -> None:
+    """New records are printed as they come; Ctrl-C ends it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "millpond", "audit", "--follow", "--new", "--every", "0.05"],
         stdout=subprocess.PIPE,
@@ -66,13 +66,13 @@ def test_it_follows(millpond: Call, store: str) -> None:
     try:
         assert process.stdout is not None
         millpond("pause", "mail")
-        told: dict[str, object] = {}
+        output: dict[str, object] = {}
         # It may have begun to look before or after that.
-        while not told:
+        while not output:
             millpond("pause", "hooks")
             os.set_blocking(process.stdout.fileno(), False)
-            told = json.loads(process.stdout.readline() or "{}")
-        assert "control" == told["kind"]
+            output = json.loads(process.stdout.readline() or "{}")
+        assert "control" == output["kind"]
         process.send_signal(signal.SIGINT)
         assert Exit.INTERRUPTED == process.wait(timeout=15)
     finally:
@@ -82,7 +82,7 @@ def test_it_follows(millpond: Call, store: str) -> None:
         process.stdout.close()
 
 
-def test_a_reader_that_has_enough_is_no_failure(store: str) -> None:
+def test_a_closed_output_pipe_is_no_failure(store: str) -> None:
     """As `millpond audit | head` does."""
     line = f"{sys.executable} -m millpond audit | head -n 1"
     answer = subprocess.run(

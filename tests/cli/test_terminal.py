@@ -85,6 +85,6 @@ def test_a_narrow_terminal_cuts_names_and_never_ids(millpond: Call, store: str) 
         ("é", ["é"]),
     ],
 )
-def test_keys_are_told_apart(sent: str, expected: list[str]) -> None:
+def test_keys_are_recognised(sent: str, expected: list[str]) -> None:
     """A key that a terminal sends as several characters is one."""
     assert expected == pressed(sent)

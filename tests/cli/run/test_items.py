@@ -10,7 +10,7 @@ from millpond.cli.run.items import ItemNames, Splitter, packed, unpacked
 
 
 @given(st.lists(st.binary(max_size=20)), st.sampled_from([b"\n", b"\0", b","]))
-def test_items_do_not_depend_on_how_they_come(chunks: list[bytes], end: bytes) -> None:
+def test_items_do_not_depend_on_chunk_boundaries(chunks: list[bytes], end: bytes) -> None:
     """Bit by bit or all at once, they are the same."""
     bit_by_bit = Splitter(end)
     found = [item for chunk in chunks for item in bit_by_bit.feed(chunk)] + bit_by_bit.last()

@@ -186,8 +186,7 @@ def _run(
     file: str | None,
 ) -> int:
     from millpond.cli import gc_tuning
-    from millpond.cli.run import process
-    from millpond.cli.run import run_store
+    from millpond.cli.run import process, run_store
     from millpond.cli.run.execution import run
     from millpond.cli.run.request import RunOptions
     from millpond.errors import MillpondError
@@ -234,8 +233,7 @@ def _per_key(options: argparse.Namespace) -> int | None:
 
 def _store_of_run(identity: RunIdentity, options: argparse.Namespace) -> RunStore:
     """Return the store of this run, locked for this process."""
-    from millpond.cli.run import orphans
-    from millpond.cli.run import run_store
+    from millpond.cli.run import orphans, run_store
 
     again = options.resume or options.resume_failed
     if options.store is not None:

@@ -22,7 +22,7 @@ def as_it_was() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_what_is_imported_is_not_walked_again() -> None:
+def test_imported_objects_are_frozen_for_the_collector() -> None:
     """It is out of reach of the collector, which comes less often."""
     gc.set_threshold(700, 10, 10)
     tune_garbage_collection()
@@ -30,8 +30,8 @@ def test_what_is_imported_is_not_walked_again() -> None:
     assert gc.get_threshold()[0] > 700
 
 
-def test_thresholds_of_the_application_stay() -> None:
-    """Whoever has set his own knows why."""
+def test_thresholds_set_by_the_application_are_kept() -> None:
+    """An application that sets its own has a reason."""
     gc.set_threshold(1_234, 5, 6)
     tune_garbage_collection()
     assert gc.get_threshold() == (1_234, 5, 6)

@@ -68,7 +68,7 @@ def test_old_runs_are_cleared_out_but_for_those_at_work(state: Path) -> None:
     at_work.unlock()
 
 
-def test_nobody_else_can_read_what_is_kept(state: Path) -> None:
+def test_only_the_owner_can_read_a_stored_run(state: Path) -> None:
     """Commands and output may be secret."""
     place = made("x", 0.0)
     for folder in (place.file.parent, place.folder, place.outputs):
@@ -84,7 +84,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert Exit.STORE == refused.value.code
 
 
-def test_what_a_run_is_of_cannot_be_guessed_from_a_broken_file(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_identity_file_is_refused(tmp_path: Path) -> None:
     """It is refused, not overwritten."""
     place = RunStore(tmp_path / "x.db")
     place.create(RunIdentity(command=("x",), folder="/"))
