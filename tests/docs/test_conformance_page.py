@@ -1,4 +1,4 @@
-"""The conformance page tells the truth about rows and tests."""
+"""The conformance page lists the right tests for each row."""
 
 import ast
 from pathlib import Path
@@ -31,7 +31,7 @@ def tree(source: str, root: Path) -> Path:
     return root
 
 
-def test_a_row_nobody_promised_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
     """A test that names an unknown id breaks the page, and the message says which."""
     root = tree('@pytest.mark.rows("BH-99")\ndef test_it(): ...\n', tmp_path)
     with pytest.raises(conformance.BadRow, match="test_it names BH-99"):

@@ -71,13 +71,13 @@ class Hands:
         self.ahead: list[Leased] = []
         self.elsewhere: list[Leased] = []
         """What it runs of the pools with which this one shares a budget."""
-        self.lives = 0
+        self.restarts = 0
         """How often it has died and come back under another name."""
 
     @property
     def id(self) -> str:
         """Its name in this life."""
-        return f"{self.name}-{self.lives}"
+        return f"{self.name}-{self.restarts}"
 
     def forget(self) -> None:
         """Have nothing any more."""
@@ -186,7 +186,7 @@ class Player:
         return streams.seldom("run", None, (run,))
 
     def task(self, run: int | None = None) -> NewTask:
-        """Make up a task; every field is drawn, whether or not the pool makes use of it."""
+        """Draw a task; every field is drawn, whether or not the pool uses the field."""
         streams = self.streams
         self._next_id += streams["id"].randint(1, 1 << 20)
         key = streams.seldom("key is absent", streams.pick("key", self._keys), (None,))
@@ -236,7 +236,7 @@ class Player:
             hands.take_in(answer)
 
     async def _comes_back(self, hands: Hands) -> None:
-        hands.lives += 1
+        hands.restarts += 1
         hands.forget()
         await self._join(hands)
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from verify.servers.pgbouncer import Pooler, find_pgbouncer
 from verify.servers.postgres import OwnServer
-from verify.torture.place import on
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.store_setup import on
 
 from millpond import Millpond
 from millpond.cli.doctor import check_server
@@ -73,8 +73,8 @@ async def test_it_works_whether_or_not_somebody_tells_of_it(url: str, said: str)
         assert [2 * number for number in range(40)] == [await handle for handle in handles]
         assert "completed" == (await mp.handle(handles[0].id)).status
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
-        asked = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
-        found = {connection.execute(asked).fetchone() for _ in range(5)}
+        expected = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
+        found = {connection.execute(expected).fetchone() for _ in range(5)}
         assert {(0,)} == found
         ours = sorted(settings("full").keys() - {"TimeZone"})  # of which a pooler keeps track
         left = "SELECT name FROM pg_settings WHERE source = 'session' AND name = ANY(%s)"
@@ -149,7 +149,7 @@ def test_a_fleet_that_is_tortured_listens_past_it_or_not_at_all(pooler: Pooler) 
             assert [False, True] == [is_pooled(straight), is_pooled(through)]
     assert silent is silent.listener
     assert (1.0, 3.0) == tuple(
-        Orders(home="", seed=0, **place.orders).cancelled_within for place in (hears, deaf)
+        Settings(home="", seed=0, **place.settings).cancelled_within for place in (hears, deaf)
     )
 
 
