@@ -57,12 +57,12 @@ def read(path: Path) -> list[str]:
 async def killed(path: Path, manner: str) -> float:
     """Run a handler that will not end; return the seconds from its deadline to its end."""
     handle = await pool.submit(hang.bind(str(path), manner))
-    while not (told := read(path)):
+    while not (answer := read(path)):
         await asyncio.sleep(0.005)
         if (await handle.refresh()).status.terminal:
             # Killed before its child had even started: that says nothing about the kill.
             return await killed(path, manner)
-    process, deadline = told
+    process, deadline = answer
     while is_there(int(process)):  # noqa: ASYNC110 - nobody tells of it but the system
         await asyncio.sleep(0.002)
     lag = time.time() - float(deadline)

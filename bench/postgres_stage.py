@@ -58,8 +58,8 @@ class Stage(Director):
 
     def settings(self) -> dict[str, str]:
         """Return how the server is set up."""
-        asked = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
-        ((*values,),) = self._asked(self.there.url, f"SELECT {asked}")
+        answer = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
+        ((*values,),) = self._asked(self.there.url, f"SELECT {answer}")
         return dict(zip(SETTINGS, values, strict=True))
 
     def wants(self, *rows: str) -> bool:
@@ -125,8 +125,8 @@ class Stage(Director):
 
     def written(self) -> int:
         """Return how many bytes of log the server has ever written."""
-        asked = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
-        ((position,),) = self._asked(self.there.url, asked)
+        answer = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
+        ((position,),) = self._asked(self.there.url, answer)
         return int(position)
 
     def _asked(self, url: str, statement: str) -> list[tuple[str, ...]]:

@@ -146,10 +146,10 @@ def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, 
         watch.run(seconds - 1.0)
         submitter = processes.pop("submitter")
         assert submitter.stdout is not None
-        told = submitter.stdout.readline()
-        if not told:
+        found = submitter.stdout.readline()
+        if not found:
             raise SystemExit(f"the submitter ended with {submitter.wait()} and no answer")
-        answer: dict[str, Any] = json.loads(told)
+        answer: dict[str, Any] = json.loads(found)
         for process in processes.values():
             process.communicate()
             assert process.returncode == 0, process.returncode

@@ -126,8 +126,8 @@ class Submitter:
         tenants = [app.of_tenant.bind(n, f"tenant-{n % TENANTS}") for n in numbers]
         self.count(await app.fair.submit_many(tenants))
         self.count(await app.grow.submit_many(app.sprout.each(numbers)))
-        told = await app.plain.submit_many(app.quick.each(numbers), on_complete=app.noted.bind())
-        self.count(told)
+        answer = await app.plain.submit_many(app.quick.each(numbers), on_complete=app.noted.bind())
+        self.count(answer)
         for number in numbers:
             call = app.quick.bind(number // 2).options(idempotency_key=f"key-{number // 2}")
             self.count([await app.plain.submit(call)])

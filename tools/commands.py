@@ -91,9 +91,9 @@ def operating(name: str) -> Iterator[str]:
     made = load_command(name)
     assert isinstance(made, click.Command)  # noqa: S101 - all of these are
     ctx = click.Context(made, info_name=f"millpond {name}")
-    told = inspect.cleandoc((made.help or "").replace("\b", ""))
+    answer = inspect.cleandoc((made.help or "").replace("\b", ""))
     yield from ("", f"### millpond {name}", "")
-    yield from (_AN_ENTRY.sub(r"- \1 `\2`", line).strip() for line in told.splitlines())
+    yield from (_AN_ENTRY.sub(r"- \1 `\2`", line).strip() for line in answer.splitlines())
     own = [option for option in made.params if option.name not in COMMON]
     if own:
         yield from ("", "| argument | meaning |", "|---|---|")
@@ -108,7 +108,7 @@ def operating_all() -> Iterator[str]:
     ctx = click.Context(some)
     yield from (row(option, ctx) for option in some.params if option.name in COMMON[:2])
     yield from ("", "| exit code | of these commands |", "|---|---|")
-    yield from (f"| {code:d} | {told} |" for code, told in OPERATOR_EXITS.items())
+    yield from (f"| {code:d} | {answer} |" for code, answer in OPERATOR_EXITS.items())
     for name in COMMANDS:
         if name not in PARSERS:
             yield from operating(name)
@@ -119,8 +119,8 @@ def command(name: str) -> Iterator[str]:
     parser = PARSERS[name]()
     yield from ("", f"## millpond {name}", "", str(parser.description), "")
     yield from ("| argument | meaning |", "|---|---|")
-    told = parser._actions  # noqa: SLF001 - the parser does not tell otherwise
-    for action in (one for one in told if one.dest != "help"):
+    answer = parser._actions  # noqa: SLF001 - the parser does not tell otherwise
+    for action in (one for one in answer if one.dest != "help"):
         meaning = str(action.help).replace("|", "&#124;").replace("%%", "%")
         yield f"| `{written(action)}` | {meaning} |"
 

@@ -29,8 +29,8 @@ def section(error: type[errors.MillpondError]) -> list[str]:
     parent = error.__mro__[1].__name__
     lines = ["", f"## {error.code}", "", f"`{error.__name__}`, a kind of `{parent}`.", ""]
     lines += [inspect.cleandoc(error.__doc__ or "")]
-    told = fields(error)
-    return [*lines, "", f"Fields: {told}."] if told else lines
+    answer = fields(error)
+    return [*lines, "", f"Fields: {answer}."] if answer else lines
 
 
 def page() -> str:

@@ -61,8 +61,8 @@ class Noted:
     def __init__(self) -> None:
         self.instruments: list[tuple[str, str, str, str]] = []
 
-    def __getattr__(self, asked: str) -> Callable[..., None]:
-        kind = asked.removeprefix("create_").replace("_", " ")
+    def __getattr__(self, answer: str) -> Callable[..., None]:
+        kind = answer.removeprefix("create_").replace("_", " ")
 
         def create(name: str, *given: object, **_: object) -> None:
             unit, about = map(str, given[-2:])

@@ -66,7 +66,7 @@ def members(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def field(
-    kind: type, target: ast.expr, told: str, after: ast.stmt
+    kind: type, target: ast.expr, answer: str, after: ast.stmt
 ) -> Iterator[tuple[str, str, str]]:
     """Yield a field and the string that stands below it."""
     name = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target)
@@ -74,7 +74,7 @@ def field(
         return
     match after:
         case ast.Expr(ast.Constant(str() as text)):
-            yield name, told, text
+            yield name, answer, text
         case _:
             raise Undocumented(f"{kind.__name__}.{name} has no docstring below it")
 
@@ -116,8 +116,8 @@ def section(kind: type, source: str) -> list[str]:
     lines = ["", f"## {kind.__name__}", "", *text[0].splitlines(), "", f"From: {source}.", ""]
     lines += ["| name | type | meaning |", "|---|---|---|"]
     lines += [
-        f"| `{cell(name)}` | `{cell(told)}` | {cell(' '.join(meaning.split()))} |"
-        for name, told, meaning in members(kind)
+        f"| `{cell(name)}` | `{cell(answer)}` | {cell(' '.join(meaning.split()))} |"
+        for name, answer, meaning in members(kind)
     ]
     return lines
 

@@ -71,9 +71,9 @@ def test_every_value_that_is_picked_can_occur() -> None:
 def test_every_alert_has_its_reason_and_every_reason_its_alert() -> None:
     """The page and the rules list the same."""
     alerts = re.findall(r"- alert: (\w+)", RULES)
-    told = re.findall(r"^\| (Millpond\w+) \|", PAGE, re.MULTILINE)
+    answer = re.findall(r"^\| (Millpond\w+) \|", PAGE, re.MULTILINE)
     assert len(alerts) == len(set(alerts))
-    assert set(alerts) == set(told)
+    assert set(alerts) == set(answer)
     assert len(alerts) == RULES.count("summary: ") == RULES.count("severity: ")
 
 

@@ -14,7 +14,8 @@ Points = dict[tuple[str, ...], Any]
 def points(app: Traced, name: str, *labels: str) -> Points:
     """The values of a metric by some of its attributes."""
     return {
-        tuple(str(told.get(label)) for label in labels): value for told, value in app.measured(name)
+        tuple(str(answer.get(label)) for label in labels): value
+        for answer, value in app.measured(name)
     }
 
 

@@ -68,11 +68,11 @@ async def test_what_happened_is_there_to_be_read() -> None:
     mp = Millpond()
     mail = mp.pool("mail", max_concurrent=1, retry=Retry.constant(10, attempts=2))
     collector = Collector(mp)
-    told = asyncio.Event()
+    answer = asyncio.Event()
 
     @mp.task
     async def tell(outcome: Outcome) -> None:
-        await told.wait()
+        await answer.wait()
 
     @mail.task
     async def send(fail: bool = False) -> None:
@@ -116,7 +116,7 @@ async def test_what_happened_is_there_to_be_read() -> None:
         )
         assert 2 == seen["millpond_pool_wait_seconds", {"quantile": "0.99"}]
         assert 2 == seen["millpond_pool_run_seconds", {"quantile": "0.5"}]
-        told.set()
+        answer.set()
         await mail.purge()
 
 
@@ -388,8 +388,8 @@ async def test_a_store_that_does_not_answer_leaves_out_its_part(
     for seen in map(Scraped, texts):
         assert (0, 1) == (seen["millpond_up"], seen["millpond_submitted_tasks_total"])
         assert {} == seen.by("millpond_pool_tasks", "pool")
-    told = [record for record in caplog.records if "could not be read" in record.getMessage()]
-    assert 1 == len(told)
+    answer = [record for record in caplog.records if "could not be read" in record.getMessage()]
+    assert 1 == len(answer)
 
 
 class _Away:

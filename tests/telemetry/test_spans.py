@@ -64,8 +64,8 @@ async def test_an_attempt_is_linked_to_its_submit() -> None:
         "millpond.function": "send",
         "millpond.key": "ada",
     } == app.told(submit)
-    told = app.told(process)
-    assert told.pop("messaging.client.id").endswith("/1")
+    answer = app.told(process)
+    assert answer.pop("messaging.client.id").endswith("/1")
     assert {
         "messaging.system": "millpond",
         "messaging.operation.name": "process",
@@ -77,7 +77,7 @@ async def test_an_attempt_is_linked_to_its_submit() -> None:
         "millpond.attempt": 1,
         "millpond.wait": 0.0,
         "millpond.outcome": "completed",
-    } == told
+    } == answer
 
 
 async def test_waiting_is_counted_from_the_moment_it_might_have_started() -> None:
@@ -199,7 +199,7 @@ async def test_a_batch_is_one_span_that_points_at_all_it_came_from() -> None:
     assert [identity(one) for one in app.spans("submit mail")] == links(process)
     counted = app.measured("messaging.client.consumed.messages")
     assert {"completed": 2, "retry": 1} == {
-        told["millpond.outcome"]: value for told, value in counted
+        answer["millpond.outcome"]: value for answer, value in counted
     }
 
 
@@ -301,8 +301,8 @@ async def test_a_refusal_is_an_error_of_its_submit() -> None:
         app.told(one)["error.type"] for one in refused
     ]
     assert [({"queue_full"}, 2)] == [
-        ({told["millpond.reason"]}, value)
-        for told, value in app.measured("millpond.tasks.rejected")
+        ({answer["millpond.reason"]}, value)
+        for answer, value in app.measured("millpond.tasks.rejected")
     ]
 
 
@@ -476,9 +476,9 @@ async def test_a_task_that_was_known_is_not_sent_again() -> None:
         first = await send.options(idempotency_key="once").submit()
         await send.options(idempotency_key="once").submit()
         await mail.drain()
-    told = [app.told(span) for span in app.spans("submit mail")]
-    assert [None, True] == [one.get("millpond.duplicate") for one in told]
-    assert [str(first.id)] * 2 == [one["messaging.message.id"] for one in told]
+    answer = [app.told(span) for span in app.spans("submit mail")]
+    assert [None, True] == [one.get("millpond.duplicate") for one in answer]
+    assert [str(first.id)] * 2 == [one["messaging.message.id"] for one in answer]
     assert [1] == [value for _, value in app.measured("messaging.client.sent.messages")]
 
 
