@@ -234,7 +234,7 @@ async def feed(stage: Stage) -> Answer:
 
 
 async def sustain(stage: Stage) -> Answer:
-    """Be a worker for some seconds, and tell what was started in each."""
+    """Be a worker for some seconds, and return the starts of each."""
     bench = Bench(stage)
     tune_garbage_collection()  # as `millpond worker` does
     switch_threads_quickly()
@@ -265,7 +265,7 @@ ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
 def play(stage: Stage, act: str) -> Answer:
     """Do an act on a loop of its own."""
 
-    async def whole() -> Answer:
+    async def total() -> Answer:
         return await ACTS[act](stage)
 
-    return asyncio.run(whole())
+    return asyncio.run(total())

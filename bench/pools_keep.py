@@ -146,11 +146,11 @@ def counted(store: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counting(name: str, verb: Any) -> Any:
-        def asked(*args: Any, **kwargs: Any) -> Any:
+        def count_call(*args: Any, **kwargs: Any) -> Any:
             counts[name] += 1
             return verb(*args, **kwargs)
 
-        return asked
+        return count_call
 
     for name in VERBS:
         setattr(store, name, counting(name, getattr(store, name)))

@@ -133,7 +133,7 @@ def unaccounted(answer: dict[str, Any]) -> list[str]:
 
 
 def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, Any]]:
-    """Run the load; return what was seen, and what became of the tasks."""
+    """Run the load; return the samples, and the results of the tasks."""
     url = ground.url
     given = {"seconds": seconds, "rate": rate, "keep": min(30.0, seconds / 20)}
     with ExitStack() as stack:
@@ -157,7 +157,7 @@ def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, 
 
 
 def show(watch: Watch, answer: dict[str, Any], seconds: float) -> None:
-    """Print what was seen."""
+    """Print the samples."""
     ended = sum(pool["completed"] + pool["failed"] for pool in answer["pools"].values())
     print(f"{ended:,} tasks ended in {seconds:,.0f} s, {ended / seconds:,.0f}/s")
     for name, use in watch.last.items():

@@ -36,7 +36,7 @@ tasks, and make or migrate no store (but for `migrate`).
 |---|---|"""
 
 COMMON = ("store", "app", "help")
-"""Options that are told of once for all."""
+"""Options that the page describes once."""
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "worker": worker.parser,
@@ -80,7 +80,7 @@ ARGUMENTS = {
     "limit": "how many may run at a time",
     "ids": "the triggers that are meant (default: all)",
     "name": "the name of the event",
-    "payload": "what is told of it, as JSON; - reads it from the standard input",
+    "payload": "the payload as JSON; - reads it from stdin",
     "event_id": "the id of the event",
     "shell": "bash, zsh or fish (default: that of $SHELL)",
 }
@@ -119,7 +119,7 @@ def command(name: str) -> Iterator[str]:
     parser = PARSERS[name]()
     yield from ("", f"## millpond {name}", "", str(parser.description), "")
     yield from ("| argument | meaning |", "|---|---|")
-    answer = parser._actions  # noqa: SLF001 - the parser does not tell otherwise
+    answer = parser._actions  # noqa: SLF001 - the parser has no public list
     for action in (one for one in answer if one.dest != "help"):
         meaning = str(action.help).replace("|", "&#124;").replace("%%", "%")
         yield f"| `{written(action)}` | {meaning} |"

@@ -118,7 +118,7 @@ def tests_in(body: Iterable[ast.stmt], rows: list[str]) -> Iterator[tuple[str, l
 
 
 def shown_by(root: Path, known: Mapping[str, Row]) -> dict[str, list[Shown]]:
-    """Return, for each row, the tests that name it; a row nobody promised is an error."""
+    """Return, for each row, the tests that name it; an unknown row is an error."""
     shown: dict[str, list[Shown]] = {name: [] for name in known}
     for suite in SUITES:
         for file in sorted((root / suite).rglob("*.py")):
@@ -161,9 +161,9 @@ def promise(row: Row) -> str:
 
 def table(family: Family, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
     """Yield one family's section."""
-    whole = sum(done(row, shown) for row in family.rows)
+    ready = sum(done(row, shown) for row in family.rows)
     yield from ("", f"## {family.title}", "", f"{family.about}", "")
-    yield from (f"{whole} of {len(family.rows)} rows shown.", "")
+    yield from (f"{ready} of {len(family.rows)} rows shown.", "")
     yield from ("| row | promise | shown by |", "|---|---|---|")
     for row in family.rows:
         yield f"| {row.id} | {cell(promise(row))} | {cell(answer(row, shown[row.id]))} |"
@@ -181,8 +181,8 @@ def absent(root: Path) -> Iterator[str]:
 def counts(rows: Mapping[str, Row], shown: Mapping[str, list[Shown]]) -> Iterator[str]:
     """Yield the summary on top."""
     due = Counter(row.stage for row in rows.values() if not done(row, shown))
-    whole = sum(done(row, shown) for row in rows.values())
-    yield f"{len(rows)} rows: {whole} shown by tests, {len(rows) - whole - due['none']} to come,"
+    ready = sum(done(row, shown) for row in rows.values())
+    yield f"{len(rows)} rows: {ready} shown by tests, {len(rows) - ready - due['none']} to come,"
     yield from (
         f"{due['none']} not in 1.0.",
         "",

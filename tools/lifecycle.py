@@ -53,7 +53,7 @@ def page() -> str:
             "|---|---|---|---|",
             *arrows,
             "",
-            "Only `lease` leads into running. Whoever ran a task ends its attempt with the",
+            "Only `lease` leads into running. The worker that ran a task ends its attempt with the",
             "fence that its lease made; `lose`, `exhaust` and `stale` take a lease away from a",
             "worker that is gone. See [leases and fences](leases-and-fences.md).",
             "",

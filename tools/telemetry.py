@@ -39,8 +39,9 @@ change a name, so does this page.
 
 
 WHOSE = """\
-What begins with `millpond_pool_`, and `millpond_workers`, is read from the store, and the same in
-all processes that share it, but for blocked submitters. All else is what one process did.
+Metrics that begin with `millpond_pool_`, and `millpond_workers`, are read from the store: all
+processes that share it export the same values, except for blocked submitters. All other metrics
+count the work of one process.
 """
 
 
@@ -56,7 +57,7 @@ apply. A record of level error that comes with an exception has its traceback.
 
 
 class Noted:
-    """A meter that notes what is asked of it."""
+    """A meter that records the instruments created with it."""
 
     def __init__(self) -> None:
         self.instruments: list[tuple[str, str, str, str]] = []

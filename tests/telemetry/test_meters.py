@@ -21,7 +21,7 @@ def points(app: Traced, name: str, *labels: str) -> Points:
 
 @pytest.mark.real_loop
 async def test_pools_are_read_when_metrics_are() -> None:
-    """From the thread of an exporter; on the loop itself they are left out, all else is told."""
+    """From the thread of an exporter; on the loop they are left out, all else is exported."""
     app = Traced()
     mail = app.mp.pool("mail", max_concurrent=3, retry=Retry.never())
     hold = asyncio.Event()

@@ -258,13 +258,13 @@ async def test_too_much_at_once_or_waiting_is_429() -> None:
         await asyncio.sleep(1)
         busy = await call(app, body=BODY, headers=signed(BODY, "4"))
         assert (429, "busy") == (busy.status, busy.body["error"])
-        # Whoever sends nothing is not waited for, and lets others in.
+        # A client that sends nothing is dropped, and others get in.
         await slow
         assert 408 == sent[0]["status"]
         assert 401 == (await call(app, body=BODY, headers=JSON)).status
 
 
-async def test_whoever_goes_away_leaves_nothing() -> None:
+async def test_a_client_that_disconnects_leaves_nothing() -> None:
     mp = Millpond()
     app = app_of(mp, max_concurrent=1)
     async with mp:
@@ -335,7 +335,7 @@ async def served(app: Callable[..., Any]) -> AsyncIterator[int]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        while not server.started:  # noqa: ASYNC110 - it tells in no other way
+        while not server.started:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.01)
         yield listening.getsockname()[1]
     finally:

@@ -100,7 +100,7 @@ def test_a_secret_is_exchanged_without_a_gap() -> None:
 
 @pytest.mark.rows("WH-02")
 @pytest.mark.parametrize("away", [-301, 301, 10**6])
-def test_what_is_too_old_or_from_the_future_is_told_so(away: int) -> None:
+def test_a_request_too_old_or_from_the_future_is_refused(away: int) -> None:
     for scheme in (standard(NEW), timestamped(NEW)):
         found = (
             scheme.sign("a", b"{}", NOW)  # type: ignore[call-arg, arg-type]
@@ -110,12 +110,12 @@ def test_what_is_too_old_or_from_the_future_is_told_so(away: int) -> None:
         answer = refused(scheme, headers(found), b"{}", NOW + away)
         assert (403, "replayed") == (answer.status, answer.code)
         scheme.verify(headers(found), b"{}", NOW + 300)
-        # Whoever could not sign it is not told how old it is.
+        # Without a valid signature, the age is not revealed.
         assert 401 == refused(scheme, headers(found), b"[]", NOW + away).status
 
 
 @pytest.mark.parametrize(
-    "told",
+    "found",
     [
         {},
         {"webhook-id": ["a"]},
@@ -128,8 +128,8 @@ def test_what_is_too_old_or_from_the_future_is_told_so(away: int) -> None:
         {"webhook-id": ["\udcff"], "webhook-timestamp": ["1"], "webhook-signature": ["v1,\udcff"]},
     ],
 )
-def test_a_request_without_a_good_signature(answer: dict[str, list[str]]) -> None:
-    assert 401 == refused(standard(NEW), answer, b"{}").status
+def test_a_request_without_a_good_signature(found: dict[str, list[str]]) -> None:
+    assert 401 == refused(standard(NEW), found, b"{}").status
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_headers_that_make_no_sense(value: str) -> None:
     assert 401 == refused(github(NEW), {"x-hub-signature-256": [value]}, b"{}").status
 
 
-@pytest.mark.parametrize("told_at", ["", "1e9", "-5", "٣", "9" * 400, " 1", "0x10"])
-def test_a_signed_timestamp_that_is_none(told_at: str) -> None:
+@pytest.mark.parametrize("timestamp", ["", "1e9", "-5", "٣", "9" * 400, " 1", "0x10"])
+def test_a_signed_timestamp_that_is_none(timestamp: str) -> None:
     scheme = standard(NEW)
-    content = f"a.{told_at}.{{}}".encode()
+    content = f"a.{timestamp}.{{}}".encode()
     signed = base64.b64encode(scheme._secrets[0].sign(content)).decode()
     answer = {
         "webhook-id": ["a"],
-        "webhook-timestamp": [told_at],
+        "webhook-timestamp": [timestamp],
         "webhook-signature": [f"v1,{signed}"],
     }
     assert 400 == refused(scheme, answer, b"{}").status

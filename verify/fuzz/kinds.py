@@ -24,7 +24,7 @@ from millpond.core.spec import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verify.fuzz.streams import Streams
+    from millpond.testing.simulation.streams import Streams
 
     Options = dict[str, Any]
 
