@@ -13,10 +13,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.lifecycle import Status
-from millpond.testing.simulation.streams import Streams
 from verify.fuzz.differential import Diverged, FastPathStore, Played, answer_of
 from verify.fuzz.kinds import POOL, spec_of
 from verify.fuzz.player import Player
+from verify.fuzz.streams import Streams
 
 if TYPE_CHECKING:
     from millpond.core.audit import Record

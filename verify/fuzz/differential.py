@@ -22,9 +22,9 @@ from millpond.store.memory import MemoryStore
 from millpond.store.protocol import LeaseAnswer, SettleAnswer
 from millpond.store.verbs import api as steps
 from millpond.testing.simulation.history import Raised, Verb, as_asked, carry_out
-from millpond.testing.simulation.streams import Streams
 from verify.fuzz.kinds import POOL, spec_of
 from verify.fuzz.player import Player
+from verify.fuzz.streams import Streams
 from verify.servers.schemas import InlinePostgresStore, Schema
 
 if TYPE_CHECKING:

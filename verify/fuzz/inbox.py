@@ -16,10 +16,10 @@ import psycopg
 from millpond.errors import MillpondError
 from millpond.store.postgres.inbox import Arrival
 from millpond.store.protocol import Batch
-from millpond.testing.simulation.streams import Streams
 from verify.fuzz.differential import Differential, Played, Turn, answer_of
 from verify.fuzz.kinds import POOL, spec_of
 from verify.fuzz.player import Player
+from verify.fuzz.streams import Streams
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask

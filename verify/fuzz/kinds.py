@@ -24,7 +24,7 @@ from millpond.core.spec import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.testing.simulation.streams import Streams
+    from verify.fuzz.streams import Streams
 
     Options = dict[str, Any]
 

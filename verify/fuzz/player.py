@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millpond.core.handler_signals import Scope
     from millpond.core.spec import PoolSpec
     from millpond.store.protocol import LeaseAnswer
-    from millpond.testing.simulation.streams import Streams
+    from verify.fuzz.streams import Streams
 
     Do = Callable[[Verb], Awaitable[Any]]
 
