@@ -269,8 +269,8 @@ def test_the_doctor_knows_them(at: At, role: Role) -> None:
     assert ([], role) == (found.wrong, found.facts["role"])
     told = {
         Role.OWNER: "owns the store",
-        Role.WORKER: "has all rights that workers need",
-        Role.SUBMITTER: "sees no table",
+        Role.WORKER: "has the rights of a worker",
+        Role.SUBMITTER: "may read no table",
         Role.READER: "may read the store",
     }
     assert told[role] in "\n".join(found.notes)
