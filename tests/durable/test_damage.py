@@ -203,7 +203,7 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
     """Looking through a file may take long, or wait for others: nobody who stops is held up."""
     begun, over = threading.Event(), threading.Event()
 
-    def slow(*_: object) -> list[str]:
+    def slow(*_: object, **_options: object) -> list[str]:
         begun.set()
         over.wait()
         return []
@@ -213,7 +213,7 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")
         mending = asyncio.create_task(store.mend())
-        await asyncio.to_thread(begun.wait)
+        assert await asyncio.to_thread(begun.wait, 30)
         mending.cancel()
         await asyncio.gather(mending, return_exceptions=True)
         await store.close()
