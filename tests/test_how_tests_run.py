@@ -1,6 +1,10 @@
 """What this suite promises to its own tests."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,3 +31,35 @@ async def test_every_example_of_a_property_has_its_own_loop(seconds: int) -> Non
 async def test_a_test_may_ask_for_a_real_loop() -> None:
     """The marker gives asyncio's own loop."""
     assert type(asyncio.get_running_loop()).__module__.startswith("asyncio")
+
+
+def run_of_tests(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run some tests as CI does; return what came out."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *words],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "CI": "true", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_the_machine_lacks_is_left_out_aloud() -> None:
+    """Tests that need an absent program are deselected, and the report says which and why."""
+    done = run_of_tests(
+        "tests/store/postgres/test_pgbouncer.py", MILLPOND_TEST_PGBOUNCER="/there/is/none"
+    )
+    assert pytest.ExitCode.NO_TESTS_COLLECTED == done.returncode
+    assert "pgbouncer: ABSENT, tests/store/postgres/test_pgbouncer.py is left out" in done.stdout
+
+
+def test_a_skip_is_a_failure_in_ci() -> None:
+    """A machine without a server does not look as if all was well."""
+    done = run_of_tests(
+        "tests/store/postgres/test_renewer.py",
+        MILLPOND_TEST_POSTGRES="",
+        MILLPOND_TEST_POSTGRES_BIN="/there/is/none",
+    )
+    assert pytest.ExitCode.TESTS_FAILED == done.returncode
+    assert "CI=true allows no skips" in done.stdout

@@ -144,6 +144,7 @@ def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
 
 
 @pytest.mark.rows("TR-05")
+@pytest.mark.pg_dump
 @pytest.mark.parametrize("later", [0, 4000])
 async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that_stayed_open(
     primary: OwnServer, own: OwnServer, later: int
@@ -152,8 +153,6 @@ async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that
 
     By the time that somebody looks, they may be older again.
     """
-    if not (own.programs / "pg_dump").exists() or not (own.programs / "psql").exists():
-        pytest.skip("these programs of PostgreSQL come without pg_dump and psql")
     with OwnServer(own.programs, QUICK) as other:
         url = both(other, primary)
         use_transactions(primary, 2000)

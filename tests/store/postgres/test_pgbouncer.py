@@ -28,7 +28,7 @@ from millpond.testing.postgres import OwnServer
 from millpond.testing.torture.place import on
 from millpond.testing.torture.plan import Orders
 
-pytestmark = pytest.mark.real_loop
+pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 
 @pytest.fixture(scope="module")
