@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.faults.conftest import Told, until
+from tests.faults.conftest import Told
 from tests.faults.shop import Shop
+from tests.waiting import eventually
 
 from millpond.core.errors import StoreNotWritable
 from millpond.runtime.outage import insisted
@@ -57,7 +58,7 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
     primary: OwnServer, standby: OwnServer, told: Told
 ) -> None:
     """All that was acknowledged is there, since the standby confirmed it; nothing is done twice."""
-    await until(lambda: is_synchronous(primary))
+    await eventually(lambda: is_synchronous(primary))
     url = both(primary, standby)
     submitter, worker = Shop(url), Shop(url, work=True)
     async with submitter.mp, worker.mp:
@@ -65,14 +66,14 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         await submitter.pool.pause()
         waiting = [await submitter.job.submit(number) for number in range(10, 20)]
         await asyncio.to_thread(primary.crash)
-        await until(lambda: told.away)
+        await eventually(lambda: told.away)
         standby.execute("SELECT pg_promote()")
         async with asyncio.timeout(40):
             await insisted(submitter.pool.resume, lambda: False)
             assert [2 * number for number in range(10, 20)] == [await one for one in waiting]
             assert 42 == await (await submitter.job.submit(21))
         assert 12 == await submitter.completed()
-        await until(lambda: told.away == told.back)
+        await eventually(lambda: told.away == told.back)
     assert set(worker.runs.values()) == {1}
 
 
@@ -121,7 +122,7 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         copy = [str(primary.programs / "pg_basebackup"), *place, "-D", str(tmp_path / "copy")]
         await asyncio.to_thread(subprocess.run, [*copy, "-c", "fast"], check=True, timeout=120)
         await worker.pool.resume()
-        await until(lambda: 4 in worker.runs)
+        await eventually(lambda: 4 in worker.runs)
         assert 6 == await kept
         use_transactions(primary, 500)
         await asyncio.to_thread(primary.stop)
@@ -130,10 +131,10 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         submit_in_sql(primary, worker, 5)
         async with asyncio.timeout(60):
             await insisted(worker.pool.resume, lambda: False)
-            await until(lambda: 5 in worker.runs, 60.0)
+            await eventually(lambda: 5 in worker.runs, 60.0)
             assert 14 == await (await worker.job.submit(7))
             # The backup knows nothing of its end: it runs again, as everything since then would.
-            await until(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
+            await eventually(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
 
 
 def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
@@ -162,13 +163,13 @@ async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that
         async with worker.mp:
             assert 2 == await (await worker.job.submit(1))
             submit_in_sql(primary, worker, 3)
-            await until(lambda: 3 in worker.runs)
+            await eventually(lambda: 3 in worker.runs)
             await asyncio.to_thread(other.start)
             await asyncio.to_thread(restored, primary, other)
             submit_in_sql(other, worker, 5)
             use_transactions(other, later)
             await asyncio.to_thread(primary.crash)
-            await until(lambda: 5 in worker.runs, 60.0)
+            await eventually(lambda: 5 in worker.runs, 60.0)
 
 
 async def test_a_server_that_may_only_be_read_by_now_is_left_for_the_next_host(

@@ -391,9 +391,16 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         mp = Millpond()
         pool = mp.pool("p", max_concurrent=count)
         await mp.__aenter__()
+        begun = asyncio.Semaphore(0)
+
+        async def closure() -> None:
+            begun.release()
+            await for_long()
+
         for _ in range(count):
-            await pool.submit(for_long, retry=Retry.never())
-        await asyncio.sleep(0.01)
+            await pool.submit(closure, retry=Retry.never())
+        for _ in range(count):
+            await begun.acquire()
         return [slot.task for worker in mp.runtime.workers for slot in worker._slots]
 
     with asyncio.Runner() as runner:

@@ -111,7 +111,7 @@ def kill_many(path: Path, times: int, seed: int) -> None:
                 os._exit(1)
         os.close(writing)
         heard = os.read(reading, 24)
-        time.sleep(dice.uniform(0.0, 0.02))
+        time.sleep(dice.uniform(0.0, 0.02))  # the kill comes at any moment
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while part := os.read(reading, 1 << 16):
