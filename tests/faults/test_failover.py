@@ -107,6 +107,12 @@ def swapped(server: OwnServer, backup: Path) -> None:
             os.chown(one, owner.st_uid, owner.st_gid)
 
 
+def may_be_written(server: OwnServer) -> bool:
+    """Whether a server has come to the end of its recovery; until then it only reads."""
+    with psycopg.connect(server.tcp_url) as connection:
+        return connection.execute("SELECT pg_is_in_recovery()").fetchall() == [(False,)]
+
+
 @pytest.mark.rows("TR-05")
 async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_place(
     primary: OwnServer, tmp_path: Path
@@ -128,6 +134,7 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         await asyncio.to_thread(primary.stop)
         await asyncio.to_thread(swapped, primary, tmp_path / "copy")
         await asyncio.to_thread(primary.start)
+        await eventually(lambda: may_be_written(primary))
         submit_in_sql(primary, worker, 5)
         async with asyncio.timeout(60):
             await insisted(worker.pool.resume, lambda: False)
