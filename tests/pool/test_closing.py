@@ -3,16 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from tests.pool.stores import Watched, memory, rounds
 
+import millpond
 from millpond import Millpond, Retry, bounded
 from millpond.core.errors import ConfigError, NotOpen, TaskFailed
 from millpond.runtime.runtime import ON_ITS_WAY, Runtime
 
 T = TypeVar("T")
+
+PACKAGE = str(Path(millpond.__file__).parent)
+"""Where our code is; the repository may have the same name."""
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
@@ -45,7 +50,7 @@ def must_be_closed(mp: Millpond, runtime: Runtime) -> None:
     assert [] == runtime.workers
     assert {} == runtime._tasks
     assert runtime.store._closed  # type: ignore[attr-defined]
-    ours = [task for task in asyncio.all_tasks() if "/millpond/" in repr(task)]
+    ours = [task for task in asyncio.all_tasks() if PACKAGE in repr(task)]
     assert [] == ours
 
 
