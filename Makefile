@@ -63,7 +63,7 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 docs: venv      ## regenerate the generated pages
 	@$(PY) -m tools.docs
 
-coverage: venv  ## branch coverage of the whole suite, as a table; ARGS="tests/core" narrows it
+coverage: venv  ## branch coverage of the suite, as a table; ARGS="tests/core" narrows it
 	@tools/coverage.sh $(PY) $(JOBS) $(ARGS)
 
 wheel-test: venv  ## build wheel and sdist, install the wheel in clean environments, use it
