@@ -53,8 +53,8 @@ def check(truth: object, what: str) -> None:
 
 def installed() -> None:
     """Check that this is the wheel, whole, and not the repository."""
-    home = Path(millpond.__file__).parent
-    check(home.is_relative_to(sys.prefix), f"millpond is imported from {home}")
+    home = Path(millpond.__file__).resolve().parent
+    check(home.is_relative_to(Path(sys.prefix).resolve()), f"millpond is imported from {home}")
     version = importlib.metadata.version("millpond")
     check(version == millpond.__version__, f"version {version}")
     check((home / "py.typed").exists(), "it is typed")
