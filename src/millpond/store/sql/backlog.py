@@ -993,6 +993,11 @@ class SqlBacklog(Backlog):
             return soonest
         return due[0]
 
+    @property
+    def delayed(self) -> int:
+        """How many tasks wait for their time, as far as those that became due were moved."""
+        return len(self._delayed)
+
     def scheduled(self, now: float) -> int:
         """Return how many tasks are not due at `now`."""
         self.tables.write_rows()

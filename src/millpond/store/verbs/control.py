@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+REVISIONS_KEPT = 100
+"""How many former settings of a pool are kept in memory; a database keeps all of them."""
+
+
 def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | None]:
     """Carry out an order; return how much it touched, the revision in force, and what is left."""
     if isinstance(order, Purge | CancelAll):
@@ -215,6 +219,9 @@ def _respec(
     tables: Tables, pool: PoolTable, spec: PoolSpec, now: float, revision: int | None = None
 ) -> None:
     pool.buckets = taken_over(pool.spec.rates, pool.buckets, spec.rates, now)
+    pool.revisions[pool.revision] = pool.spec
+    if len(pool.revisions) > REVISIONS_KEPT:
+        del pool.revisions[min(pool.revisions)]
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)

@@ -96,6 +96,7 @@ class PoolTable:
         "paused_units",
         "redriven",
         "revision",
+        "revisions",
         "run_times",
         "running",
         "spec",
@@ -115,6 +116,8 @@ class PoolTable:
         self.declared = spec
         self.spec = spec
         self.revision = 1
+        self.revisions: dict[int, PoolSpec] = {}
+        """Settings that were in force before, by revision."""
         self.paused = False
         self.paused_units: set[str] = _NO_UNITS
         self.closed = False
@@ -989,6 +992,11 @@ class Tables:
                 pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
             )
         )
+
+    @property
+    def records_kept(self) -> int:
+        """How many records are kept."""
+        return len(self._records)
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the records that are kept, from the `start`th of them on."""
