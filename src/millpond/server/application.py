@@ -16,7 +16,20 @@ from starlette.staticfiles import StaticFiles
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
 from millpond.server import openapi
-from millpond.server.api import live, pools, session, tasks, workers
+from millpond.server.api import (
+    actions,
+    audit,
+    dead,
+    events,
+    live,
+    pools,
+    runs,
+    schedules,
+    session,
+    submit,
+    tasks,
+    workers,
+)
 from millpond.server.limits import Limits
 from millpond.server.live import Live
 from millpond.server.refusals import Refused, refusal_of
@@ -36,7 +49,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.server")
 
 STATIC = Path(__file__).parent / "static"
-ROUTERS = (session, pools, tasks, workers, live)
+# Paths with a fixed end come before those that take everything: a pool's name may have a slash.
+ROUTERS = (
+    session,
+    submit,
+    actions,
+    pools,
+    tasks,
+    dead,
+    runs,
+    workers,
+    schedules,
+    events,
+    audit,
+    live,
+)
 
 
 class Server:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,6 +53,11 @@ MOST_WATCHED = 50
 _encode = msgspec.json.Encoder().encode
 
 
+def _now() -> float:
+    """Return the time of the loop: intervals and waits go by the same clock."""
+    return asyncio.get_running_loop().time()
+
+
 class Topics(msgspec.Struct, frozen=True):
     """What a client wants to hear of besides all pools."""
 
@@ -82,7 +86,7 @@ class Live:
         self._wake = asyncio.Event()
         self._sampling = asyncio.Lock()
         self._poller: asyncio.Task[None] | None = None
-        self._asked_at = 0.0
+        self._asked_at = float("-inf")
         self._closed = False
 
     @property
@@ -94,9 +98,9 @@ class Live:
 
     async def overview(self) -> tuple[tuple[PoolView, ...], float]:
         """Return all pools and their moment, at most one interval old."""
-        self._asked_at = time.monotonic()
+        self._asked_at = _now()
         self._start()
-        if time.monotonic() - self._sampled_at > self._site.settings.interval:
+        if _now() - self._sampled_at > self._site.settings.interval:
             await self._sample()
         return self._views, self._at
 
@@ -106,25 +110,25 @@ class Live:
 
     async def look_at(self, view: PoolView, now: float) -> None:
         """Note a pool that somebody looks at: its percentiles are sampled for a minute."""
-        self._looked_at[view.spec.name] = time.monotonic()
+        self._looked_at[view.spec.name] = _now()
         await self.overview()
         self.history.measure(view, now)
 
     async def _sample(self) -> None:
         """Read the pools; those who ask at the same time share one reading."""
         async with self._sampling:
-            if time.monotonic() - self._sampled_at <= self._site.settings.interval / 2:
+            if _now() - self._sampled_at <= self._site.settings.interval / 2:
                 return
             now = self._site.now()
             views = await self._site.view.pools(now=now)
             measured = await self._measured(now)
-            self._views, self._at, self._sampled_at = views, now, time.monotonic()
+            self._views, self._at, self._sampled_at = views, now, _now()
             for view in views:
                 self.history.add(measured.get(view.spec.name, view), now)
 
     async def _measured(self, now: float) -> dict[str, PoolView]:
         """Return the pools whose percentiles somebody looks at."""
-        recently = time.monotonic() - 60.0
+        recently = _now() - 60.0
         self._looked_at = {name: at for name, at in self._looked_at.items() if at > recently}
         wanted = {name for topics in self._listening.values() for name in topics.pools}
         found = {}
@@ -158,7 +162,7 @@ class Live:
                     await self._wake.wait()
 
     def _is_awake(self) -> bool:
-        return time.monotonic() - self._asked_at < ASLEEP_AFTER
+        return _now() - self._asked_at < ASLEEP_AFTER
 
     async def _tick(self) -> None:
         """Sample, and tell those who listen what changed."""
@@ -229,13 +233,13 @@ class Live:
         """Send a client what changes, until its time is over or the server stops."""
         me, version = object(), -1
         self._listening[me] = topics
-        ends_at = time.monotonic() + STREAM_LASTS
+        ends_at = _now() + STREAM_LASTS
         try:
             changed = self._changed
             self._start()
             self._wake.set()
             await send(b"retry: %d\n\n" % RECONNECT)
-            while not self._closed and time.monotonic() < ends_at:
+            while not self._closed and _now() < ends_at:
                 try:
                     async with asyncio.timeout(HEARTBEAT):
                         await changed.wait()

@@ -132,7 +132,9 @@ class Guard:
 
     def _check_host(self, headers: dict[str, str]) -> None:
         host = _without_port(headers.get("host", "")).lower()
-        if host not in self._hosts and "*" not in self._hosts:
+        allowed = host in self._hosts or "*" in self._hosts
+        # No other site can point a plain address here; who may use it, a token says.
+        if not allowed and not (self.tokens and _is_address(host)):
             message = (
                 "the Host header does not name this server; start it with --allow-host NAME, or "
                 "give app(allow_hosts=[...]), for every name that it is reached by"
@@ -293,6 +295,14 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _check_is_local(scope: Message, headers: dict[str, str]) -> None:

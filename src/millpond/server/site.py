@@ -75,9 +75,14 @@ class Site:
         names = await self.view.names()
         return [name for name in names if system or not name.startswith(SYSTEM)]
 
-    async def order(self, order: Order) -> ControlAnswer:
-        """Have an order carried out."""
-        return await self.runtime.order(order)
+    async def order(self, order: Order, pool: str) -> ControlAnswer:
+        """Have an order about a pool carried out, and let workers of this process notice it."""
+        runtime = self.runtime
+        answer = await runtime.order(order)
+        runtime.give_back_ahead(pool)
+        runtime.maintenance.nudge()
+        runtime.submitter.room(pool)
+        return answer
 
 
 def site_of(request: Request) -> Site:

@@ -13,6 +13,8 @@ from millpond.server.refusals import Refused
 
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 After = Annotated[str | None, Query(max_length=300, description="What a page returned as next.")]
+OneRun = Annotated[str, Path(min_length=1, max_length=bounds.MAX_RUN_NAME)]
+OneName = Annotated[str, Path(min_length=1, max_length=bounds.MAX_NAME)]
 OnePool = Annotated[
     str, Path(min_length=1, max_length=200, description="A pool, as the store calls it.")
 ]
