@@ -63,6 +63,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task on whose account it happened: the replacement of an evicted one, a callback's."""
     reason: str | None = None
     detail: str | None = None
+    by: str | None = None
+    """Who gave an order, where that is known."""
 
 
 KIND_OF: dict[Event, Kind] = {
@@ -172,6 +174,7 @@ def order_record(
     weight: int = 1,
     unit: str | None = None,
     until: float = 0.0,
+    by: str | None = None,
 ) -> Record:
     """Derive the record of an order, or of a run's end.
 
@@ -187,4 +190,5 @@ def order_record(
         weight=weight,
         key=unit,
         due=until,
+        by=by,
     )

@@ -580,10 +580,15 @@ class Runtime:
     # Orders
 
     async def cancel(
-        self, tasks: tuple[int, ...], *, interrupt: bool, of: str | None = None
+        self,
+        tasks: tuple[int, ...],
+        *,
+        interrupt: bool,
+        of: str | None = None,
+        by: str | None = None,
     ) -> int:
         """Cancel tasks (of one pool); a running one here is told at once."""
-        answer = await self.store.control(Cancel(tasks, interrupt, of))
+        answer = await self.store.control(Cancel(tasks, interrupt, of, by))
         self.heed(answer)
         self.give_back_ahead()
         for task in tasks:
@@ -592,9 +597,9 @@ class Runtime:
                 job.worker.stop_job(job, CancelReason.CANCEL, interrupt=interrupt)
         return answer.count
 
-    async def cancel_run(self, run: int) -> None:
+    async def cancel_run(self, run: int, *, by: str | None = None) -> None:
         """Stop a run: what waits of it is cancelled, what runs of it here is told at once."""
-        self.heed(await self.store.control(CancelRun(run)))
+        self.heed(await self.store.control(CancelRun(run, by)))
         for worker in self.workers:
             for job in list(worker.jobs.values()):
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):

@@ -316,6 +316,8 @@ class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
     """None = there are no more."""
     partial: bool = False
     """The search read as many rows as it may and found fewer tasks than it may return."""
+    scanned: int = 0
+    """How many rows it read."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):

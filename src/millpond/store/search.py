@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Status
 from millpond.store.protocol import Place, SearchPage
 
 if TYPE_CHECKING:
@@ -59,17 +58,14 @@ def page_of(
     """Return a page of the candidates that are wanted, after reading at most `scan` of them."""
     found: list[Task] = []
     last: Place | None = None
-    for number, task in enumerate(candidates):
-        if number == scan:
-            return SearchPage(tasks=tuple(found), next=last, partial=True)
+    scanned = 0
+    for task in candidates:
+        if scanned == scan:
+            return SearchPage(tasks=tuple(found), next=last, partial=True, scanned=scanned)
         if wanted.fits(task, now):
             if len(found) == limit:
-                return SearchPage(tasks=tuple(found), next=last)
+                return SearchPage(tasks=tuple(found), next=last, scanned=scanned)
             found.append(copy(task))
         last = order(task)
-    return SearchPage(tasks=tuple(found))
-
-
-def is_ended(status: Status | None) -> bool:
-    """Return whether a status is one of those that tasks end with."""
-    return status is not None and status.terminal
+        scanned += 1
+    return SearchPage(tasks=tuple(found), scanned=scanned)

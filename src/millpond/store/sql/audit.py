@@ -87,10 +87,16 @@ def encoded(records: Sequence[Note | Notes | Record]) -> tuple[bytes, float, int
             rows.append(one.entry())
             count += one.count
         else:
-            rows.append(_noted(one) if isinstance(one, tuple) else msgspec.structs.astuple(one))
+            rows.append(_noted(one) if isinstance(one, tuple) else _fields(one))
             count += 1
     last = rows[-1][0]
     return _pack(rows), last[0] if isinstance(last, tuple) else last, count
+
+
+def _fields(record: Record) -> tuple[Any, ...]:
+    """Return the fields of a record, in their order; who gave an order is left out if unknown."""
+    fields = msgspec.structs.astuple(record)
+    return fields if record.by is not None else fields[:-1]
 
 
 def _noted(noted: Note) -> tuple[Any, ...]:
@@ -240,9 +246,10 @@ def of_each(values: list[T], count: int) -> list[T]:
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield what each record of an entry tells."""
     if not isinstance(entry[0], list):
-        yield dict(zip(_FIELDS, entry, strict=True))
+        # A record that does not say who gave an order has one field less.
+        yield dict(zip(_FIELDS, entry, strict=False))
         return
     row, of_each = entry
-    common = dict(zip(_FIELDS, row, strict=True))
+    common = dict(zip(_FIELDS, row, strict=False))
     for values in zip(*of_each.values(), strict=True):
         yield {**common, **dict(zip(of_each, values, strict=True))}

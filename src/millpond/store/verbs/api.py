@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
@@ -198,8 +199,15 @@ def recover(
 
 def control(tables: Tables, order: Order, now: float, entropy: int | None = None) -> ControlAnswer:
     """Carry out an order."""
+    by: str | None = getattr(order, "by", None)
+    if by is not None:
+        check.storable("by", by, bounds.MAX_SUBMITTED_BY)
     now = _begin(tables, now, entropy)
-    count, revision, left = _control(tables, order, now)
+    tables.by = by
+    try:
+        count, revision, left = _control(tables, order, now)
+    finally:
+        tables.by = None
     tables.end(now)
     cancelled, interrupted = tables.asked()
     return ControlAnswer(

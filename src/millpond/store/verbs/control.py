@@ -67,6 +67,9 @@ def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | 
     """Carry out an order; return how much it touched, the revision in force, and what is left."""
     if isinstance(order, Purge | CancelAll):
         pool = pool_named(tables, order.pool)
+        if order.by is not None and order.page is None:
+            word = "purge" if isinstance(order, Purge) else "cancel all"
+            tables.order(order.pool, word, now, unit=order.unit)
         count, left = _cancel_page(tables, pool, order, now)
         return count, pool.revision, left
     return *_whole_order(tables, order, now), None
@@ -85,10 +88,11 @@ def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, in
         case Lead():
             return _lead(tables, order, now)
         case Cancel(_, interrupt):
-            known = _meant(tables, order)
+            known = _meant(tables, order, now)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive():
-            return sum(_redrive(tables, task.new.id, now) for task in _meant(tables, order)), 0
+            meant = _meant(tables, order, now)
+            return sum(_redrive(tables, task.new.id, now) for task in meant), 0
         case Progress() | Remember():
             return _attempt_order(tables, order), 0
         case Seal(run, holder):
@@ -293,12 +297,19 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 # Tasks
 
 
-def _meant(tables: Tables, order: Cancel | Redrive) -> list[Task]:
-    """Return the tasks that an order names, as far as they are known and of its pool."""
+def _meant(tables: Tables, order: Cancel | Redrive, now: float) -> list[Task]:
+    """Return the tasks that an order names, as far as they are known and of its pool.
+
+    Where it says who gave it, the audit tells that of each of them.
+    """
     known = [task for i in order.tasks if (task := tables.tasks.get(i)) is not None]
-    if order.of is None:
-        return known
-    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == order.of]
+    if order.of is not None:
+        known = [task for task in known if task.new.pool.removesuffix(CALLBACKS) == order.of]
+    if order.by is not None:
+        word = "cancel" if isinstance(order, Cancel) else "redrive"
+        for task in known:
+            tables.order(task.new.pool, word, now, task=task.new.id)
+    return known
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:

@@ -228,6 +228,9 @@ class Tables:
         self.begun: set[int] = set()
         """Claims ahead whose start was reported in this verb: when they started is not known."""
 
+    by: str | None = None
+    """Who gave the order that is carried out, where that is known."""
+
     # One verb
 
     def begin(self, entropy: int | None) -> None:
@@ -989,7 +992,15 @@ class Tables:
         """Record an operator's order, or what an attempt asked for on everybody's account."""
         self._records.append(
             order_record(
-                pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
+                pool,
+                detail,
+                at=now,
+                task=task,
+                run=run,
+                weight=weight,
+                unit=unit,
+                until=until,
+                by=self.by,
             )
         )
 
