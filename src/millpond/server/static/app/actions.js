@@ -131,8 +131,31 @@ export async function fire(schedule) {
     lines: ["It fires once, besides its own times."],
     action: "Fire now",
   });
-  const path = `schedules/${encodeURIComponent(schedule.id)}/fire`;
-  return sure ? carryOut(path, {}, `Fired ${schedule.id}`) : null;
+  return sure ? carryOut(schedulePath(schedule, "fire"), {}, `Fired ${schedule.id}`) : null;
+}
+
+const schedulePath = (schedule, what) => `schedules/${encodeURIComponent(schedule.id)}/${what}`;
+
+export function pauseSchedule(schedule) {
+  if (!mayAct()) return null;
+  return carryOut(schedulePath(schedule, "pause"), {}, `Paused ${schedule.id}`);
+}
+
+export function resumeSchedule(schedule) {
+  if (!mayAct()) return null;
+  return carryOut(schedulePath(schedule, "resume"), {}, `Resumed ${schedule.id}`);
+}
+
+export async function cancelRun(run) {
+  if (!mayAct()) return null;
+  const sure = await ask({
+    title: `Cancel the run ${run.name ?? run.id}?`,
+    lines: [`This cancels ${plural(run.live, "task")} that are queued or running.`],
+    action: "Cancel the run",
+    decline: "Keep it",
+    danger: true,
+  });
+  return sure ? carryOut(`runs/${run.id}/cancel`, {}, "Cancelled the run") : null;
 }
 
 const VERBS = {

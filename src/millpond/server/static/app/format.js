@@ -57,13 +57,15 @@ function joined(big, bigUnit, small, smallUnit) {
 export function ago(at, now) {
   if (at === null || at === undefined) return "–";
   const seconds = now - at;
-  return seconds < -0.5 ? `in ${age(-seconds)}` : `${age(seconds)} ago`;
+  if (Math.abs(seconds) < 1) return "just now";
+  return seconds < 0 ? `in ${age(-seconds)}` : `${age(seconds)} ago`;
 }
 
 export function moment(at, now) {
   if (at === null || at === undefined) return "–";
   const date = new Date(at * 1000);
-  return Math.abs(now - at) < 64_800 ? clockTime.format(date) : dayTime.format(date);
+  const today = date.toDateString() === new Date(now * 1000).toDateString();
+  return today ? clockTime.format(date) : dayTime.format(date);
 }
 
 export function fullMoment(at) {
@@ -80,6 +82,15 @@ export function share(part, all) {
 
 export function percent(fraction) {
   return `${Math.round(fraction * 100)} %`;
+}
+
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+// The name of an error without its module, which is a hover away.
+export function shortType(type) {
+  return type.slice(type.lastIndexOf(".") + 1);
 }
 
 export function plural(number, one, many = `${one}s`) {

@@ -24,7 +24,7 @@ export const ownPools = computed(() =>
   [...(pools.value?.values() ?? [])].filter((one) => !one.system),
 );
 export const deadLetters = computed(() =>
-  ownPools.value.reduce((sum, one) => sum + one.dead, 0),
+  [...(pools.value?.values() ?? [])].reduce((sum, one) => sum + one.dead, 0),
 );
 
 let source = null;

@@ -19,6 +19,18 @@ const ICONS = {
   control: "saturated",
 };
 
+const KINDS = [
+  ["control", "orders of operators"],
+  ["submit", "submits"],
+  ["claim", "claims"],
+  ["dequeue", "starts"],
+  ["settle", "ends"],
+  ["retry", "retries"],
+  ["cancel", "cancels"],
+  ["drop", "drops"],
+  ["lease_expired", "expired leases"],
+];
+
 function Row({ record }) {
   const what = record.event ?? record.detail ?? record.kind;
   const icon = record.after && record.kind === "settle" ? record.after : ICONS[record.kind];
@@ -27,14 +39,14 @@ function Row({ record }) {
     <td>
       <span class="task-name"><${StateIcon} state=${icon ?? "idle"} /><b class=${record.kind === "control" ? "accent" : ""}>${what.replaceAll("_", " ")}</b>
         ${record.task && html`<a class="plain" href=${href(["tasks", record.task])}><${Text} value=${record.function || record.task} /></a>`}
-        ${record.attempt ? html`<span class="soft">attempt ${record.attempt}</span>` : null}
-      </span>
-      <span class="row-more">
+        <span class="row-more">
+        ${record.attempt ? html`<span>attempt ${record.attempt}</span>` : null}
         ${record.event && record.detail && html`<span><${Text} value=${record.detail} /></span>`}
         ${record.reason && html`<span><${Text} value=${record.reason} /></span>`}
         ${record.by && html`<span>by <b><${Text} value=${record.by} /></b></span>`}
         ${record.worker && html`<span>on <${Text} value=${record.worker} /></span>`}
         ${record.key && html`<span>key <${Text} value=${record.key} /></span>`}
+        </span>
       </span>
     </td>
     <td class="wide-only"><a class="plain" href=${href(["pools", record.pool])}><${Text} value=${record.pool} /></a></td>
@@ -43,13 +55,21 @@ function Row({ record }) {
 
 export function Audit() {
   const pool = route.value.query.get("pool") ?? "";
-  const list = usePages("audit", { pool, limit: 100 });
+  const kind = route.value.query.get("kind") ?? "";
+  const list = usePages("audit", { pool, kind, limit: 100 });
+  const choose = (name) => (event) => replaceQuery({ pool, kind, [name]: event.target.value });
   return html`
     <${Heading} title="Audit">
       <label class="select"><span class="sr">Pool</span>
-        <select data-find value=${pool} onChange=${(event) => replaceQuery({ pool: event.target.value })}>
+        <select data-find value=${pool} onChange=${choose("pool")}>
           <option value="">All pools</option>
           ${ownPools.value.map((one) => one.name).sort().map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+        </select>
+      </label>
+      <label class="select"><span class="sr">Kind</span>
+        <select value=${kind} onChange=${choose("kind")}>
+          <option value="">All kinds</option>
+          ${KINDS.map(([value, label]) => html`<option key=${value} value=${value}>${label}</option>`)}
         </select>
       </label>
     </${Heading}>

@@ -1,6 +1,6 @@
 // Dead letters, grouped by what went wrong.
 import { bulk } from "../actions.js";
-import { count, exact, plural, share } from "../format.js";
+import { count, exact, plural, share, shortType } from "../format.js";
 import { html } from "../html.js";
 import { ownPools } from "../live.js";
 import { useLoad } from "../load.js";
@@ -8,17 +8,21 @@ import { href, replaceQuery, route } from "../router.js";
 import { Ago, Button, Empty, Heading, Problem, Skeleton } from "../ui/parts.js";
 import { Text } from "../ui/text.js";
 
-// The longest part of a message without placeholders finds its group again.
-function condition(group) {
-  return { pool: group.pool, status: "failed", function: group.function, error: group.type };
+const LONGEST = 200;
+
+// The type and the message up to its first placeholder: what the search compares.
+function condition({ pool, function: called, type, message }) {
+  const start = message.split("…")[0].trimEnd();
+  const error = (start ? `${type}: ${start}` : type).slice(0, LONGEST);
+  return { pool, status: "failed", function: called, error };
 }
 
 function Group({ group, most }) {
   const filter = condition(group);
-  const about = `Tasks of ${group.function} in ${group.pool} that failed with ${group.type}.`;
+  const about = `Tasks of ${group.function} in ${group.pool} that failed with ${filter.error}.`;
   return html`<li class="panel dead-group" data-row>
     <div class="dead-main">
-      <h2><a class="row-link" href=${href(["tasks"], filter)}><${Text} value=${group.type} /></a></h2>
+      <h2><a class="row-link" href=${href(["tasks"], filter)} title=${group.type}><${Text} value=${shortType(group.type)} /></a></h2>
       <p class="dead-message"><${Text} value=${group.message} /></p>
       ${group.sample !== group.message && html`<p class="dead-sample" title="The latest of them">latest: <${Text} value=${group.sample} /></p>`}
       <p class="dead-where">
@@ -33,7 +37,7 @@ function Group({ group, most }) {
       <div class="meter is-bad" aria-hidden="true"><span style=${{ width: `${share(group.count, most) * 100}%` }}></span></div>
       <div class="dead-actions">
         <a class="button small" href=${href(["tasks", group.tasks[0]])}>Latest</a>
-        <${Button} icon="redrive" small label=${`Redrive ${group.type} of ${group.function}`} onClick=${() => bulk("redrive", filter, about)}>Redrive…</${Button}>
+        <${Button} icon="redrive" small label=${`Redrive ${shortType(group.type)} of ${group.function}`} onClick=${() => bulk("redrive", filter, about)}>Redrive…</${Button}>
       </div>
     </div>
   </li>`;

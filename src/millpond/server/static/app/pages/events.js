@@ -10,7 +10,7 @@ import { Ago, Empty, Heading, More, Num, Problem, Skeleton } from "../ui/parts.j
 import { Text } from "../ui/text.js";
 
 function Triggers() {
-  const list = usePages("triggers", { limit: 100 });
+  const list = usePages("triggers", {});
   return html`
     ${list.error && html`<${Problem} error=${list.error} again=${list.again} />`}
     ${!list.data && !list.error && html`<${Skeleton} rows=${5} />`}
@@ -42,15 +42,16 @@ function Receipts({ event }) {
   const toggle = async (toggled) => {
     if (!toggled.target.open || state.items) return;
     try {
-      const path = `events/${encodeURIComponent(event.name)}/${encodeURIComponent(event.id)}/receipts`;
-      const found = await get(path);
+      const found = await get(`events/${event.task}/receipts`);
       setState({ open: true, items: found.items, error: null });
     } catch (error) {
       setState({ open: true, items: null, error });
     }
   };
+  const names = Object.keys(event.deliveries);
+  if (!names.length) return html`<span class="none">no trigger</span>`;
   return html`<details class="fold receipts" onToggle=${toggle}>
-    <summary>${Object.keys(event.deliveries).length === 1 ? "1 trigger" : `${Object.keys(event.deliveries).length} triggers`}</summary>
+    <summary><${Text} value=${names.join(", ")} /></summary>
     ${state.error && html`<${Problem} error=${state.error} />`}
     ${state.items &&
     html`<ul>${state.items.map(

@@ -126,15 +126,15 @@ function Figures({ pool, waits, runTimes }) {
     <${Stat} label="Queued" sub=${pool.bound === null ? `${count(pool.scheduled)} scheduled` : `of at most ${exact(pool.bound)}`}>${count(pool.queued)}</${Stat}>
     <${Stat} label="Oldest" sub="in the queue"><${Ago} at=${pool.oldest_queued_at} bare /></${Stat}>
     <${Stat} label="Throughput" sub=${`${rate(pool.recent.failures)} failing`}>${rate(pool.recent.throughput)}</${Stat}>
-    <${Stat} label="Wait, half within" sub=${spread(waits)}>${waits.samples ? duration(waits.p50) : "–"}</${Stat}>
-    <${Stat} label="Run time, half within" sub=${spread(runTimes)}>${runTimes.samples ? duration(runTimes.p50) : "–"}</${Stat}>
+    <${Stat} label="Median wait" sub=${spread(waits)}>${waits.samples ? duration(waits.p50) : "–"}</${Stat}>
+    <${Stat} label="Median run time" sub=${spread(runTimes)}>${runTimes.samples ? duration(runTimes.p50) : "–"}</${Stat}>
   </dl>`;
 }
 
 function Units({ pool, units, heldUnits }) {
   if (!units.length) return null;
   const kind = pool.lanes ? "lane" : "key";
-  const fair = units.some((one) => one.share !== null);
+  const fair = pool.queue.startsWith("fair");
   const running = units.reduce((total, one) => total + one.running, 0);
   const wanting = new Set(units.filter((one) => one.running + one.queued > 0).map((one) => one.share ?? one.unit));
   const due = wanting.size ? 1 / wanting.size : 0;

@@ -45,13 +45,23 @@ function Summary({ list }) {
   </dl>`;
 }
 
+// What makes this pool unlike a plain one.
+function kindOf(pool) {
+  const parts = [];
+  if (pool.queue !== "fifo") parts.push(pool.queue.replaceAll("_", " "));
+  if (pool.lanes) parts.push(plural(pool.lanes, "lane"));
+  if (pool.bound !== null) parts.push(`bound ${count(pool.bound)}`);
+  if (pool.limit !== pool.declared_limit) parts.push(`resized from ${count(pool.declared_limit)}`);
+  return parts.join(" · ");
+}
+
 function Row({ pool }) {
   const target = href(["pools", pool.name]);
   const stopped = pool.paused;
   return html`<tr data-row>
     <td class="pool-cell">
       <a class="row-link strong" href=${target}><${Text} value=${pool.name} /></a>
-      <${State} state=${pool.state} />
+      <span class="row-more"><${State} state=${pool.state} /><span class="wide-only">${kindOf(pool)}</span></span>
     </td>
     <td class="running-cell" data-label="Running">
       <span class="num"><b>${count(pool.running)}</b><span class="soft"> / ${count(pool.limit)}</span></span>

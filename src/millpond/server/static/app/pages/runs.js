@@ -1,11 +1,12 @@
 // Runs: trees of tasks that grow as their handlers submit more, and how far each is.
+import { cancelRun } from "../actions.js";
 import { now } from "../clock.js";
-import { ago, count, duration, percent, plural, share } from "../format.js";
+import { ago, capital, count, duration, percent, plural, share } from "../format.js";
 import { html } from "../html.js";
 import { usePages, useLoad } from "../load.js";
 import { href } from "../router.js";
 import { State } from "../ui/icons.js";
-import { Ago, Empty, Facts, Heading, More, Note, Num, Panel, Problem, Skeleton, Stacked, Stat } from "../ui/parts.js";
+import { Ago, Button, Empty, Facts, Heading, More, Note, Num, Panel, Problem, Skeleton, Stacked, Stat } from "../ui/parts.js";
 import { TaskTable } from "../ui/task_table.js";
 import { Text } from "../ui/text.js";
 
@@ -49,7 +50,7 @@ export function Runs() {
     ${list.error && html`<${Problem} error=${list.error} again=${list.again} />`}
     ${!list.data && !list.error && html`<${Skeleton} rows=${8} />`}
     ${list.data && !list.items.length &&
-    html`<${Empty} title="No runs yet" icon="runs" command=${'async with mp.run("crawl", pool) as run:\n    await run.submit(fetch, "https://example.org")'}>A run counts every task that grew from it, and knows when the last one has ended.</${Empty}>`}
+    html`<${Empty} title="No runs yet" icon="runs" command=${'async with pool.run("crawl") as run:\n    await run.submit(visit("/"))'}>A run counts every task that grew from it, and knows when the last one has ended.</${Empty}>`}
     ${list.items.length > 0 &&
     html`<div class="panel flush"><table class="table runs">
       <caption class="sr">Runs</caption>
@@ -71,14 +72,15 @@ export function Run({ name }) {
   const until = run.finished_at ?? now.value;
   return html`
     <${Heading} title=${run.name ?? run.id} crumbs=${crumbs} state=${html`<${State} state=${stateOf(run)} />`}>
-      <a class="button" href=${href(["tasks"], { run: run.id })}>All its tasks</a>
+      <a class="button" href=${href(["tasks"], { run: run.id, pool: run.pool })}>All its tasks</a>
+      ${!run.finished && html`<${Button} icon="cancel" danger onClick=${() => cancelRun(run)}>Cancel</${Button}>`}
     </${Heading}>
     ${run.stopped && html`<${Note} kind="warn" title="Stopped."><${Text} value=${run.stopped} />${run.failed_task && html` · <a href=${href(["tasks", run.failed_task])}>the task that failed</a>`}</${Note}>`}
     <div class="panel run-progress"><${Progress} run=${run} /><span class="num">${percent(share(ended(run), run.total))}</span></div>
     <dl class="stats">
       <${Stat} label="Tasks" sub="so far">${count(run.total)}</${Stat}>
       <${Stat} label="Live" sub="queued or running">${count(run.live)}</${Stat}>
-      ${ENDS.slice(0, 3).map((end) => html`<${Stat} key=${end} label=${end[0].toUpperCase() + end.slice(1)}><span class=${end === "failed" && run.ended.failed ? "bad" : ""}>${count(run.ended[end] ?? 0)}</span></${Stat}>`)}
+      ${ENDS.slice(0, 3).map((end) => html`<${Stat} key=${end} label=${capital(end)}><span class=${end === "failed" && run.ended.failed ? "bad" : ""}>${count(run.ended[end] ?? 0)}</span></${Stat}>`)}
       <${Stat} label=${run.finished ? "Took" : "For"} sub=${`opened ${ago(run.opened_at, now.value)}`}>${duration(until - run.opened_at)}</${Stat}>
     </dl>
     <${Panel} title="Live tasks" aside=${run.live > tasks.length ? `the first ${plural(tasks.length, "task")}` : ""} class="flush">

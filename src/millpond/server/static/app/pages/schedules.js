@@ -1,5 +1,5 @@
 // Schedules, when each fires next, and a way to fire one now.
-import { fire } from "../actions.js";
+import { fire, pauseSchedule, resumeSchedule } from "../actions.js";
 import { now } from "../clock.js";
 import { duration } from "../format.js";
 import { html } from "../html.js";
@@ -27,18 +27,21 @@ function Row({ schedule }) {
         : html`<span class="num strong">${schedule.next_at > now.value ? html`<${Ago} at=${schedule.next_at} />` : "due now"}</span>
             <span class="row-more firings">${schedule.upcoming.slice(0, 4).map((at) => html`<${Moment} key=${at} at=${at} />`)}</span>`}
     </td>
-    <td class="act wide"><${Button} icon="bolt" small label=${`Fire ${schedule.id} now`} onClick=${() => fire(schedule)}>Fire now</${Button}></td>
+    <td class="act wide">
+      <${Button} icon=${schedule.paused ? "play" : "pause"} quiet small label=${`${schedule.paused ? "Resume" : "Pause"} ${schedule.id}`} onClick=${() => (schedule.paused ? resumeSchedule(schedule) : pauseSchedule(schedule))} />
+      <${Button} icon="bolt" small label=${`Fire ${schedule.id} now`} onClick=${() => fire(schedule)}>Fire now</${Button}>
+    </td>
   </tr>`;
 }
 
 export function Schedules() {
-  const list = usePages("schedules", { limit: 100 });
+  const list = usePages("schedules", {});
   return html`
     <${Heading} title="Schedules" />
     ${list.error && html`<${Problem} error=${list.error} again=${list.again} />`}
     ${!list.data && !list.error && html`<${Skeleton} rows=${5} />`}
     ${list.data && !list.items.length &&
-    html`<${Empty} title="No schedules yet" icon="schedules" command=${'mp.schedule("nightly", "0 3 * * *", into=pool, task=report)'}>A schedule submits a task, or emits an event, at its times.</${Empty}>`}
+    html`<${Empty} title="No schedules yet" icon="schedules" command=${'mp.cron("nightly", "30 2 * * *", tz="Europe/Berlin", task=report)'}>A schedule submits a task, or emits an event, at its times.</${Empty}>`}
     ${list.items.length > 0 &&
     html`<div class="panel flush"><table class="table schedules">
       <caption class="sr">Schedules</caption>

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { cancelTask, redriveTask } from "../actions.js";
 import { get } from "../api.js";
 import { now } from "../clock.js";
-import { age, duration, moment, percent, plural } from "../format.js";
+import { duration, percent, plural, shortType } from "../format.js";
 import { html } from "../html.js";
 import { watchedTask } from "../live.js";
 import { useLoad } from "../load.js";
@@ -48,7 +48,8 @@ const OUTCOMES = {
 };
 
 function Why({ task, why }) {
-  if (task.state === "completed") return null;
+  // What an error or the state says already is not said twice.
+  if (ENDED.has(task.status) && (why === task.status || task.error)) return null;
   const kind = { running: "run", failed: "bad", parked: "warn", scheduled: "plan" }[task.state] ?? "note";
   const title = ENDED.has(task.status) ? "How it ended" : task.status === "running" ? "Now" : "Why it is not running";
   return html`<${Note} kind=${kind} icon=${html`<${StateIcon} state=${task.state} />`} title=${title}><p><${Text} value=${why} /></p></${Note}>`;
@@ -170,13 +171,12 @@ function Details({ story }) {
         ["Weight", task.weight > 1 ? task.weight : null],
         ["Attempts", `${task.attempt} of ${task.attempts}${task.runs > task.attempt ? `, ${task.runs} runs` : ""}`],
         ["Submitted", html`<${Ago} at=${task.submitted_at} />`],
-        ["Submitted by", html`<${Text} value=${task.submitted_by} />`],
+        ["Submitted by", story.parent ? html`<a href=${href(["tasks", story.parent])}>task <span class="num">${story.parent}</span></a>` : html`<${Text} value=${task.submitted_by} />`],
         ["Due", task.status === "queued" ? html`<${Ago} at=${task.due_at} />` : null],
         ["Expires", task.expires_at ? html`<${Ago} at=${task.expires_at} />` : null],
         ["Timeout", task.timeout ? duration(task.timeout) : null],
         ["Worker", task.worker && html`<a href=${href(["workers"])}><${Text} value=${task.worker} /></a>`],
-        ["Run", task.run && html`<a href=${href(["runs", task.run])}>${task.run}</a>`],
-        ["Parent", story.parent && html`<a href=${href(["tasks", story.parent])}>${story.parent}</a>`],
+        ["Run", task.run && html`<a class="num" href=${href(["runs", task.run])}>${task.run}</a>`],
         ["On completion", code(story.on_complete)],
         ["Idempotency key", code(task.idempotency_key)],
         ["Trace", story.trace && (story.trace.url ? html`<a href=${story.trace.url} rel="noreferrer noopener" target="_blank">${story.trace.trace_id.slice(0, 16)}… <${Icon} name="external" label="opens in a new tab" size=${12} /></a>` : html`<span class="with-copy"><code>${story.trace.trace_id.slice(0, 16)}…</code><${Copy} text=${story.trace.trace_id} label="Copy the trace id" /></span>`)],
@@ -215,7 +215,7 @@ export function Task({ name }) {
         ${task.progress !== null && !ENDED.has(task.status) &&
         html`<div class="progress-line"><progress max="1" value=${task.progress} aria-label="Progress"></progress><span class="num">${percent(task.progress)}</span>${task.progress_text && html`<span class="soft"><${Text} value=${task.progress_text} /></span>`}</div>`}
         ${task.error && html`<${Panel} title=${task.status === "completed" ? "Error of an earlier attempt" : "Error"}>
-          <p class="error-line"><b><${Text} value=${task.error.type} /></b> <${Text} value=${task.error.message} lines /></p>
+          <p class="error-line"><b title=${task.error.type}><${Text} value=${shortType(task.error.type)} /></b> <${Text} value=${task.error.message} lines /></p>
           ${story.traceback && html`<details class="fold"><summary>Traceback</summary><${Code} text=${story.traceback} label="Traceback" /></details>`}
         </${Panel}>`}
         <${Story} story=${{ ...story, task }} />

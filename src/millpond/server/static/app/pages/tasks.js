@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { bulk } from "../actions.js";
+import { capital } from "../format.js";
 import { html } from "../html.js";
 import { ownPools } from "../live.js";
 import { usePages } from "../load.js";
@@ -41,7 +42,7 @@ function described(filter) {
   if (minAge) parts.push(AGES.find(([value]) => value === minAge)?.[1].toLowerCase() ?? `older than ${minAge} s`);
   const what = `${status ?? "All"} tasks of ${pool ? `pool ${pool}` : "all pools"}`;
   const text = parts.length ? `${what}, ${parts.join(", ")}.` : `${what}.`;
-  return text[0].toUpperCase() + text.slice(1);
+  return capital(text);
 }
 
 function States({ filter }) {
@@ -50,7 +51,7 @@ function States({ filter }) {
     <a href=${href(["tasks"], rest)} aria-current=${status ? undefined : "true"}>All</a>
     ${STATES.map(
       (state) =>
-        html`<a key=${state} href=${href(["tasks"], { ...rest, status: state })} aria-current=${status === state ? "true" : undefined}><${StateIcon} state=${state} />${state}</a>`,
+        html`<a key=${state} href=${href(["tasks"], { ...rest, status: state })} aria-current=${status === state ? "true" : undefined}><${StateIcon} state=${state} />${capital(state)}</a>`,
     )}
   </nav>`;
 }

@@ -29,6 +29,20 @@ function faded(value, alpha) {
   return value.startsWith("rgb(") ? value.replace("rgb(", "rgba(").replace(")", `, ${alpha})`) : value;
 }
 
+// Two minutes at least: a plot that has just begun does not stretch seconds over its width.
+const SHORTEST = 120;
+
+function span(_plot, from, to) {
+  return [Math.min(from, to - SHORTEST), to];
+}
+
+const hours = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+function clock(at) {
+  const text = hours.format(new Date(at * 1000));
+  return text.endsWith(":00") ? text.slice(0, -3) : text;
+}
+
 function options(series, format, width, onCursor) {
   const line = resolved("--line");
   const muted = resolved("--muted");
@@ -40,9 +54,18 @@ function options(series, format, width, onCursor) {
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, sync: { key: sync.key }, drag: { x: false, y: false } },
     hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx)] },
-    scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.12 : 1] } },
+    scales: { x: { time: true, range: span }, y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.12 : 1] } },
     axes: [
-      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 24, space: 64 },
+      {
+        stroke: muted,
+        font,
+        grid: { show: false },
+        ticks: { show: false },
+        size: 24,
+        space: 72,
+        incrs: [5, 10, 15, 30, 60, 120, 300],
+        values: (_plot, splits) => splits.map(clock),
+      },
       {
         stroke: muted,
         font,

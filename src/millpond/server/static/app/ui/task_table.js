@@ -1,6 +1,6 @@
 // Tasks as rows: what, where it stands, whose, how old, how long.
 import { now } from "../clock.js";
-import { duration, percent } from "../format.js";
+import { duration, percent, shortType } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../router.js";
 import { StateIcon } from "./icons.js";
@@ -18,7 +18,7 @@ function times(task) {
 
 function Detail({ task }) {
   if (task.error && task.state !== "completed") {
-    return html`<span class="row-error"><b><${Text} value=${task.error.type} /></b> <${Text} value=${task.error.message} /></span>`;
+    return html`<span class="row-error"><b title=${task.error.type}><${Text} value=${shortType(task.error.type)} /></b> <${Text} value=${task.error.message} /></span>`;
   }
   if (task.reason) return html`<span><${Text} value=${task.reason} /></span>`;
   if (task.state === "scheduled") return html`<span>due <${Ago} at=${task.due_at} /></span>`;
@@ -34,6 +34,7 @@ function Row({ task, withPool }) {
         <a class="row-link strong" href=${href(["tasks", task.id])}><${Text} value=${task.function} /></a>
         ${task.attempt > 1 && html`<span class="tag" title=${`attempt ${task.attempt} of ${task.attempts}`}>${task.attempt}/${task.attempts}</span>`}
         <${Labels} labels=${task.labels} />
+        <span class="task-id num wide-only">${task.id}</span>
       </span>
       <span class="row-more">
         <${Detail} task=${task} />
