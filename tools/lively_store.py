@@ -180,8 +180,12 @@ class Shop:
             await asyncio.sleep(dice.expovariate(5))
 
     async def _crawls(self) -> None:
+        await asyncio.gather(*(self._crawl(site) for site in ("shop", "blog", "docs")))
+
+    async def _crawl(self, site: str) -> None:
         for week in range(41, 99):
-            await self.crawl.drain([self.visit("https://shop.example")], run=f"crawl-week-{week}")
+            start = self.visit(f"https://{site}.example")
+            await self.crawl.drain([start], run=f"{site}-week-{week}")
 
     async def _others(self) -> None:
         await self.search.pause()

@@ -17,16 +17,15 @@ function Triggers() {
     ${list.data && !list.items.length &&
     html`<${Empty} title="No triggers yet" icon="events" command=${'mp.trigger("welcome", on="user.created", into=pool, task=send_mail)'}>A trigger submits a task for each event that it is for.</${Empty}>`}
     ${list.items.length > 0 &&
-    html`<div class="panel flush"><table class="table">
+    html`<div class="panel flush"><table class="table triggers">
       <caption class="sr">Triggers</caption>
-      <thead><tr><th scope="col">Trigger</th><th scope="col">On</th><th scope="col" class="right">Waiting</th><th scope="col" class="right">Submitted</th><th scope="col" class="right">Failed</th></tr></thead>
+      <thead><tr><th scope="col">Trigger</th><th scope="col" class="right wide-only">Waiting</th><th scope="col" class="right">Submitted</th><th scope="col" class="right">Failed</th></tr></thead>
       <tbody>
         ${list.items.map(
           (one) => html`<tr key=${one.id} data-row tabindex="-1">
             <td><span class="strong"><${Text} value=${one.id} /></span>
-              <span class="row-more"><${State} state=${one.state} />${one.task && html`<code><${Text} value=${one.task} /></code>`}<span>into <a href=${href(["pools", one.into])}><${Text} value=${one.into} /></a></span></span></td>
-            <td>${one.on.map((name) => html`<code key=${name}><${Text} value=${name} /></code> `)}</td>
-            <td class="right"><${Num} value=${one.waiting} /></td>
+              <span class="row-more"><${State} state=${one.state} /><span>on ${one.on.map((name) => html`<code key=${name}><${Text} value=${name} /></code> `)}</span>${one.task && html`<code><${Text} value=${one.task} /></code>`}<span>into <a href=${href(["pools", one.into])}><${Text} value=${one.into} /></a></span></span></td>
+            <td class="right wide-only"><${Num} value=${one.waiting} /></td>
             <td class="right"><${Num} value=${one.submitted} /></td>
             <td class="right"><${Num} value=${one.failed} kind="bad" /></td>
           </tr>`,

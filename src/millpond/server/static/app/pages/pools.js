@@ -45,10 +45,12 @@ function Summary({ list }) {
   </dl>`;
 }
 
+const PLAIN = new Set(["fifo", "priority"]);
+
 // What makes this pool unlike a plain one.
 function kindOf(pool) {
   const parts = [];
-  if (pool.queue !== "fifo") parts.push(pool.queue.replaceAll("_", " "));
+  if (!PLAIN.has(pool.queue)) parts.push(pool.queue.replaceAll("_", " "));
   if (pool.lanes) parts.push(plural(pool.lanes, "lane"));
   if (pool.bound !== null) parts.push(`bound ${count(pool.bound)}`);
   if (pool.limit !== pool.declared_limit) parts.push(`resized from ${count(pool.declared_limit)}`);

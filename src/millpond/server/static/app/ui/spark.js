@@ -1,4 +1,4 @@
-// Sparklines: completed tasks as an area, failed ones as a line above it.
+// Sparklines: completed tasks as an area, failed ones as bars before it.
 import { rate } from "../format.js";
 import { html } from "../html.js";
 
@@ -11,6 +11,17 @@ function points(values, most) {
     const y = HEIGHT - 1.5 - (value / most) * (HEIGHT - 4);
     return `${(index * step).toFixed(1)},${y.toFixed(1)}`;
   });
+}
+
+// A bar for each step with failures, tall enough to be seen beside much that went well.
+function bars(failed, most) {
+  const step = WIDTH / Math.max(failed.length - 1, 1);
+  return failed
+    .map((value, index) => {
+      const tall = Math.max((value / most) * (HEIGHT - 4), 3);
+      return value > 0 ? `M${(index * step).toFixed(1)} ${HEIGHT - 1}v${(-tall).toFixed(1)}` : "";
+    })
+    .join("");
 }
 
 export function Spark({ recent }) {
@@ -27,6 +38,6 @@ export function Spark({ recent }) {
     ${!quiet &&
     html`<polygon class="spark-area" points=${`0,${HEIGHT} ${line.join(" ")} ${WIDTH},${HEIGHT}`} />
       <polyline class="spark-line" points=${line.join(" ")} />
-      ${failed.some(Boolean) && html`<polyline class="spark-bad" points=${points(failed, most).join(" ")} />`}`}
+      ${failed.some(Boolean) && html`<path class="spark-bad" d=${bars(failed, most)} />`}`}
   </svg>`;
 }
