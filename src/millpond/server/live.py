@@ -88,6 +88,7 @@ class Live:
         self._poller: asyncio.Task[None] | None = None
         self._asked_at = float("-inf")
         self._closed = False
+        self._failing = False
 
     @property
     def clients(self) -> int:
@@ -148,18 +149,25 @@ class Live:
         while not self._closed and (self._listening or self._is_awake()):
             try:
                 await self._tick()
+                self._failing = False
             except (MillpondError, OSError) as error:
-                log.warning(
-                    "could not read the pools for the dashboard: %s",
-                    error,
-                    extra=about("dashboard.sample_failed", reason=str(error)),
-                )
+                self._report(error)
             interval = self._site.settings.interval if self._listening else IDLE_INTERVAL
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     # Whoever begins to listen does not wait for the end of a long pause.
                     await self._wake.wait()
+
+    def _report(self, error: Exception) -> None:
+        """Say once that the store fails, until it answers again."""
+        if not self._failing:
+            log.warning(
+                "could not read the pools for the dashboard; trying again: %s",
+                error,
+                extra=about("dashboard.sample_failed", reason=str(error)),
+            )
+        self._failing = True
 
     def _is_awake(self) -> bool:
         return _now() - self._asked_at < ASLEEP_AFTER
@@ -252,6 +260,7 @@ class Live:
                     await send(events)
         finally:
             del self._listening[me]
+            self._asked_at = _now()
 
     async def close(self) -> None:
         """End every stream, and the poller."""
