@@ -45,6 +45,7 @@ const TITLES = {
 };
 
 const startError = signal(null);
+let shownBefore = false;
 
 function topicsOf([place, name]) {
   if (place === "pools" && name) return { pool: [name] };
@@ -61,8 +62,9 @@ function Content() {
     watch(topicsOf(path));
     document.title = `${name ?? TITLES[place] ?? "Not found"} · Millpond`;
     scrollTo(0, 0);
-    // The heading is read out; a focus that is on its way by the keyboard is not taken away.
-    if (where) document.querySelector("[data-heading]")?.focus({ preventScroll: true });
+    // The heading of the next page is read out; the first one the browser announces by itself.
+    if (shownBefore) document.querySelector("[data-heading]")?.focus({ preventScroll: true });
+    shownBefore = true;
   }, [where]);
   if (!found) {
     return html`<${Empty} title="There is no such page" icon="search">

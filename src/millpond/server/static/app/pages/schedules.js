@@ -29,7 +29,7 @@ function Row({ schedule }) {
     </td>
     <td class="act wide">
       <${Button} icon=${schedule.paused ? "play" : "pause"} quiet small label=${`${schedule.paused ? "Resume" : "Pause"} ${schedule.id}`} onClick=${() => (schedule.paused ? resumeSchedule(schedule) : pauseSchedule(schedule))} />
-      <${Button} icon="bolt" small label=${`Fire ${schedule.id} now`} onClick=${() => fire(schedule)}>Fire now</${Button}>
+      <${Button} icon="bolt" small label=${`Fire now: ${schedule.id}`} onClick=${() => fire(schedule)}>Fire now</${Button}>
     </td>
   </tr>`;
 }

@@ -58,16 +58,22 @@ function States({ filter }) {
 
 // Fields change the address a moment after the last key, so that a list is not read for each letter.
 function Filters({ filter }) {
-  const [typed, setTyped] = useState(filter);
+  const pending = useRef({});
   const timer = useRef(0);
-  const key = JSON.stringify(filter);
-  useEffect(() => setTyped(filter), [key]);
+  const [, redraw] = useState(0);
+  const typed = { ...filter, ...pending.current };
   useEffect(() => () => clearTimeout(timer.current), []);
+  const apply = () => {
+    // The state may have been changed since by a click: only what was typed is added.
+    const next = { ...conditions(route.value.query), ...pending.current };
+    pending.current = {};
+    replaceQuery(next);
+  };
   const change = (name, soon) => (event) => {
-    const next = { ...typed, [name]: event.target.value };
-    setTyped(next);
+    pending.current = { ...pending.current, [name]: event.target.value };
+    redraw((count) => count + 1);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => replaceQuery(next), soon ? 0 : TYPING);
+    timer.current = setTimeout(apply, soon ? 0 : TYPING);
   };
   const active = Object.keys(filter).filter((name) => name !== "status").length;
   const form = html`<form class="filters" role="search" aria-label="Filter tasks" onSubmit=${(event) => event.preventDefault()}>
