@@ -11,11 +11,19 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    ViewportSize,
+    sync_playwright,
+)
 
 from millpond import Millpond
 from millpond.server import app
@@ -36,9 +44,9 @@ PATIENCE = 10.0
 SCREENSHOTS = Path(__file__).parents[2] / ".screenshots"
 """Where tests leave what they saw."""
 
-DESKTOP = {"width": 1440, "height": 900}
-PHONE = {"width": 390, "height": 844}
-NARROW = {"width": 360, "height": 740}
+DESKTOP: ViewportSize = {"width": 1440, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+NARROW: ViewportSize = {"width": 360, "height": 740}
 
 
 def find_chromium() -> str:
@@ -59,7 +67,7 @@ def open_browser() -> Iterator[Browser]:
     """Run a browser with an empty profile of its own."""
     executable = find_chromium()
     # Without a UTF-8 locale some builds have no Intl, and nothing can be formatted.
-    environment = {**os.environ, "LANG": "en_US.UTF-8", "TZ": "UTC"}
+    environment: dict[str, str | float | bool] = {**os.environ, "LANG": "en_US.UTF-8", "TZ": "UTC"}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=executable, args=list(FLAGS), env=environment
@@ -92,7 +100,7 @@ class Dashboard:
         """Where its pages are."""
         return f"http://127.0.0.1:{self.port}{self._mount}/"
 
-    def __enter__(self) -> Dashboard:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(PATIENCE), "the server did not start"
         if self._error is not None:

@@ -1,12 +1,13 @@
 """A Millpond with some of everything, for tests that look at every page."""
 
-from __future__ import annotations
-
 import asyncio
+from typing import TypeAlias
 
 from millpond import Context, GiveUp, Millpond, Retry, fair_round_robin
 
-HOSTILE = {
+Note: TypeAlias = dict[str, str | int] | str
+
+HOSTILE: dict[str, str | int] = {
     "note": "<script>window.broken = 1</script>",
     "picture": '<img src=x onerror="window.broken = 2">',
     "turned": "user\u202egnp.exe",
@@ -34,9 +35,10 @@ class Shop:
             return f"sent to {to}"
 
         @self.slow.task
-        async def wait(ctx: Context, note: object = None) -> None:
+        async def wait(ctx: Context, note: Note) -> Note:
             await ctx.progress(0.4, "two of five")
             await self.release.wait()
+            return note
 
         @self.slow.task
         async def follow(event: object) -> None:
@@ -52,6 +54,6 @@ class Shop:
             for to in ("ada", "bob", "broken"):
                 await (await self.send.submit(to, tenant)).wait()
         await self.wait.options(labels={"kind": "demo"}).submit(HOSTILE)
-        await self.wait.submit()
-        await self.wait.options(delay=3600).submit()
+        await self.wait.submit("plain")
+        await self.wait.options(delay=3600).submit("later")
         await self.mp.emit("user.created", {"name": "ada"}, event_id="ada")

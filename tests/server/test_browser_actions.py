@@ -18,8 +18,6 @@ def mark(page: Page) -> None:
     page.evaluate("window.kept = true")
 
 
-
-
 def test_counts_change_without_a_reload(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:
