@@ -83,6 +83,9 @@ bench-%: $(BENCH)/ready
 
 bench-postgres bench-bloat: $(BENCH)/peers
 
+bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000 --stores sqlite"
+	@$(PY) bench/server.py $(ARGS)
+
 # Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
 $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
 	@if tools/peers.sh $(BENCH); then touch $@; fi

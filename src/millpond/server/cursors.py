@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from millpond.server.refusals import Refused
 
 if TYPE_CHECKING:
-    from millpond.store.protocol import Place
+    from millpond.store.protocol import Cursor
 
 
-def written(place: Place | None, pool: str = "") -> str:
-    """Return the cursor behind a place in the list of a pool; None = at its beginning."""
+def written(cursor: Cursor) -> str:
+    """Return where a list goes on as a text."""
+    pool, place = cursor
     if place is None:
         return f"::{pool}"
     moment, number = place
@@ -20,12 +21,12 @@ def written(place: Place | None, pool: str = "") -> str:
     return f"{told}:{number}:{pool}"
 
 
-def read(cursor: str) -> tuple[Place | None, str]:
-    """Return the place and the pool of a cursor; refuse what is none."""
+def read(cursor: str) -> Cursor:
+    """Return where a list goes on; refuse what is no cursor."""
     moment, _, rest = cursor.partition(":")
     number, colon, pool = rest.partition(":")
     if colon and not moment and not number:
-        return None, pool
+        return pool, None
     try:
         at = float(moment) if moment else math.inf
         place = at, int(number)
@@ -33,7 +34,7 @@ def read(cursor: str) -> tuple[Place | None, str]:
         raise bad() from None
     if not colon or math.isnan(at) or not 0 <= place[1] < 1 << 63:
         raise bad()
-    return place, pool
+    return pool, place
 
 
 def number(cursor: str | None) -> int:

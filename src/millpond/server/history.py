@@ -47,6 +47,7 @@ class History:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
+        self._recent: dict[str, tuple[float, contract.Recent]] = {}
 
     def add(self, view: PoolView, now: float) -> None:
         """Note a pool as it is now; percentiles where they were measured."""
@@ -79,20 +80,27 @@ class History:
 
     def recent(self, pool: str, now: float) -> contract.Recent:
         """Return what a pool did lately."""
-        samples = self._samples.get(pool, ())
         # Steps begin at whole multiples of their length: a point does not change once it is over.
         end = now // STEP * STEP
+        known = self._recent.get(pool)
+        if known is not None and known[0] == end:
+            return known[1]
+        samples = self._samples.get(pool, ())
         moments = [end - STEP * (POINTS - point) for point in range(POINTS + 1)]
         times = [sample.at for sample in samples]
         completed = _rates([(s.at, s.completed) for s in samples], times, moments)
         failed = _rates([(s.at, s.failed) for s in samples], times, moments)
-        return contract.Recent(
+        found = contract.Recent(
             throughput=completed[-1],
             failures=failed[-1],
             step=STEP,
             spark=completed,
             failed_spark=failed,
         )
+        if samples and samples[-1].at >= end:
+            # All that counts for these steps is known: they stay as they are until the next.
+            self._recent[pool] = end, found
+        return found
 
     def of(self, pool: str, since: float) -> contract.History:
         """Return the series of a pool from a moment on."""

@@ -305,19 +305,20 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 Place: TypeAlias = tuple[float, int]
-"""Where a search goes on: a moment (0.0 where the order has none), and a seq."""
+"""A place in a list of tasks: a moment (0.0 where the order has none), and a seq."""
+
+Cursor: TypeAlias = tuple[str, Place | None]
+"""Where a search goes on: a pool, and a place in its list; None = at its beginning."""
 
 
 class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks that a search found, and the place to go on from."""
 
     tasks: tuple[Task, ...]
-    next: Place | None = None
+    next: Cursor | None = None
     """None = there are no more."""
     partial: bool = False
     """The search read as many rows as it may and found fewer tasks than it may return."""
-    scanned: int = 0
-    """How many rows it read."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -423,19 +424,20 @@ class View(Protocol):
 
     async def search(
         self,
-        pool: str,
+        pools: Sequence[str],
         wanted: TaskFilter,
         *,
-        after: Place | None = None,
+        after: Cursor | None = None,
         limit: int = 50,
         scan: int = 2000,
         now: float | None = None,
     ) -> SearchPage:
-        """Return copies of tasks of a pool that meet conditions, at most `limit` of them.
+        """Return copies of tasks of pools that meet conditions, at most `limit` of them.
 
-        Queued and running tasks come in the order of their places, scheduled ones by when they
-        are due, ended ones with the latest end first; without a state the latest place comes
-        first. It reads about `scan` tasks at most, and then returns what it found so far.
+        Pools come in the order of their names. In each, queued and running tasks come in the order
+        of their places, scheduled ones by when they are due, ended ones with the latest end first;
+        without a state the live ones come first, the latest place first. It reads `scan` tasks at
+        most, and then returns what it found so far.
         """
         ...
 

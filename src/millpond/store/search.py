@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from millpond.store.protocol import Place, SearchPage
+from millpond.store.protocol import Cursor, Place, SearchPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from millpond.core.task import Task
     from millpond.core.task_filter import TaskFilter
@@ -45,27 +45,75 @@ def order_of(wanted: TaskFilter, *, strict: bool) -> Callable[[Task], Place]:
     return by_seq
 
 
+Candidate: TypeAlias = "tuple[Place, Task | None]"
+"""A task with its place; None in place of one that a glance at its row has ruled out."""
+
+
+def needles(wanted: TaskFilter) -> list[bytes]:
+    """Return what the stored body of every task that is wanted holds, as it stands there."""
+    texts = [wanted.function, wanted.key, *wanted.labels.values()]
+    return [text.encode("utf-8", "replace") for text in texts if text]
+
+
 def page_of(
-    candidates: Iterable[Task],
+    candidates: Iterable[Candidate],
     wanted: TaskFilter,
-    order: Callable[[Task], Place],
+    *,
+    limit: int,
+    scan: int,
+    now: float,
+) -> tuple[list[Task], Place | None, int, bool]:
+    """Return what is wanted of the candidates, after reading at most `scan` of them.
+
+    Also where to go on, None if nothing is left, how many were read, and whether that was all that
+    may be read.
+    """
+    found: list[Task] = []
+    last: Place | None = None
+    scanned = 0
+    for place, task in candidates:
+        if scanned == scan:
+            return found, last, scanned, True
+        if task is not None and wanted.fits(task, now):
+            if len(found) == limit:
+                return found, last, scanned, False
+            found.append(task)
+        last = place
+        scanned += 1
+    return found, None, scanned, False
+
+
+def over_pools(
+    pools: Sequence[str],
+    after: Cursor | None,
+    candidates: Callable[[str, Place | None], Iterable[Candidate]],
+    wanted: TaskFilter,
     *,
     limit: int,
     scan: int,
     now: float,
     copy: Callable[[Task], Task],
 ) -> SearchPage:
-    """Return a page of the candidates that are wanted, after reading at most `scan` of them."""
-    found: list[Task] = []
-    last: Place | None = None
-    scanned = 0
-    for task in candidates:
-        if scanned == scan:
-            return SearchPage(tasks=tuple(found), next=last, partial=True, scanned=scanned)
-        if wanted.fits(task, now):
-            if len(found) == limit:
-                return SearchPage(tasks=tuple(found), next=last, scanned=scanned)
-            found.append(copy(task))
-        last = order(task)
-        scanned += 1
-    return SearchPage(tasks=tuple(found), scanned=scanned)
+    """Return a page of the tasks of some pools, in the order of their names."""
+    begun, place = after or ("", None)
+    tasks: list[Task] = []
+    read = 0
+    for pool in sorted(name for name in pools if name >= begun):
+        if len(tasks) == limit or read >= scan:
+            return SearchPage(
+                tasks=tuple(map(copy, tasks)), next=(pool, None), partial=len(tasks) < limit
+            )
+        found, following, scanned, partial = page_of(
+            candidates(pool, place if pool == begun else None),
+            wanted,
+            limit=limit - len(tasks),
+            scan=scan - read,
+            now=now,
+        )
+        tasks += found
+        read += scanned
+        if following is not None:
+            return SearchPage(
+                tasks=tuple(map(copy, tasks)), next=(pool, following), partial=partial
+            )
+    return SearchPage(tasks=tuple(map(copy, tasks)))

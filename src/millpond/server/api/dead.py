@@ -13,7 +13,6 @@ from millpond.core.task_filter import TaskFilter
 from millpond.runtime.error_info import read
 from millpond.server import contract
 from millpond.server.api import parameters as given
-from millpond.server.api.tasks import Position, search
 from millpond.server.openapi import operation
 from millpond.server.site import answer, site_of
 
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["dead letters"])
 
-MOST_LOOKED_AT = 2000
+MOST_LOOKED_AT = 500
 """Dead letters that one request groups: the latest of each pool."""
+
+LEAST_OF_A_POOL = 10
 
 MOST_GROUPS = 200
 NAMED = 5
@@ -38,7 +39,7 @@ _VARYING = re.compile(
 
 @router.get("/dead", **operation(contract.DeadPage, errors=(404,)))
 async def list_dead(request: Request, *, pool: given.Pool = None) -> Response:
-    """Group the dead letters of a pool, or of all, by function and error; the latest 2,000."""
+    """Group the dead letters of a pool, or of all, by function and error; the latest 500."""
     site = site_of(request)
     views, at = await site.live.overview()
     # Dead letters of triggers and schedules count too: nobody else would look for them.
@@ -48,15 +49,11 @@ async def list_dead(request: Request, *, pool: given.Pool = None) -> Response:
     names = [name for name, dead in kept.items() if dead] or ([] if pool is None else [pool])
     tasks: list[Task] = []
     for name in names:
-        found = await search(
-            site,
-            [name],
-            TaskFilter(state="failed"),
-            Position(None),
-            limit=max(MOST_LOOKED_AT // len(names), 20),
-            scan=2 * MOST_LOOKED_AT // len(names) + 20,
+        share = max(MOST_LOOKED_AT // len(names), LEAST_OF_A_POOL)
+        page = await site.view.search(
+            [name], TaskFilter(state="failed"), limit=share, scan=2 * share, now=at
         )
-        tasks += found.tasks
+        tasks += page.tasks
     groups = sorted(grouped(tasks), key=lambda group: (-group.count, -group.last_at))
     total = max(sum(kept.values()), len(tasks))
     return answer(

@@ -67,12 +67,12 @@ async def list_events(
     """List the events that are kept: those on their way first, then the latest first."""
     site = site_of(request)
     now = site.now()
-    place = None if after is None else cursors.read(after)[0]
+    behind = None if after is None else cursors.read(after)
     if await site.view.pool(EVENTS, measured=False) is None:
         # Its pool is declared with the first event that is emitted.
         return answer(contract.EventPage(items=[], next=None, partial=False, at=now))
     page = await site.view.search(
-        EVENTS, TaskFilter(key=name), after=place, limit=limit, scan=SCAN, now=now
+        [EVENTS], TaskFilter(key=name), after=behind, limit=limit, scan=SCAN, now=now
     )
     items = [_event(site, EventInfo.of(task), payload=payload) for task in page.tasks]
     following = None if page.next is None else cursors.written(page.next)

@@ -31,14 +31,14 @@ async def list_runs(
 ) -> Response:
     """List runs, pool by pool: the open ones, or the finished ones with the latest first."""
     site = site_of(request)
-    place, begun = (None, "") if after is None else cursors.read(after)
+    begun, place = ("", None) if after is None else cursors.read(after)
     items: list[contract.RunItem] = []
     following: str | None = None
     for name in sorted(await site.pool_names(pool)):
         if name < begun:
             continue
         if len(items) == limit:
-            following = cursors.written(None, name)
+            following = cursors.written((name, None))
             break
         page = await site.view.runs(
             name,
@@ -48,7 +48,7 @@ async def list_runs(
         )
         items += map(shapes.run_item, page.runs)
         if page.next is not None:
-            following = cursors.written(page.next, name)
+            following = cursors.written((name, page.next))
             break
     return answer(contract.RunPage(items=items, next=following, at=site.now()))
 

@@ -48,13 +48,6 @@ LONG_QUEUE = 20_000
 """To say how many are ahead takes reading the queue: in a longer one that is left out."""
 
 
-class Position:
-    """Where a list of tasks of several pools has arrived."""
-
-    def __init__(self, cursor: str | None) -> None:
-        self.place, self.pool = (None, "") if cursor is None else cursors.read(cursor)
-
-
 @router.get("/tasks", **operation(contract.TaskPage, errors=(404,)))
 async def list_tasks(
     request: Request,
@@ -93,53 +86,22 @@ async def list_tasks(
         before=before,
     )
     names = await site.pool_names(pool, system=system)
-    page = await search(site, names, wanted, Position(after), limit=limit, scan=SCAN)
+    page = await site.view.search(
+        names,
+        wanted,
+        after=None if after is None else cursors.read(after),
+        limit=limit,
+        scan=SCAN,
+        now=now,
+    )
     return answer(
         contract.TaskPage(
             items=[shapes.task_item(task, now) for task in page.tasks],
-            next=page.next,
+            next=None if page.next is None else cursors.written(page.next),
             partial=page.partial,
             at=now,
         )
     )
-
-
-class Found(msgspec.Struct):
-    """Tasks of several pools."""
-
-    tasks: list[Task]
-    next: str | None
-    partial: bool
-
-
-async def search(
-    site: Site,
-    pools: list[str],
-    wanted: TaskFilter,
-    start: Position,
-    *,
-    limit: int,
-    scan: int,
-) -> Found:
-    """Return a page of tasks of some pools, in the order of their names."""
-    tasks: list[Task] = []
-    now = site.now()
-    for pool in sorted(name for name in pools if name >= start.pool):
-        if len(tasks) == limit or scan <= 0:
-            return Found(tasks, cursors.written(None, pool), partial=len(tasks) < limit)
-        page = await site.view.search(
-            pool,
-            wanted,
-            after=start.place if pool == start.pool else None,
-            limit=limit - len(tasks),
-            scan=scan,
-            now=now,
-        )
-        tasks += page.tasks
-        scan -= page.scanned
-        if page.next is not None:
-            return Found(tasks, cursors.written(page.next, pool), page.partial)
-    return Found(tasks, None, partial=False)
 
 
 async def every(
@@ -147,18 +109,23 @@ async def every(
 ) -> tuple[list[Task], bool]:
     """Return up to `most` tasks that meet conditions, and whether there may be more."""
     tasks: list[Task] = []
-    position, scan = Position(None), COUNT_SCAN
+    after, scan = None, COUNT_SCAN
     while scan > 0:
-        found = await search(
-            site, pools, wanted, position, limit=min(PAGE, most - len(tasks)), scan=PAGE * 4
+        page = await site.view.search(
+            pools,
+            wanted,
+            after=after,
+            limit=min(PAGE, most - len(tasks)),
+            scan=SCAN,
+            now=site.now(),
         )
-        scan -= PAGE * 4
-        tasks += found.tasks
-        if found.next is None:
+        scan -= SCAN
+        tasks += page.tasks
+        if page.next is None:
             return tasks, False
         if len(tasks) >= most:
             return tasks, True
-        position = Position(found.next)
+        after = page.next
         # Others have their turn in between.
         await asyncio.sleep(0)
     return tasks, True

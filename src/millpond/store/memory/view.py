@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Dedupe, Task
     from millpond.core.task_filter import TaskFilter
     from millpond.core.why import Facts
-    from millpond.store.protocol import BudgetView, Place, SearchPage, WorkerView
+    from millpond.store.protocol import BudgetView, Cursor, Place, SearchPage, WorkerView
     from millpond.store.verbs.tables import PoolTable, Tables
 
 
@@ -107,23 +107,33 @@ class MemoryView:
 
     async def search(
         self,
-        pool: str,
+        pools: Sequence[str],
         wanted: TaskFilter,
         *,
-        after: Place | None = None,
+        after: Cursor | None = None,
         limit: int = 50,
         scan: int = 2000,
         now: float | None = None,
     ) -> SearchPage:
-        """Return tasks of a pool that meet conditions, at most `limit` of them."""
+        """Return tasks of pools that meet conditions, at most `limit` of them."""
         check.whole("limit", limit, least=1)
         check.whole("scan", scan, least=1)
-        table = pool_named(self._tables, pool)
-        order = search.order_of(wanted, strict=table.spec.strict)
-        moment = rounded(self._clock() if now is None else now)
-        candidates = _searched(self._tables, table, wanted, order, after)
-        return search.page_of(
-            candidates, wanted, order, limit=limit, scan=scan, now=moment, copy=copied
+
+        def candidates(pool: str, behind: Place | None) -> Iterator[search.Candidate]:
+            table = pool_named(self._tables, pool)
+            order = search.order_of(wanted, strict=table.spec.strict)
+            found = _searched(self._tables, table, wanted, order, behind)
+            return ((order(task), task) for task in found)
+
+        return search.over_pools(
+            pools,
+            after,
+            candidates,
+            wanted,
+            limit=limit,
+            scan=scan,
+            now=rounded(self._clock() if now is None else now),
+            copy=copied,
         )
 
     async def pools(self, *, now: float | None = None) -> tuple[PoolView, ...]:

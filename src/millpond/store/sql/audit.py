@@ -144,11 +144,32 @@ def may_name(stored: bytes, number: int) -> bool:
 
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
+    return list(decoded_lazily(stored))
+
+
+def decoded_lazily(stored: bytes) -> Iterator[Record]:
+    """Yield the records of a row, each made when it is asked for."""
     if stored.startswith(b"{"):
-        return list(_plain_records(_unpack_plain(stored)))
-    return [
-        msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
-    ]
+        yield from _plain_records(_unpack_plain(stored))
+        return
+    for entry in _unpack(stored):
+        for told in _records_of(entry):
+            yield msgspec.convert(told, Record)
+
+
+def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a row that are of one task, with their numbers in the row."""
+    if stored.startswith(b"{"):
+        for number, record in enumerate(_plain_records(_unpack_plain(stored))):
+            if record.task == task:
+                yield number, record
+        return
+    number = 0
+    for entry in _unpack(stored):
+        for told in _records_of(entry):
+            if told["task"] == task:
+                yield number, msgspec.convert(told, Record)
+            number += 1
 
 
 class _Plain(msgspec.Struct):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from heapq import merge, nsmallest
 from itertools import islice
-from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
@@ -26,9 +25,10 @@ from millpond.store.protocol import (
     TaskPage,
     UnitView,
 )
-from millpond.store.sql.audit import decoded, may_name
+from millpond.store.sql.audit import decoded_lazily, decoded_of, may_name
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.task_search import TaskSearch
 from millpond.store.verbs import budgets
 from millpond.store.verbs.audit_filter import meant
 from millpond.store.verbs.control import pool_named
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Dedupe, Task
     from millpond.core.task_filter import TaskFilter
     from millpond.core.why import Facts
-    from millpond.store.protocol import BudgetView, Place, SearchPage, WorkerView
+    from millpond.store.protocol import BudgetView, Cursor, Place, SearchPage, WorkerView
     from millpond.store.sql.unit_of_work import SqlTables
 
 T = TypeVar("T")
@@ -57,11 +57,6 @@ _PAGE = 200
 _ROWS_SEARCHED = 5000
 _ROWS_OF_TASK = 5
 """Rows of the audit that are searched for each record of one task that is asked for."""
-
-_LAST_SEQ = (1 << SEQ_BITS) - 1
-
-_FEW_PARKED = 1000
-"""Parked tasks that are sorted as they are read; where there are more, the queue is searched."""
 
 MOST_DUE = 1000
 """Tasks of a pool that became due and were not moved yet: no more are counted."""
@@ -153,27 +148,33 @@ class RowsView:
 
     async def search(
         self,
-        pool: str,
+        pools: Sequence[str],
         wanted: TaskFilter,
         *,
-        after: Place | None = None,
+        after: Cursor | None = None,
         limit: int = 50,
         scan: int = 2000,
         now: float | None = None,
     ) -> SearchPage:
-        """Return tasks of a pool that meet conditions, at most `limit` of them."""
+        """Return tasks of pools that meet conditions, at most `limit` of them."""
         check.whole("limit", limit, least=1)
         check.whole("scan", scan, least=1)
         moment = rounded(self._clock() if now is None else now)
+        # Nearly every row fits a plain search, so that it reads no more than it returns.
+        size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
 
         def asked(tables: SqlTables) -> SearchPage:
-            table = _pool(tables, pool)
-            order = search.order_of(wanted, strict=table.spec.strict)
-            # Nearly every row fits a plain search, so that it reads no more than it returns.
-            size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
-            candidates = _searched(tables, table, wanted, order, after, size)
-            return search.page_of(
-                candidates, wanted, order, limit=limit, scan=scan, now=moment, copy=plain
+            return search.over_pools(
+                pools,
+                after,
+                lambda pool, behind: TaskSearch(tables, _pool(tables, pool), wanted, size).behind(
+                    behind
+                ),
+                wanted,
+                limit=limit,
+                scan=scan,
+                now=moment,
+                copy=plain,
             )
 
         return await self._read(asked)
@@ -483,88 +484,6 @@ def _shares(ready: dict[str, int], in_use: float) -> list[tuple[str, int]]:
     return sorted(ready.items()) or ([("", 0)] if in_use else [])
 
 
-def _searched(
-    tables: SqlTables,
-    pool: SqlPool,
-    wanted: TaskFilter,
-    order: Callable[[Task], Place],
-    after: Place | None,
-    size: int,
-) -> Iterable[Task]:
-    """Return the tasks among which a search looks, in its order, behind a place."""
-    if order is search.by_end:
-        return _latest_first(tables, pool, wanted.status, after or search.FIRST, size)
-    if order is search.by_due:
-        return _pages_of(
-            lambda due, seq, most: tables.look_at_live(
-                "later_of_pool", (pool.number, due, pool.number << SEQ_BITS | seq, most)
-            ),
-            order,
-            after or search.START,
-            size,
-        )
-    seq = 0 if after is None else after[1]
-    if wanted.status is Status.RUNNING:
-        found = tables.look_at_live("held_in_pool", (pool.number,))
-        return (task for task in found if task.seq > seq)
-    if wanted.state == "parked" and pool.parked_count <= _FEW_PARKED:
-        return tables.look_at_live("parked_of_pool", (pool.number, _places(pool, seq)[0]))
-    queued = _pages_of(
-        lambda _, behind, most: tables.look_at_live("live_of_pool", (*_places(pool, behind), most)),
-        order,
-        (0.0, seq),
-        size,
-    )
-    return (task for task in queued if task.status is Status.QUEUED)
-
-
-def _latest_first(
-    tables: SqlTables, pool: SqlPool, status: Status | None, after: Place, size: int
-) -> Iterator[Task]:
-    """Yield tasks of a status with the latest end first; of any status the live ones first."""
-    low = pool.number << SEQ_BITS
-    if status is None and after[0] == inf:
-        yield from _pages_of(
-            lambda _, seq, most: tables.look_at_live(
-                "live_before", (low, low | min(seq, _LAST_SEQ), most)
-            ),
-            search.by_end,
-            after,
-            size,
-        )
-        after = search.FIRST
-
-    def ended(completed: int) -> Iterator[Task]:
-        return _pages_of(
-            lambda at, seq, most: tables.read_ended(
-                "ended_by_end", (pool.number, completed, at, low | min(seq, _LAST_SEQ), most)
-            ),
-            search.by_end,
-            after,
-            size,
-        )
-
-    if status is None:
-        yield from merge(ended(0), ended(1), key=search.by_end, reverse=True)
-    else:
-        yield from ended(int(status is Status.COMPLETED))
-
-
-def _pages_of(
-    read: Callable[[float, int, int], Sequence[Task]],
-    order: Callable[[Task], Place],
-    after: Place,
-    size: int,
-) -> Iterator[Task]:
-    """Yield what a statement finds behind a place, page by page."""
-    while page := read(*after, size):
-        yield from page
-        if len(page) < size:
-            return
-        after = order(page[-1])
-        size = _PAGE
-
-
 def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
     records: list[Record] = []
     first = None
@@ -572,7 +491,7 @@ def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
         if first is None:
             first = max(after, last - count)
         skipped = max(first - (last - count), 0) if not records else 0
-        records += decoded(told)[skipped:]
+        records += islice(decoded_lazily(told), skipped, skipped + limit - len(records))
         if len(records) >= limit:
             break
     if first is None:
@@ -590,7 +509,8 @@ def _audit_of(
         last = position
         if may_name(told, task):
             skipped = max(after - (position - count), 0)
-            records += meant(decoded(told)[skipped:], since, task)
+            of_task = (one for n, one in decoded_of(told, task) if n >= skipped)
+            records += meant(list(of_task), since, task)
     return AuditPage(tuple(records), last if last > after else max(after, tables.told))
 
 

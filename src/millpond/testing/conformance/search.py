@@ -88,13 +88,32 @@ class SearchConformance(StoreSuite):
         for number in range(10):
             await lab.put(f"t{number}", key="last" if number == 9 else "other")
         wanted = TaskFilter(state="queued", key="last")
-        first = await lab.view.search(POOL, wanted, scan=4, now=lab.now)
+        first = await lab.view.search([POOL], wanted, scan=4, now=lab.now)
         assert ((), True) == (first.tasks, first.partial)
-        second = await lab.view.search(POOL, wanted, after=first.next, scan=4, now=lab.now)
+        second = await lab.view.search([POOL], wanted, after=first.next, scan=4, now=lab.now)
         assert ((), True) == (second.tasks, second.partial)
-        third = await lab.view.search(POOL, wanted, after=second.next, scan=4, now=lab.now)
+        third = await lab.view.search([POOL], wanted, after=second.next, scan=4, now=lab.now)
         assert ["t9"] == [task.new.labels["name"] for task in third.tasks]
         assert (None, False) == (third.next, third.partial)
+
+    @scenario
+    async def test_pools_are_searched_in_the_order_of_their_names(self, lab: Lab) -> None:
+        """Page after page of them is the same list as one long page."""
+        for pool in ("b", "a", "c"):
+            await lab.declare(pool)
+            for number in range(3):
+                await lab.put(f"{pool}{number}", pool=pool)
+        wanted, names = TaskFilter(state="queued"), ["c", "a", "b"]
+        for limit, scan in ((50, 2000), (1, 2000), (2, 2000), (50, 2)):
+            found: list[str] = []
+            page = await lab.view.search(names, wanted, limit=limit, scan=scan, now=lab.now)
+            found += [task.new.labels["name"] for task in page.tasks]
+            while page.next is not None:
+                page = await lab.view.search(
+                    names, wanted, after=page.next, limit=limit, scan=scan, now=lab.now
+                )
+                found += [task.new.labels["name"] for task in page.tasks]
+            assert "a0 a1 a2 b0 b1 b2 c0 c1 c2" == " ".join(found)
 
     @scenario
     async def test_ends_of_one_moment_are_told_apart(self, lab: Lab) -> None:
@@ -138,7 +157,7 @@ class SearchConformance(StoreSuite):
     async def test_an_unknown_pool_is_an_error(self, lab: Lab) -> None:
         """It is no empty list."""
         with pytest.raises(UnknownPool):
-            await lab.view.search("nowhere", TaskFilter())
+            await lab.view.search(["nowhere"], TaskFilter())
         with pytest.raises(UnknownPool):
             await lab.view.units("nowhere")
         with pytest.raises(UnknownPool):
@@ -310,7 +329,7 @@ async def _names(lab: Lab, wanted: TaskFilter, *, limit: int = 50) -> str:
     names: list[str] = []
     after = None
     while True:
-        page = await lab.view.search(POOL, wanted, after=after, limit=limit, now=lab.now)
+        page = await lab.view.search([POOL], wanted, after=after, limit=limit, now=lab.now)
         assert len(page.tasks) <= limit
         names += [task.new.labels["name"] for task in page.tasks]
         if page.next is None:
