@@ -12,7 +12,6 @@ import socket
 import sys
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -236,8 +235,8 @@ class Shop:
 @asynccontextmanager
 async def served(port: int = 0) -> AsyncIterator[str]:
     """Serve the dashboard of a busy shop, and yield its address."""
-    with tempfile.TemporaryDirectory() as folder:
-        shop = Shop(f"sqlite:///{Path(folder) / 'shop.db'}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        shop = Shop("sqlite:///shop.db")
         listening = socket.create_server(("127.0.0.1", port))
         config = uvicorn.Config(
             app(shop.mp, allow_actions=True), log_level="warning", timeout_graceful_shutdown=1

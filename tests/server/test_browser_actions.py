@@ -90,7 +90,7 @@ def test_a_pool_is_resized_and_purged_after_a_question(open_tab: OpenTab) -> Non
         page.get_by_role("button", name="Purge").click()
         question = page.get_by_role("dialog")
         expect(question).to_contain_text("cancels 4 queued tasks")
-        question.get_by_role("button", name="Cancel", exact=True).click()
+        question.get_by_role("button", name="Keep them").click()
         assert dashboard.do(shop.mail.snapshot()).queued == 4
 
         page.get_by_role("button", name="Purge").click()

@@ -87,6 +87,10 @@ export async function resize(pool) {
 
 export async function purge(pool) {
   if (!mayAct()) return null;
+  if (!pool.queued) {
+    toast(`Nothing to purge: no task waits in ${pool.name}.`, "note");
+    return null;
+  }
   const sure = await ask({
     title: `Purge ${pool.name}?`,
     lines: [
@@ -94,6 +98,7 @@ export async function purge(pool) {
       "A redrive brings cancelled tasks back, as long as they are kept.",
     ],
     action: `Cancel ${plural(pool.queued, "task")}`,
+    decline: "Keep them",
     danger: true,
   });
   if (!sure) return null;

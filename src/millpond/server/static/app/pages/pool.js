@@ -29,6 +29,7 @@ import { Json, Text } from "../ui/text.js";
 
 const SPAN = 900;
 const AT_ONCE = 4;
+const LATEST = 5;
 const SERIES = {
   throughput: [
     { label: "completed", colour: "--good", class: "is-good", fill: true },
@@ -100,7 +101,7 @@ function Plots({ past }) {
   const runs = [past.run_p50, past.run_p90, past.run_p99];
   return html`<div class="plots">
     <${Plot} title="Throughput" series=${SERIES.throughput} at=${at} values=${[past.completed, past.failed]} format=${rate} />
-    <${Plot} title="Depth" series=${SERIES.depth} at=${at} values=${[past.queued, past.running, past.limit]} format=${count} />
+    <${Plot} title="Depth" series=${SERIES.depth} at=${at} values=${[past.queued, past.running, past.limit]} format=${count} whole />
     <${Plot} title="Wait" series=${SERIES.times} at=${at} values=${waits} format=${duration} />
     <${Plot} title="Run time" series=${SERIES.times} at=${at} values=${runs} format=${duration} />
   </div>`;
@@ -119,13 +120,20 @@ function Banner({ pool }) {
   return null;
 }
 
-function Figures({ pool, waits, runTimes }) {
+// Of the last seconds; the sparkline's own steps are over later.
+function recently(past, pool) {
+  const latest = past?.completed.slice(-LATEST) ?? [];
+  if (!latest.length) return pool.recent.throughput;
+  return latest.reduce((sum, one) => sum + one, 0) / latest.length;
+}
+
+function Figures({ pool, past, waits, runTimes }) {
   const spread = (one) => (one.samples ? `p90 ${duration(one.p90)} · p99 ${duration(one.p99)}` : "no sample yet");
   return html`<dl class="stats">
     <${Stat} label="Running" sub=${html`<span>of ${exact(pool.limit)}</span>`}>${count(pool.running)}</${Stat}>
     <${Stat} label="Queued" sub=${pool.bound === null ? `${count(pool.scheduled)} scheduled` : `of at most ${exact(pool.bound)}`}>${count(pool.queued)}</${Stat}>
     <${Stat} label="Oldest" sub="in the queue"><${Ago} at=${pool.oldest_queued_at} bare /></${Stat}>
-    <${Stat} label="Throughput" sub=${`${rate(pool.recent.failures)} failing`}>${rate(pool.recent.throughput)}</${Stat}>
+    <${Stat} label="Throughput" sub=${`${rate(pool.recent.failures)} failing`}>${rate(recently(past, pool))}</${Stat}>
     <${Stat} label="Median wait" sub=${spread(waits)}>${waits.samples ? duration(waits.p50) : "–"}</${Stat}>
     <${Stat} label="Median run time" sub=${spread(runTimes)}>${runTimes.samples ? duration(runTimes.p50) : "–"}</${Stat}>
   </dl>`;
@@ -184,12 +192,12 @@ function Limits({ pool, detail }) {
   return html`<${Panel} title="Limits">
     <${Facts}
       entries=${[
-        ["Tasks at a time", html`<span class="num">${exact(pool.limit)}</span>${pool.limit !== pool.declared_limit ? html` <span class="soft">declared ${exact(pool.declared_limit)}</span>` : ""}`],
+        ["Concurrency", html`<span class="num">${exact(pool.limit)}</span>${pool.limit !== pool.declared_limit ? html` <span class="soft">declared ${exact(pool.declared_limit)}</span>` : ""}`],
         ["Per key", pool.max_per_key === null ? null : exact(pool.max_per_key)],
         ["Lanes", pool.lanes === null ? null : exact(pool.lanes)],
         ["Order", `${pool.queue.replaceAll("_", " ")}${pool.ordered ? ", one at a time per key" : ""}`],
         ["Queue bound", pool.bound === null ? "none" : `${exact(pool.bound)}, then ${pool.on_full?.replaceAll("_", " ")}`],
-        ["Ended tasks kept", html`<span class="num">${count(pool.kept)}</span> <span class="soft">${count(pool.dead)} dead</span>`],
+        ["Kept", html`<span class="num">${plural(pool.kept, "ended task")}</span>, <span class="num">${count(pool.dead)}</span> dead`],
         ["Declared", moment(detail.created_at, now.value)],
       ]}
     />
@@ -213,7 +221,7 @@ function Totals({ pool, callbacks }) {
         ["Completed", link("completed", pool.completed)],
         ["Failed", link("failed", pool.failed, "bad")],
         ["Cancelled", link("cancelled", pool.cancelled)],
-        ["Refused when full", link("rejected", pool.rejected)],
+        ["Refused", link("rejected", pool.rejected)],
         ["Callbacks", called.length ? called.map(([name, value]) => `${count(value)} ${name}`).join(", ") : null],
       ]}
     />
@@ -276,7 +284,7 @@ export function Pool({ name }) {
     </${Heading}>
     ${loaded.error && html`<${Problem} error=${loaded.error} again=${loaded.again} />`}
     <${Banner} pool=${pool} />
-    <${Figures} pool=${pool} waits=${told.waits} runTimes=${told.run_times} />
+    <${Figures} pool=${pool} past=${past} waits=${told.waits} runTimes=${told.run_times} />
     <${Plots} past=${past} />
     <${Units} pool=${pool} units=${told.units} heldUnits=${detail.held_units} />
     ${!told.units.length && pool.completed + pool.queued + pool.running === 0 &&

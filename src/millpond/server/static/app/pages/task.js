@@ -70,7 +70,9 @@ function Strip({ task, attempts }) {
   const whole = stretches.reduce((sum, one) => sum + one.to - one.from, 0);
   if (whole <= 0) return null;
   const running = attempts.reduce((sum, one) => sum + (one.ended_at ?? end) - one.started_at, 0);
-  const spoken = `${duration(whole)} in all, ${duration(running)} of it running in ${plural(attempts.length, "attempt")}`;
+  const spoken = !attempts.length
+    ? `waits for ${duration(whole)}`
+    : `${duration(whole)} in all, ${duration(running)} of it running in ${plural(attempts.length, "attempt")}`;
   return html`<div class="strip-box">
     <div class="strip" role="img" aria-label=${spoken}>
       ${stretches.map(
@@ -82,12 +84,18 @@ function Strip({ task, attempts }) {
   </div>`;
 }
 
+// Whether a start, or the submit, is not among what was read.
+function hasGaps({ history, history_complete: complete, task }) {
+  if (complete) return false;
+  const starts = history.filter((one) => one.event === "lease").length;
+  return starts < task.runs || !history.some((one) => one.event === "submit");
+}
+
 function Story({ story }) {
   const { history } = story;
   let before = null;
   return html`<${Panel} title="Story">
     <${Strip} task=${story.task} attempts=${story.attempts} />
-    ${!story.history_complete && html`<p class="soft">The audit is long: only the parts around this task's times were read.</p>`}
     <ol class="timeline">
       ${history.map((one, index) => {
         const [text, state] = EVENTS[one.event] ?? [one.detail ?? one.kind, "idle"];
@@ -108,8 +116,10 @@ function Story({ story }) {
           <span class="timeline-time"><${Moment} at=${one.at} />${since !== null && html`<span class="soft num">+${duration(since)}</span>`}</span>
         </li>`;
       })}
-      ${!history.length && html`<li class="soft">The audit has nothing of it any more.</li>`}
     </ol>
+    ${!history.length
+      ? html`<p class="soft">The audit has nothing of it any more.</p>`
+      : hasGaps(story) && html`<p class="soft after-list">Some of its story is missing: the audit is long, and only the parts around its times were read.</p>`}
   </${Panel}>`;
 }
 
@@ -172,7 +182,7 @@ function Details({ story }) {
         ["Attempts", `${task.attempt} of ${task.attempts}${task.runs > task.attempt ? `, ${task.runs} runs` : ""}`],
         ["Submitted", html`<${Ago} at=${task.submitted_at} />`],
         ["Submitted by", story.parent ? html`<a href=${href(["tasks", story.parent])}>task <span class="num">${story.parent}</span></a>` : html`<${Text} value=${task.submitted_by} />`],
-        ["Due", task.status === "queued" ? html`<${Ago} at=${task.due_at} />` : null],
+        ["Due", task.state === "scheduled" ? html`<${Ago} at=${task.due_at} />` : null],
         ["Expires", task.expires_at ? html`<${Ago} at=${task.expires_at} />` : null],
         ["Timeout", task.timeout ? duration(task.timeout) : null],
         ["Worker", task.worker && html`<a href=${href(["workers"])}><${Text} value=${task.worker} /></a>`],

@@ -43,7 +43,9 @@ function clock(at) {
   return text.endsWith(":00") ? text.slice(0, -3) : text;
 }
 
-function options(series, format, width, onCursor) {
+const WHOLE = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((power) => digit * power)).sort((a, b) => a - b);
+
+function options(series, format, whole, width, onCursor) {
   const line = resolved("--line");
   const muted = resolved("--muted");
   const font = "11px ui-sans-serif, system-ui, sans-serif";
@@ -72,6 +74,7 @@ function options(series, format, width, onCursor) {
         size: 52,
         space: 34,
         grid: { stroke: line, width: 1 },
+        ...(whole ? { incrs: WHOLE } : {}),
         ticks: { show: false },
         values: (_plot, splits) => splits.map((value) => format(value)),
       },
@@ -94,7 +97,7 @@ function options(series, format, width, onCursor) {
   };
 }
 
-export function Plot({ title, series, at, values, format }) {
+export function Plot({ title, series, at, values, format, whole = false }) {
   const place = useRef(null);
   const plot = useRef(null);
   const cursor = useRef(null);
@@ -105,7 +108,7 @@ export function Plot({ title, series, at, values, format }) {
   useLayoutEffect(() => {
     const box = place.current;
     plot.current = new uPlot(
-      options(series, format, Math.max(box.clientWidth, 120), (index) => {
+      options(series, format, whole, Math.max(box.clientWidth, 120), (index) => {
         cursor.current.value = index ?? null;
       }),
       data,
