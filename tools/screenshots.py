@@ -48,7 +48,7 @@ async def main() -> None:
 async def _opened(browser: Browser, address: str, scheme: str) -> Page:
     context = await browser.new_context(
         viewport={"width": 1280, "height": 800},
-        device_scale_factor=1.5,
+        device_scale_factor=1.25,
         color_scheme="dark" if scheme == "dark" else "light",
     )
     page = await context.new_page()

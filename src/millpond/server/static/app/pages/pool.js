@@ -92,6 +92,14 @@ function joined(known, told, since) {
   return next;
 }
 
+// Each point with those shortly before it: what ends in one second or the next is chance.
+function smoothed(values) {
+  return values.map((_, index) => {
+    const some = values.slice(Math.max(index - LATEST + 1, 0), index + 1);
+    return some.reduce((sum, one) => sum + one, 0) / some.length;
+  });
+}
+
 function Plots({ past }) {
   if (!past?.at.length) {
     return html`<div class="plots is-waiting" aria-hidden="true">${[1, 2, 3, 4].map((n) => html`<div key=${n} class="plot"></div>`)}</div>`;
@@ -100,7 +108,7 @@ function Plots({ past }) {
   const waits = [past.wait_p50, past.wait_p90, past.wait_p99];
   const runs = [past.run_p50, past.run_p90, past.run_p99];
   return html`<div class="plots">
-    <${Plot} title="Throughput" series=${SERIES.throughput} at=${at} values=${[past.completed, past.failed]} format=${rate} />
+    <${Plot} title="Throughput" series=${SERIES.throughput} at=${at} values=${[smoothed(past.completed), smoothed(past.failed)]} format=${rate} />
     <${Plot} title="Depth" series=${SERIES.depth} at=${at} values=${[past.queued, past.running, past.limit]} format=${count} whole />
     <${Plot} title="Wait" series=${SERIES.times} at=${at} values=${waits} format=${duration} />
     <${Plot} title="Run time" series=${SERIES.times} at=${at} values=${runs} format=${duration} />
