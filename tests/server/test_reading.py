@@ -260,6 +260,7 @@ async def test_workers_and_what_each_runs(place: Place) -> None:
         assert [one["id"] for one in worker["holding"]] == [str(handle.id)]
         assert worker["host"]
         assert worker["pid"] > 0
+        assert worker["version"]
 
 
 async def test_schedules_and_when_they_fire(place: Place) -> None:

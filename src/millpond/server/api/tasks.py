@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["tasks"])
 
-SCAN = 2000
+SCAN = 1000
 """Rows that one request reads, at most, to find tasks."""
 
 MOST_COUNTED = 10_000
