@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Join, Leave
@@ -25,11 +27,13 @@ NO_FUNCTION = ""
 """No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
 
 
+@cache
 def _release() -> str:
-    """Return the version of the library."""
-    from millpond import __version__  # noqa: PLC0415 - the package imports this
-
-    return __version__
+    """Return the version of the library; '' where it was not installed."""
+    try:
+        return version("millpond")
+    except PackageNotFoundError:
+        return ""
 
 
 class Presenting:
