@@ -73,10 +73,10 @@ if TYPE_CHECKING:
     from millpond.pool.sync.handles import SyncHandle
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.error_info import ErrorInfo
+    from millpond.runtime.jobs.batch_call import Failed
+    from millpond.runtime.jobs.job import CancelReason
     from millpond.runtime.observe.hooks import DeadLetter, Empty, Observed
     from millpond.runtime.retention import Keep
-    from millpond.runtime.worker.batch import Failed
-    from millpond.runtime.worker.job import CancelReason
 
 __all__ = [
     "AlreadyOpen",
@@ -225,10 +225,10 @@ _HOME = {
         "millpond.pool.sync.handles": ("SyncHandle",),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.pool.events.trigger": ("Trigger",),
-        "millpond.runtime.worker.batch": ("Failed",),
+        "millpond.runtime.jobs.batch_call": ("Failed",),
         "millpond.runtime.error_info": ("ErrorInfo",),
         "millpond.runtime.observe.hooks": ("DeadLetter", "Empty", "Observed"),
-        "millpond.runtime.worker.job": ("CancelReason",),
+        "millpond.runtime.jobs.job": ("CancelReason",),
         "millpond.runtime.retention": ("Keep",),
     }.items()
     for name in names

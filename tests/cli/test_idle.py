@@ -153,7 +153,7 @@ async def test_a_store_that_is_away_is_not_one_without_work(
     """It is looked at until it answers, and that is said once."""
     shop = Shop(Fleet())
     async with shop.mp, shop.mp.worker() as worker:
-        view = worker.runtime.view
+        view = worker.env.view
 
         class Away:
             """A view that cannot be had."""
@@ -161,7 +161,7 @@ async def test_a_store_that_is_away_is_not_one_without_work(
             def __getattr__(self, name: str) -> object:
                 raise ConnectionError("the store is away")
 
-        monkeypatch.setattr(worker.runtime, "view", Away())
+        monkeypatch.setattr(worker.env, "view", Away())
         waiting = asyncio.create_task(until_idle(worker))
         await asyncio.sleep(0.9)
         assert not waiting.done()
@@ -169,7 +169,7 @@ async def test_a_store_that_is_away_is_not_one_without_work(
         assert ["the store cannot be looked at (the store is away); it is tried again"] == [
             record.getMessage() for record in told
         ]
-        monkeypatch.setattr(worker.runtime, "view", view)
+        monkeypatch.setattr(worker.env, "view", view)
         async with asyncio.timeout(5):
             await waiting
 
@@ -205,7 +205,7 @@ async def test_what_comes_while_it_looks_is_not_overlooked(monkeypatch: pytest.M
     shop.mp.pool("later")
     async with shop.mp, shop.mp.worker() as worker:
         assert await idle_within(worker, 5)
-        view = worker.runtime.view
+        view = worker.env.view
 
         class Slow:
             """A view that takes so long that somebody submits meanwhile."""
@@ -219,7 +219,7 @@ async def test_what_comes_while_it_looks_is_not_overlooked(monkeypatch: pytest.M
                     await asyncio.sleep(0.01)
                 return await view.pool(name, **asked)
 
-        monkeypatch.setattr(worker.runtime, "view", Slow())
+        monkeypatch.setattr(worker.env, "view", Slow())
         assert not await nothing_left(worker)
         assert [1] == shop.ran
         shop.may_end.set()

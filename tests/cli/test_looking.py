@@ -86,7 +86,7 @@ def test_a_hold_is_shown_and_resume_ends_it(millpond: Call, store: str) -> None:
     async def hold() -> int:
         async with app(store) as mp:
             for unit in (None, "a"):
-                await mp.runtime.order(Hold("mail", 3600.0, unit))
+                await mp.runtime.control.order(Hold("mail", 3600.0, unit))
             return (await mp.tasks["send"].submit("a")).id
 
     task = asyncio.run(hold())

@@ -135,7 +135,7 @@ async def test_a_stopped_worker_holds_the_task_of_a_thread_that_goes_on(
             assert 1 == blocking.began
 
             async def left() -> bool:
-                return not one.runtime._lingering
+                return not one.runtime.local_workers.lingering
 
             await until(left)
 
@@ -154,7 +154,8 @@ async def test_closing_says_which_task_it_leaves_to_others(
                 handle = await block.options(timeout=3600).submit()
                 await blocking.blocks()
         assert any(
-            f"leaves task {handle.id} of pool one" in record.message for record in caplog.records
+            f"leaves while the handler of task {handle.id} of pool one" in record.message
+            for record in caplog.records
         )
         async with two.worker():
             assert "completed" == (await (await two.handle(handle.id)).wait()).status

@@ -120,11 +120,11 @@ async def test_a_function_that_nobody_knew_for_a_day_is_one_error(
     shop = Shop(Fleet(place))
     async with shop.mp:
         gone = NewTask(id=42, pool="mail", call=Call("renamed_away", b"{}"))
-        shop.mp.runtime.heed(await shop.mp.runtime.store.submit((Batch(tasks=(gone,)),)))
+        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.submit((Batch(tasks=(gone,)),)))
         await asyncio.sleep(10)
         assert [] == errors(caplog)
         a_day_later = shop.mp.runtime.clock() + 86_401
-        shop.mp.runtime.heed(await shop.mp.runtime.store.recover(now=a_day_later))
+        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.recover(now=a_day_later))
     (record,) = errors(caplog)
     assert (42, "unknown_function") == (vars(record)["task"], vars(record)["error"])
 
@@ -136,7 +136,7 @@ async def test_bytes_that_cannot_be_read_are_one_error(
     shop = Shop(Fleet(place))
     async with shop.mp:
         broken = NewTask(id=5, pool="mail", call=Call("send", b"\xff\xfe"))
-        shop.mp.runtime.heed(await shop.mp.runtime.store.submit((Batch(tasks=(broken,)),)))
+        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.submit((Batch(tasks=(broken,)),)))
         await asyncio.sleep(10)
     (record,) = errors(caplog)
     assert 5 == vars(record)["task"]

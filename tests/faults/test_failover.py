@@ -15,7 +15,7 @@ from tests.faults.shop import Shop
 from verify.servers.postgres import QUICK, USER, OwnServer
 
 from millpond.errors import StoreNotWritable
-from millpond.runtime.observe.outage import insisted
+from millpond.runtime.observe.outage import ask_until_answered
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
 
@@ -69,7 +69,7 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         standby.execute("SELECT pg_promote()")
         submit_in_sql(standby, submitter, 30)
         async with asyncio.timeout(40):
-            await insisted(submitter.pool.resume, lambda: False)
+            await ask_until_answered(submitter.pool.resume, lambda: False)
             assert [2 * number for number in range(10, 20)] == [await one for one in waiting]
             assert 42 == await (await submitter.job.submit(21))
             await until(lambda: 30 in worker.runs)
@@ -131,7 +131,7 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         await asyncio.to_thread(primary.start)
         submit_in_sql(primary, worker, 5)
         async with asyncio.timeout(60):
-            await insisted(worker.pool.resume, lambda: False)
+            await ask_until_answered(worker.pool.resume, lambda: False)
             await until(lambda: 5 in worker.runs, 60.0)
             assert 14 == await (await worker.job.submit(7))
             # The backup knows nothing of its end: it runs again, as everything since then would.

@@ -12,7 +12,7 @@ from verify.servers.sqlite_files import InlineStore
 
 from millpond import Keep, Millpond
 from millpond.core.control import Bury
-from millpond.runtime.runtime import wall_clock
+from millpond.runtime.environment import wall_clock
 from millpond.store.protocol import Store
 
 
@@ -123,10 +123,10 @@ class Fleet:
         cable.cut = True
         runtime = mp.runtime
         workers = list(runtime.workers)
-        tasks = [runtime.maintenance._task, runtime.polling._task, *runtime._tasks]
+        tasks = [runtime.maintenance._task, runtime.polling._task, *runtime.env.background]
         for worker in workers:
             worker.watchdog.stop()
-            tasks += [worker._driver, *(slot.task for slot in worker._slots)]
+            tasks += [worker.driver, *(slot.task for slot in worker.slots.all)]
         alive = [task for task in tasks if task is not None]
         for _ in range(5):
             # A slot takes a first cancellation for its handler's.

@@ -242,7 +242,7 @@ async def test_a_corrupt_item_is_set_aside_and_the_others_run(any_pace: Opened) 
         good = await press.double.submit(1)
         broken = NewTask(id=77, pool="work", call=Call("double", b"{not json"))
         answer = await any_pace.last.submit((Batch(tasks=(broken,)),))
-        press.mp.runtime.heed(answer)
+        press.mp.runtime.answers.apply(answer)
         assert 2 == await good
         handle = await (await press.mp.handle(77)).wait()
         assert ("failed", "corrupt", 1) == (
@@ -306,7 +306,7 @@ async def test_leaving_gives_a_gathering_batch_back() -> None:
         handle = await press.double.submit(1)
         await rounds()
         (worker,) = press.mp.runtime.workers
-        await press.mp.runtime.remove_worker(worker)
+        await press.mp.runtime.local_workers.stop(worker)
         await handle.refresh()
         assert ("queued", 0) == (handle.status, handle.attempt)
     assert [] == press.calls

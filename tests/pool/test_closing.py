@@ -10,7 +10,8 @@ from tests.pool.stores import Watched, memory, rounds
 
 from millpond import Millpond, Retry, bounded
 from millpond.errors import ConfigError, NotOpen, TaskFailed
-from millpond.runtime.runtime import ON_ITS_WAY, Runtime
+from millpond.runtime.fleet.closure_worker import IN_FLIGHT
+from millpond.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ def must_be_closed(mp: Millpond, runtime: Runtime) -> None:
     """Nothing of an opening is left: no worker, no open store, no task of the loop's."""
     assert not mp.is_open
     assert [] == runtime.workers
-    assert {} == runtime._tasks
+    assert {} == runtime.env.background
     assert runtime.store._closed  # type: ignore[attr-defined]
     ours = [task for task in asyncio.all_tasks() if "/millpond/" in repr(task)]
     assert [] == ours
@@ -378,7 +379,7 @@ async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> No
         stores[-1].thaw()
         await soon(asyncio.gather(first, third))
         assert 2 == await pool.size()
-        await asyncio.sleep(sum(ON_ITS_WAY) + 1)  # until then it might have been on its way
+        await asyncio.sleep(sum(IN_FLIGHT) + 1)  # until then it might have been on its way
         assert 2 == len(mp.runtime.closures)
 
 
@@ -394,7 +395,7 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         for _ in range(count):
             await pool.submit(for_long, retry=Retry.never())
         await asyncio.sleep(0.01)
-        return [slot.task for worker in mp.runtime.workers for slot in worker._slots]
+        return [slot.task for worker in mp.runtime.workers for slot in worker.slots.all]
 
     with asyncio.Runner() as runner:
         slots = runner.run(main())
@@ -458,7 +459,7 @@ async def test_what_keeps_a_brought_worker_from_serving_is_raised() -> None:
     async with mp:
         both = [asyncio.create_task(pool.drain()) for _ in range(2)]
         assert [OSError] * 2 == [type(await outcome(one)) for one in both]
-        assert ({}, []) == (mp.runtime.brought, mp.runtime.workers)
+        assert ({}, []) == (mp.runtime.temporary_workers, mp.runtime.workers)
 
 
 async def test_workers_on_a_stack_of_the_users_own_close_in_any_order() -> None:

@@ -190,7 +190,7 @@ async def test_the_code_of_a_cancelled_submit_is_kept_until_it_is_known(
             sent.append(asyncio.create_task(later(*args)))
             return await asyncio.shield(sent[-1])
 
-        monkeypatch.setattr(mp.runtime, "store", Over(mp.runtime.store, submit=on_its_way))
+        monkeypatch.setattr(mp.runtime.env, "store", Over(mp.runtime.store, submit=on_its_way))
         submitting = asyncio.create_task(pool.submit(closure))
         await asyncio.sleep(0.1)
         submitting.cancel()

@@ -463,7 +463,7 @@ async def test_a_firing_that_cannot_be_read_keeps_nobody_from_the_others(
     fleet = Fleet()
     mp, report = fleet.process(work=False)
     async with mp:
-        await mp.runtime.declare(SPEC)
+        await mp.runtime.declarations.declare(SPEC)
         broken = NewTask(
             id=7, pool=CRON, call=Call(CRON, b"{"), key="odd", run_at=wall() + 5_000, attempts=9
         )

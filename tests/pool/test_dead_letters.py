@@ -98,7 +98,7 @@ async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
         gone = NewTask(
             id=7, pool="parcels", call=Call("gone", b'{"to":{"street":"x"}}'), expires_in=5.0
         )
-        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=(gone,)),)))
+        mp.runtime.answers.apply(await mp.runtime.store.submit((Batch(tasks=(gone,)),)))
         mp.runtime.maintenance.nudge()
         await asyncio.sleep(60)
 

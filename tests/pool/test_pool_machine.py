@@ -332,16 +332,20 @@ class PoolMachine(RuleBasedStateMachine):
         assert 0 == self.at_work.total()
         assert {} == runtime.closures
         assert {} == runtime.waiting._tasks
-        assert {} == runtime._tasks
-        assert ({}, [], set()) == (submitter._lines, submitter._next, submitter._offering)
-        assert not any((submitter._sending, runtime.inline))
+        assert {} == runtime.env.background
+        assert ({}, [], set()) == (submitter._lines, submitter._sender._next, submitter._offering)
+        assert not any((submitter._sender._sending, runtime.env.inline))
         for worker in runtime.workers:
-            assert ({}, {}, {}) == (worker.jobs, worker.stuck_since, worker.ahead.held)
-            assert ({}, [], []) == (worker.batches._calls, worker._ended, worker._quiet)
-            assert 0 == len(worker.ready)
-            assert not any((worker._turning, worker._scheduled, worker._pause))
-            assert {slot.job for slot in worker._slots} <= {None}
-            assert set(worker._idle) == worker._slots
+            assert ({}, {}, {}) == (worker.jobs, worker.stuck_since, worker.prefetch.held)
+            assert ({}, [], []) == (
+                worker._attempts.batches._calls,
+                worker.ended,
+                worker._stopping._quiet._waiting,
+            )
+            assert 0 == len(worker.slots.ready)
+            assert not any((worker.schedule.turning, worker.scheduled, worker.schedule.pause))
+            assert {slot.job for slot in worker.slots.all} <= {None}
+            assert set(worker.slots.idle) == worker.slots.all
 
 
 TestPoolMachine = PoolMachine.TestCase

@@ -145,7 +145,7 @@ async def test_closing_gives_everything_back() -> None:
         handles = [await bench.job.submit(n) for n in range(5)]
         await rounds()
         (worker,) = mp.runtime.workers
-        await mp.runtime.remove_worker(worker)
+        await mp.runtime.local_workers.stop(worker)
         states = [await handle.refresh() for handle in handles]
         assert [(Status.QUEUED, 0)] * 5 == [(one.status, one.attempt) for one in states]
         assert 0 == (await bench.pool.snapshot()).claimed
@@ -272,9 +272,9 @@ async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
             await bench.job.submit(n)
         await rounds()
         (worker,) = bench.mp.runtime.workers
-        first, *others = worker.ahead.held["ahead"]
-        worker.ahead.take_in("ahead", LeaseAnswer(leased=(first,)))
-        assert [claim.fence.task for claim in others] == worker.ahead.tasks()
+        first, *others = worker.prefetch.held["ahead"]
+        worker.prefetch.take_in("ahead", LeaseAnswer(leased=(first,)))
+        assert [claim.fence.task for claim in others] == worker.prefetch.tasks()
 
 
 @pytest.mark.parametrize("pauses", [1, 2, 3, 5, 8])

@@ -111,7 +111,7 @@ async def test_a_child_that_dies_is_a_failed_attempt(task: object) -> None:
     async with opened():
         with pytest.raises(TaskFailed, match="process ended") as caught:
             await (await tasks.pool.submit(task))  # type: ignore[call-overload]
-        assert "ChildDied" in caught.value.error_type
+        assert "millpond.ChildDied" == caught.value.error_type
         assert 4 == await (await tasks.in_a_loop.submit(2))
 
 
@@ -256,7 +256,7 @@ async def test_arguments_that_do_not_fit_the_function_in_the_process_are_parked(
             NewTask(id=71, pool="processes", call=Call("in_a_loop", b'{"renamed": 1}')),
             NewTask(id=72, pool="processes", call=Call("in_a_loop", b'{"number": ')),
         ]
-        mp.runtime.heed(await mp.runtime.store.submit((Batch(tasks=tuple(stored)),)))
+        mp.runtime.answers.apply(await mp.runtime.store.submit((Batch(tasks=tuple(stored)),)))
         damaged = await (await mp.handle(72)).wait(timeout=50)
         assert ("failed", "corrupt", 0) == (damaged.status, damaged.reason, damaged.attempt)
         assert 4 == await (await tasks.in_a_loop.submit(2))

@@ -357,7 +357,7 @@ async def test_an_unknown_function_is_parked_and_fails_after_a_day(
 
     async with mp:
         gone = NewTask(id=42, pool="work", call=Call("renamed_away", b"{}"))
-        mp.runtime.heed(await opened.last.submit((Batch(tasks=(gone,)),)))
+        mp.runtime.answers.apply(await opened.last.submit((Batch(tasks=(gone,)),)))
         await rounds()
         assert "fine" == await (await known.submit())
         snapshot = await pool.snapshot()
@@ -438,7 +438,7 @@ async def test_an_alias_keeps_stored_tasks_running_after_a_rename(opened: Opened
 
     async with mp:
         call = Call("old_name", new_name.bind(1).encoded().payload)
-        mp.runtime.heed(
+        mp.runtime.answers.apply(
             await opened.last.submit((Batch(tasks=(NewTask(id=9, pool="work", call=call),)),))
         )
         assert 2 == await (await mp.handle(9, of=new_name))
@@ -472,7 +472,7 @@ async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
             id=5, pool="work", call=Call("job", payload), on_complete=note.bind().as_callback()
         )
         with caplog.at_level(logging.ERROR):
-            mp.runtime.heed(await opened.last.submit((Batch(tasks=(broken,)),)))
+            mp.runtime.answers.apply(await opened.last.submit((Batch(tasks=(broken,)),)))
             handle = await (await mp.handle(5)).wait()
         assert ("failed", "corrupt", 0) == (handle.status, handle.reason, handle.attempt)
         assert handle.error is not None
@@ -507,7 +507,7 @@ async def test_options_that_cannot_be_read_do_not_stop_the_task(opened: Opened) 
             )
             for n, name in ((1, "job"), (2, "flaky"))
         )
-        mp.runtime.heed(await opened.last.submit((Batch(tasks=tasks),)))
+        mp.runtime.answers.apply(await opened.last.submit((Batch(tasks=tasks),)))
         one, two = [await (await mp.handle(n)).wait(timeout=60) for n in (1, 2)]
         assert ["failed", "completed"] == [one.status, two.status]
 

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from itertools import pairwise
 
+import msgspec
 import pytest
 from tests.pool.fleet import Cable, Fleet
 from tests.pool.moments import clock
@@ -20,6 +21,7 @@ from millpond import (
     fifo,
 )
 from millpond.errors import ConfigError, StoreError
+from millpond.runtime.error_info import ErrorInfo, read
 
 ONCE = Retry.never()
 
@@ -367,6 +369,64 @@ async def test_on_names_the_only_errors_that_are_tried_again() -> None:
         await pool.drain(item.each(["os", "sub", "other"]))
 
     assert {"os": 3, "sub": 3, "other": 1} == {name: runs.count(name) for name in set(runs)}
+
+
+async def test_a_policy_that_names_an_error_of_ours_by_an_old_path_still_means_it() -> None:
+    """A task that an earlier version stored carries names with a module that has moved."""
+    mp = Millpond()
+    pool = mp.pool("items")
+    runs: list[str] = []
+
+    @pool.task
+    async def item(name: str) -> None:
+        runs.append(name)
+        raise ConfigError("option", name, "is wrong")
+
+    policies = {
+        "old": Retry(attempts=3, initial=0, on="millpond.core.errors.ConfigError"),
+        "public": Retry(attempts=3, initial=0, on=ConfigError),
+        "never": Retry(attempts=3, initial=0, never="millpond.core.errors.ConfigError"),
+    }
+    async with mp:
+        for name, policy in policies.items():
+            await (await item.options(retry=policy).submit(name)).wait()
+
+    assert {"old": 3, "public": 3, "never": 1} == {name: runs.count(name) for name in policies}
+
+
+@pytest.mark.parametrize(
+    ("error", "stored"),
+    [
+        (GiveUp("no"), "millpond.GiveUp"),
+        (ConfigError("option", 1, "is wrong"), "millpond.errors.ConfigError"),
+        (OSError("down"), "OSError"),
+    ],
+)
+async def test_an_error_of_ours_is_stored_under_its_public_name(
+    error: Exception, stored: str
+) -> None:
+    """The module that defines a class may change."""
+    mp = Millpond()
+    pool = mp.pool("items", retry=ONCE)
+
+    @pool.task
+    async def item() -> None:
+        raise error
+
+    async with mp:
+        handle = await item.submit()
+        with pytest.raises(TaskFailed) as caught:
+            await handle
+        record = await mp.runtime.view.task(handle.id)
+        assert record is not None
+        info = read(record.error)
+    assert (stored, stored) == (caught.value.error_type, "" if info is None else info.type)
+
+
+def test_an_error_that_was_stored_under_an_old_path_is_read_under_its_public_name() -> None:
+    """An operator sees one name for one type."""
+    stored = msgspec.msgpack.encode(ErrorInfo("millpond.core.wish.GiveUp", "no"))
+    assert ErrorInfo("millpond.GiveUp", "no") == read(stored)
 
 
 async def test_never_names_errors_that_are_not_tried_again_whatever_on_says() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from millpond import Keep, Millpond
 from millpond.core.control import Lead, Prune
-from millpond.runtime.runtime import wall_clock
+from millpond.runtime.environment import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Hint, RenewAnswer
 
@@ -260,9 +260,9 @@ def kill(harbour: Harbour, mp: Millpond) -> None:
             one.cancel()
     thread = runtime.renewals._thread
     if thread is not None:
-        with thread._stir:
+        with thread._changed:
             thread._over = True
-            thread._stir.notify()
+            thread._changed.notify()
     harbour.held.discard(runtime.owner)
     harbour.left.add(runtime.owner)
 

@@ -108,7 +108,7 @@ async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureF
         await until(lambda: f"forget {owner}" in harbour.log)
         assert failures[1] - failures[0] >= AGAIN_AFTER
         told = [one.message for one in caplog.records if "away" in one.message]
-        assert ["what dead processes held cannot be given to others (away)"] == told
+        assert ["cannot free the tasks of dead processes (away); trying again"] == told
         revive(dead)
 
 

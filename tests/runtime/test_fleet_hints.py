@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool, bounded
-from millpond.runtime.fleet.renew import RENEWALS_PER_LEASE
+from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE
 from millpond.store.protocol import Hint
 
 AT_ONCE = 0.05
@@ -214,7 +214,7 @@ async def test_a_claim_ahead_that_others_cancelled_is_not_started(hints: bool) -
         held = await client.tasks["note"].submit("second")
         await client.tasks["note"].submit("third")
         await asyncio.sleep(2)
-        assert held.id in worker.runtime.workers[0].ahead.tasks()
+        assert held.id in worker.runtime.workers[0].prefetch.tasks()
         await client.cancel(held.id)
         await asyncio.sleep(50)
         assert ["cancelled"] == await worker.status([held.id])

@@ -239,10 +239,10 @@ async def test_who_was_slow_long_ago_gives_time_when_it_leads() -> None:
     first, second = process(harbour), process(harbour)
     async with first, second:
         await asyncio.sleep(1)
-        second.runtime.maintenance.store_was_away(LEASE)
+        second.runtime.maintenance.delay.store_was_away(LEASE)
         await asyncio.sleep(10 * LEASE)
-        second.runtime.maintenance.store_was_away(LEASE)
-        left = second.runtime.maintenance._recover_after - second.runtime.steady()
+        second.runtime.maintenance.delay.store_was_away(LEASE)
+        left = second.runtime.maintenance.delay.until - second.runtime.steady()
         assert LEASE / 3 == pytest.approx(left)
 
 

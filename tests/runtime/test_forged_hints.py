@@ -119,4 +119,4 @@ async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
         handle: Any = await client.tasks["job"].submit()
         await handle.wait(timeout=60)
         assert asyncio.get_running_loop().time() - began <= 0.2
-        assert "no such pool" not in worker.runtime.hearing._asks
+        assert "no such pool" not in worker.runtime.hint_listener._wakes

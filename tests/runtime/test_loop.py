@@ -32,7 +32,7 @@ from millpond import (
 from millpond.core.control import Prune
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.runtime.observe.watchdog import PATIENCE
-from millpond.runtime.worker.worker import MOST_AT_ONCE
+from millpond.runtime.worker.state import MOST_AT_ONCE
 from millpond.store.protocol import RecoverAnswer, Store
 
 HOUR = 3600.0
@@ -256,10 +256,10 @@ async def _by_redrive(mp: Millpond, pool: Pool) -> Handle[Any]:
 
 async def _by_worker(mp: Millpond, pool: Pool) -> Handle[Any]:
     (worker,) = mp.runtime.workers
-    await mp.runtime.remove_worker(worker)
+    await mp.runtime.local_workers.stop(worker)
     handle = await pool.submit(mp.tasks["job"])
     await asyncio.sleep(30)
-    await mp.runtime.add_worker()
+    await mp.runtime.local_workers.start()
     return handle
 
 
@@ -619,7 +619,7 @@ async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> No
         store.failures.append(ConnectionError("busy"))
         go.set()
         (worker,) = mp.runtime.workers
-        await mp.runtime.remove_worker(worker, grace=1.0)
+        await mp.runtime.local_workers.stop(worker, grace=1.0)
         assert "completed" == (await handle.refresh()).status
 
 
@@ -639,7 +639,7 @@ async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened)
             handles = [await job.submit(n) for n in range(5)]
             await rounds(after)
             (worker,) = mp.runtime.workers
-            await mp.runtime.remove_worker(worker)
+            await mp.runtime.local_workers.stop(worker)
             left = [(await handle.refresh()).status for handle in handles]
             assert {"completed", "queued"} >= set(left)
             assert 0 == (await pool.snapshot()).running
@@ -732,7 +732,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
 
     async with mp:
         (worker,) = mp.runtime.workers
-        plan = worker._next_ask
+        plan = worker.queues.next_ask
 
         def breaks(**_asked: bool) -> Any:
             asked.append(loop.time())
@@ -740,7 +740,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
                 raise RuntimeError("a bug")
             return plan(**_asked)
 
-        monkeypatch.setattr(worker, "_next_ask", breaks)
+        monkeypatch.setattr(worker.queues, "next_ask", breaks)
         handles = [await job.submit(n) for n in range(5)]
         await asyncio.sleep(60)
         assert 25 >= len(asked)

@@ -6,7 +6,7 @@ import pytest
 from tests.pool.stores import Watched, memory
 
 from millpond import Millpond
-from millpond.runtime.batching import MOST_BYTES, portion, weight_of, weight_of_tasks
+from millpond.runtime.batching import MOST_BYTES, bytes_of, bytes_of_tasks, fitting
 
 MEGABYTE = 1 << 20
 
@@ -24,7 +24,7 @@ MEGABYTE = 1 << 20
 )
 def test_as_many_go_together_as_fit(weights: list[int], most: int, expected: int) -> None:
     """At least one, however heavy; at most so many, however light."""
-    assert expected == portion(weights, int, most)
+    assert expected == fitting(weights, int, most)
 
 
 @pytest.mark.rows("CX-19")
@@ -43,9 +43,9 @@ async def test_results_and_arguments_go_to_the_store_in_portions() -> None:
     async with mp:
         handles = await asyncio.gather(*(film.submit("x" * 2 * MEGABYTE) for _ in range(20)))
         assert {2 * MEGABYTE} == {len(await handle) for handle in handles}
-    settles = [sum(map(weight_of, what[0])) for verb, what in store.log if verb == "settle"]
+    settles = [sum(map(bytes_of, what[0])) for verb, what in store.log if verb == "settle"]
     submits = [
-        sum(weight_of_tasks(batch.tasks) for batch in what)
+        sum(bytes_of_tasks(batch.tasks) for batch in what)
         for verb, what in store.log
         if verb == "submit"
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from millpond import Millpond, Outcome, Retry, bounded
 from millpond.errors import PoolClosed
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.jobs.job import current_job
 
 T = TypeVar("T")
 
@@ -77,8 +77,8 @@ async def test_a_slot_that_is_cancelled_when_idle_is_missed_by_nobody(slots: int
             await soon(handle)
         await asyncio.sleep(10)
         (worker,) = mp.runtime.workers
-        assert [] == [slot for slot in worker._slots if slot.task.done()]
-        assert set(worker._idle) == worker._slots
+        assert [] == [slot for slot in worker.slots.all if slot.task.done()]
+        assert set(worker.slots.idle) == worker.slots.all
         for handle in [await pool.submit(a_second) for _ in range(2 * slots)]:
             await soon(handle)
 
@@ -281,7 +281,7 @@ async def test_an_item_that_cannot_be_tried_again_ends_its_map() -> None:
             await soon(mapping)
         assert isinstance(told.value.__cause__, ValueError)
         await asyncio.sleep(100)
-        assert {} == mp.runtime._tasks
+        assert {} == mp.runtime.env.background
 
 
 @pytest.mark.real_loop
@@ -388,7 +388,7 @@ async def test_a_crowd_of_parked_submitters_goes_as_it_came(order: str) -> None:
         runtime = mp.runtime
         assert ({}, {}, set()) == (
             runtime.submitter._lines,
-            runtime._tasks,
+            runtime.env.background,
             runtime.submitter._offering,
         )
         assert 2 == len(runtime.closures)
@@ -417,7 +417,7 @@ async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> Non
         runtime = mp.runtime
         (worker,) = runtime.workers
         assert ({}, {}) == (runtime.closures, runtime.waiting._tasks)
-        assert ({}, {}) == (runtime._tasks, worker.jobs)
-        assert [] == worker._ended
-        assert 3 >= len(worker._slots)
-        assert 0 == len(worker._moments)
+        assert ({}, {}) == (runtime.env.background, worker.jobs)
+        assert [] == worker.ended
+        assert 3 >= len(worker.slots.all)
+        assert 0 == len(worker.queues._moments)

@@ -118,7 +118,7 @@ async def test_a_day_with_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Every task accepted came to its end, limits held, and the file is as small as Keep says."""
     # They hear nothing of each other, and a look each second would make a long day of it.
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 120.0)
-    monkeypatch.setattr("millpond.runtime.fleet.maintain.PRUNE_EVERY", 600.0)
+    monkeypatch.setattr("millpond.runtime.fleet.prune.PRUNE_EVERY", 600.0)
     day = Day(tmp_path / "work.db", seed=1)
     await day.live()
     mp = day.processes[0]

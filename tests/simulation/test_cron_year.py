@@ -100,7 +100,7 @@ def test_a_chain_that_is_not_stored_with_its_firing_is_found_out(
         told = await fire(job, firing, told_as)
         first, *rest = job.follow_ups
         for new in rest:
-            await cron._submit(job.runtime, (new,))
+            await cron._submit(job.worker.runtime, (new,))
             job.worker.runtime.store._process.world.book.fired[
                 new.labels["cron"],
                 datetime.fromisoformat(new.labels["scheduled_at"]).timestamp(),

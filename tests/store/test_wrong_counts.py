@@ -111,7 +111,7 @@ async def test_whoever_leads_looks_at_the_counts_now_and_then(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A count that nothing else would meet is found by maintenance, told, and counted anew."""
-    monkeypatch.setattr(maintain, "GUARD_EVERY", 0.0)
+    monkeypatch.setattr(maintain, "CHECK_COUNTS_EVERY", 0.0)
     # Who takes over looks at everything; that is not what is tested.
     monkeypatch.setattr(maintain.Maintenance, "took_over", maintain.Maintenance.nudge)
     mp = Millpond(postgres_url)

@@ -28,7 +28,7 @@ from millpond import (
 )
 from millpond.core.control import Bury
 from millpond.errors import ConfigError
-from millpond.runtime.worker.outcome import Carried
+from millpond.runtime.jobs.policy import Carried
 from millpond.store.memory import MemoryStore
 
 

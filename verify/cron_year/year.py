@@ -20,7 +20,7 @@ import msgspec
 from millpond.core.lifecycle import Event
 from millpond.core.settle import Settled
 from millpond.pool.millpond import Millpond
-from millpond.runtime.fleet import maintain, poll
+from millpond.runtime.fleet import poll, prune
 from millpond.runtime.observe import report
 from millpond.runtime.retention import Keep
 from verify.cron_year.oracle import Clock, Line
@@ -354,7 +354,7 @@ def unhurried() -> Iterator[None]:
     slow = [
         (poll, "POLL_FLOOR", HOUR),
         (poll, "IDLE_FLOOR", HOUR),
-        (maintain, "PRUNE_EVERY", 6 * HOUR),
+        (prune, "PRUNE_EVERY", 6 * HOUR),
         (report, "EVERY", DAY),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in slow]

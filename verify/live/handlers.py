@@ -10,9 +10,9 @@ from millpond.core.handler_signals import GiveUp, RetryLater, Scope, Throttled
 from millpond.errors import MillpondError, WouldDeadlock
 from millpond.pool.context import Context
 from millpond.pool.outcome import Outcome
-from millpond.runtime.worker.batch import Failed
-from millpond.runtime.worker.job import current_job
-from millpond.runtime.worker.outcome import Unreadable
+from millpond.runtime.jobs.batch_call import Failed
+from millpond.runtime.jobs.job import current_job
+from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

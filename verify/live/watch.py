@@ -23,7 +23,7 @@ from millpond.errors import (
     TaskRejected,
 )
 from millpond.runtime.fleet.poll import POLL_FLOOR
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.jobs.job import current_job
 from millpond.testing.simulation.invariants import Violated, is_claim, is_current
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Fence
     from millpond.pool.handle import Handle
     from millpond.pool.outcome import Outcome
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
     from millpond.runtime.worker.worker import Worker
     from millpond.testing.simulation.trace_model import Step, Witness
     from verify.live.process import Process
@@ -332,7 +332,7 @@ class Watch:
             for worker in process.mp.runtime.workers:
                 if worker.joined and not worker.stopping:
                     self._judge_stranger(worker, known)
-                if worker.ready:
+                if worker.slots.ready:
                     world.broke(Violated("I11", f"{worker.name} holds work and starts none"))
                 for pool in due:
                     if self._could_start(worker, pool):
@@ -357,7 +357,7 @@ class Watch:
         return not self.world.solo and (line.cut or bool(line.bad) or self.world.now < recovered)
 
     def _could_start(self, worker: Worker, pool: str) -> bool:
-        if not worker.serves(pool) or worker._free(pool) < 1:  # noqa: SLF001 - an onlooker's right
+        if not worker.serves(pool) or worker.queues.free(pool) < 1:
             return False
         view = self.world.stage.store.view
         return bool(read(view.ready(pool, worker.name, now=self.world.now)))

@@ -16,7 +16,7 @@ from millpond.pool.context import Context, SyncContext
 from millpond.pool.millpond import Millpond
 from millpond.pool.options import Options
 from millpond.pool.outcome import Outcome
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.jobs.job import current_job
 from verify.torture.ledger import Noticed, Told
 from verify.torture.plan import Mood, Plan
 

@@ -157,7 +157,7 @@ async def _all_done(fleet: Fleet) -> bool:
         late = mp.runtime.clock() - BEHIND
         if any(one.next_at < late for one in await mp.schedules()):
             return False
-        await mp.runtime.order(Pause(CRON))
+        await mp.runtime.control.order(Pause(CRON))
         return False
     if fleet.late_is_due:
         await fleet.open_late()

@@ -63,7 +63,7 @@ def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Order], 
     async def switch() -> int:
         async with reached(asked["store"], asked["app"]) as here:
             view, unit = await _meant(here, pool, lane, key)
-            await here.runtime.order(order(view.spec.name, unit))
+            await here.runtime.control.order(order(view.spec.name, unit))
             after = await here.pool(view.spec.name)
         _told(
             {
@@ -142,7 +142,7 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
         async with reached(asked["store"], asked["app"]) as here:
             before = await here.pool(asked["pool"])
             order = Resize(before.spec.name, limit, asked["revision"])
-            await here.runtime.order(order)
+            await here.runtime.control.order(order)
             after = await here.pool(before.spec.name)
         now, declared = after.spec.max_concurrent, after.declared.max_concurrent
         _told(
@@ -182,7 +182,7 @@ def purge(**asked: Any) -> int:  # noqa: ANN401 - the options above
             name = _name(view, unit)
             waiting = counted(view.queued, "task waits", "tasks wait")
             confirm(f"Cancel all that waits in {name} ({waiting} in the pool)?", yes=asked["yes"])
-            count = (await here.runtime.order(Purge(view.spec.name, unit))).count
+            count = (await here.runtime.control.order(Purge(view.spec.name, unit))).count
         _told(
             {"pool": view.spec.name, "unit": unit, "cancelled": count},
             f"{counted(count, 'task')} of {name} cancelled",
@@ -228,7 +228,7 @@ async def _cancel_some(asked: dict[str, Any]) -> int:
             confirm(f"Cancel {counted(len(live), 'task')}?", yes=asked["yes"])
         for at in range(0, len(live), AT_ONCE):
             some = tuple(live[at : at + AT_ONCE])
-            await here.runtime.cancel(some, interrupt=asked["interrupt"])
+            await here.runtime.control.cancel(some, interrupt=asked["interrupt"])
         after = await here.view.status(tasks)
     return _done(tasks, before, after, live, "cancel", as_json=asked["as_json"])
 
@@ -285,7 +285,7 @@ async def _cancel_all(asked: dict[str, Any]) -> int:
         confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=asked["yes"])
         before = None if age is None else here.now() - age
         order = CancelAll(view.spec.name, before, unit, interrupt=asked["interrupt"])
-        answer = await here.runtime.order(order)
+        answer = await here.runtime.control.order(order)
     running = len(answer.cancelled)
     _told(
         {
@@ -377,5 +377,5 @@ async def _redriven(here: Reached, tasks: Sequence[int]) -> int:
 
     count = 0
     for at in range(0, len(tasks), AT_ONCE):
-        count += (await here.runtime.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
+        count += (await here.runtime.control.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
     return count

@@ -65,8 +65,8 @@ async def _carry_out(here: Reached, order: str, names: Sequence[str]) -> None:
     from millpond.pool.schedules.schedule import remove
 
     orders: dict[str, Callable[[str], Awaitable[object]]] = {
-        "pause": lambda name: here.runtime.order(Pause(CRON, name)),
-        "resume": lambda name: here.runtime.order(Resume(CRON, name)),
+        "pause": lambda name: here.runtime.control.order(Pause(CRON, name)),
+        "resume": lambda name: here.runtime.control.order(Resume(CRON, name)),
         "remove": lambda name: remove(here.runtime, name),
     }
     for name in names:

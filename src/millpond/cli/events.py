@@ -272,7 +272,7 @@ async def _remove(here: Reached, view: PoolView) -> None:
 
     assert view.declared.trigger is not None  # noqa: S101 - it is one of a trigger
     gone = replace(view.declared.trigger, on=())
-    await here.runtime.order(Declare(replace(view.declared, trigger=gone)))
+    await here.runtime.control.order(Declare(replace(view.declared, trigger=gone)))
 
 
 def _show_triggers(found: Sequence[PoolView], here: Reached, *, as_json: bool) -> None:

@@ -43,13 +43,13 @@ async def until_idle(worker: Worker) -> None:
 
 def is_quiet(worker: Worker) -> bool:
     """Return whether a worker that could work has nothing in hand."""
-    return worker.may_lease and not worker.held() and not worker.at_it and not worker.scheduled
+    return worker.may_lease and not worker.held() and not worker.in_turn and not worker.scheduled
 
 
 async def nothing_left(worker: Worker) -> bool:
     """Look at every pool; what the worker does meanwhile makes that an old story."""
     turns = worker.turns
-    for declared in list(worker.runtime.declared):
+    for declared in list(worker.services.specs):
         for pool in (declared, declared + CALLBACKS):
             if worker.serves(pool) and await _has_work(worker, pool):
                 return False
@@ -57,16 +57,16 @@ async def nothing_left(worker: Worker) -> bool:
 
 
 async def _has_work(worker: Worker, pool: str) -> bool:
-    runtime = worker.runtime
-    now = runtime.clock()
-    view = await runtime.view.pool(pool, now=now)
+    env = worker.env
+    now = env.clock()
+    view = await env.view.pool(pool, now=now)
     if view is None:
         return False
     if view.running or view.claimed:
         return True
     if view.queued == view.scheduled:
         return False
-    return await runtime.view.ready(pool, worker.name, now=now) or _waits_for_a_rate(view)
+    return await env.view.ready(pool, worker.name, now=now) or _waits_for_a_rate(view)
 
 
 def _waits_for_a_rate(view: PoolView) -> bool:

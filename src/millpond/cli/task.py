@@ -58,7 +58,7 @@ async def _show(here: Reached, task: int, *, payload: bool, as_json: bool) -> No
 
     found = await here.view.task(task)
     if found is None:
-        raise here.runtime.gone(task)
+        raise here.runtime.waiting.unknown(task)
     records = await history(here, found)
     now, why = here.now(), await here.why(task)
     facts = of_task(found, now)

@@ -142,7 +142,7 @@ class Watch:
 
     async def _order(self, order: Order, said: str) -> None:
         try:
-            await self._here.runtime.order(order)
+            await self._here.runtime.control.order(order)
             self._said = said
         except MillpondError as error:
             self._said = str(error)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from millpond.core import validation as check
 from millpond.core.bounds import MAX_SECONDS
+from millpond.core.type_names import comparable_name, qualified_name
 from millpond.core.validation import Seconds
 from millpond.errors import ConfigError
 
@@ -145,16 +146,10 @@ def tries_again(policy: Retry, kinds: Sequence[str]) -> bool:
     """Return whether to try again after an error, given the names of its type and its bases."""
     if not policy.on and not policy.never_on:
         return True
-    names = set(kinds)
-    if not names.isdisjoint(policy.never_on):
+    names = {comparable_name(kind) for kind in kinds}
+    if not names.isdisjoint(map(comparable_name, policy.never_on)):
         return False
-    return not policy.on or not names.isdisjoint(policy.on)
-
-
-def qualified_name(kind: type) -> str:
-    """Return the name of a type as it is kept: with its module, but for builtins."""
-    name = kind.__qualname__
-    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    return not policy.on or not names.isdisjoint(map(comparable_name, policy.on))
 
 
 def _names(option: str, kinds: Kinds) -> tuple[str, ...]:

@@ -55,13 +55,13 @@ class Budget:
     async def resize(self, max_concurrent: int | None = None) -> None:
         """Change the limit; a lower one is reached as work ends, None = as declared."""
         runtime = self._mp.runtime
-        await runtime.declare_budget(self.name)
-        runtime.heed(await runtime.store.control(ResizeBudget(self.name, max_concurrent)))
+        await runtime.declarations.declare_budget(self.name)
+        runtime.answers.apply(await runtime.store.control(ResizeBudget(self.name, max_concurrent)))
 
     async def snapshot(self) -> BudgetSnapshot:
         """Return how much of it is taken, and who waits for it."""
         runtime = self._mp.runtime
-        await runtime.declare_budget(self.name)
+        await runtime.declarations.declare_budget(self.name)
         view = await runtime.view.budget(self.name)
         assert view is not None  # noqa: S101 - it was declared just now
         return BudgetSnapshot(

@@ -14,7 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.errors import ConfigError, ForeignConnection, NotSupported
 from millpond.pool.handle import Handle
 from millpond.pool.submit import refused
-from millpond.runtime.caller_transactions import Joined
+from millpond.runtime.caller_transactions import JoinedSubmit
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
     from millpond.pool.pool import Pool
+    from millpond.runtime.jobs.job import Closure
     from millpond.runtime.observe.probe import Submission
-    from millpond.runtime.worker.job import Closure
     from millpond.store.protocol import BatchAnswer, SubmitAnswer
 
     Made: TypeAlias = tuple[NewTask, Closure | None, Callable[[bytes], Any] | None]
@@ -63,7 +63,7 @@ async def submit_joined(
 
 
 def _submitted(pool: Pool, batch: Batch, connection: object) -> Any:  # noqa: ANN401 - or awaitable
-    submit = pool.runtime.abilities.submit_within
+    submit = pool.runtime.shared_store.submit_within
     assert submit is not None  # noqa: S101 - asked before
     for new in batch.tasks:
         bound = too_heavy(pool.spec, new)
@@ -73,7 +73,7 @@ def _submitted(pool: Pool, batch: Batch, connection: object) -> Any:  # noqa: AN
 
 
 def _undeclared(pool: Pool) -> tuple[PoolSpec, ...]:
-    return () if pool.spec.name in pool.runtime.declared else (pool.spec,)
+    return () if pool.spec.name in pool.runtime.declarations.specs else (pool.spec,)
 
 
 def _taken_in(
@@ -92,20 +92,20 @@ def _taken_in(
     now = runtime.clock()
     for handle, admission in zip(handles, told.admissions, strict=True):
         handle.admitted(admission, now)
-    joined = Joined(
+    joined = JoinedSubmit(
         tasks=_stored(batch, told),
         answer=answer,
         undeclared=_undeclared(pool),
         announced=getattr(inside, "announces", False),
         may_expire=any(new.expires_in is not None for new in batch.tasks),
     )
-    runtime.loop.call_soon_threadsafe(runtime.joins.add, inside, joined)
+    runtime.loop.call_soon_threadsafe(runtime.caller_transactions.add, inside, joined)
     return handles
 
 
 def _calls(pool: Pool, made: Sequence[Made]) -> tuple[Batch, list[Handle[Any]]]:
     """Return the batch and the handles, if all of it outlives the process."""
-    if pool.runtime.abilities.submit_within is None:
+    if pool.runtime.shared_store.submit_within is None:
         raise NotSupported(
             f"connection= joins a transaction of the database that the pools are in, and pool "
             f"{pool.name!r} is in memory: use Millpond('sqlite:///...') or "

@@ -15,8 +15,9 @@ from millpond.errors import ConfigError, NotSupported
 from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction
 from millpond.pool.payload.codec import PLAIN, Refused
 from millpond.runtime.fork_safety import must_not_be_child
+from millpond.runtime.jobs.job import CancelReason
+from millpond.runtime.runtime import runtime_of
 from millpond.runtime.worker.commit import commit_with
-from millpond.runtime.worker.job import CancelReason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from millpond.pool.task import BoundCall
     from millpond.runtime.executors.processes.child import Channel
     from millpond.runtime.executors.processes.parent import Brief
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
     from millpond.store.sql.handler_connection import LentConnection
 
 T = TypeVar("T")
@@ -213,7 +214,7 @@ class Context(_About):
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far this attempt has come, to whoever watches the handle."""
-        await self._job.runtime.tell_progress(self._job, fraction, text)
+        await runtime_of(self._job).control.report_progress(self._job, fraction, text)
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
@@ -288,7 +289,7 @@ class SyncContext(_About):
         if self._child is not None:
             self._child.progress(fraction, text)
             return
-        self._on_loop(self._job.runtime.tell_progress(self._job, fraction, text))
+        self._on_loop(runtime_of(self._job).control.report_progress(self._job, fraction, text))
 
     def once(self, step: str, fn: Callable[[], T]) -> T:
         """Run a step once: its result is stored, and returned when the task is run again."""
@@ -321,7 +322,7 @@ class SyncContext(_About):
 
     def _on_loop(self, asked: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it gives
         """Have the loop do something, and wait for it; a forked child has no loop, and ends."""
-        must_not_be_child(self._job.runtime.process)
+        must_not_be_child(self._job.worker.env.process)
         return asyncio.run_coroutine_threadsafe(asked, self._job.worker.loop).result()
 
     def _not_in_a_process(self, feature: str) -> None:
@@ -344,7 +345,7 @@ async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - 
         ) from refused
     if len(stored) > bounds.MOST_PAYLOAD:
         raise ConfigError("result", f"{len(stored)} bytes", f"of step {step!r} cannot be stored")
-    runtime = job.runtime
-    runtime.heed(await runtime.store.control(Remember(job.leased.fence, step, stored)))
+    runtime = runtime_of(job)
+    runtime.answers.apply(await runtime.store.control(Remember(job.leased.fence, step, stored)))
     steps = job.steps = job.steps or {}
     steps.setdefault(step, stored)

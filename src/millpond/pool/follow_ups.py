@@ -10,6 +10,7 @@ from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError
 from millpond.pool.handle import Handle
 from millpond.runtime.observe.probe import submission
+from millpond.runtime.runtime import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> li
     handles: list[Handle[T]] = []
     for target, calls in groupby(works, partial(_target, job, pool)):
         group = list(calls)
-        with submission(job.runtime, target.spec.name, len(group)) as watched:
+        with submission(runtime_of(job), target.spec.name, len(group)) as watched:
             for work in group:
                 new = new_task(
                     target,
@@ -55,7 +56,7 @@ def undeclared(job: Job, works: Iterable[BoundCall[Any]], pool: Pool | None) -> 
     targets = {
         target.spec.name: target for target in (pool or _pool_of(job, call) for call in calls)
     }
-    return [one for name, one in targets.items() if name not in job.runtime.declared]
+    return [one for name, one in targets.items() if name not in runtime_of(job).declarations.specs]
 
 
 def _target(job: Job, pool: Pool | None, work: BoundCall[Any]) -> Pool:

@@ -12,7 +12,7 @@ from millpond.pool.task import KeyOf, TaskFunction
 if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
     from millpond.pool.pool import Pool
-    from millpond.runtime.worker.job import Handler
+    from millpond.runtime.jobs.job import Handler
 
 
 class Functions:
@@ -76,5 +76,5 @@ class Functions:
             self.by_name[one] = task
             self.handlers[one] = handler
         if self._mp.is_open:
-            self._mp.runtime.presenting.learned()
+            self._mp.runtime.registration.functions_added()
         return task

@@ -13,9 +13,9 @@ from millpond.core.validation import Seconds
 from millpond.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.pool.outcome import closure_result, read_result, unknown_here
 from millpond.runtime.error_info import ErrorInfo, read
+from millpond.runtime.jobs.job import current_job
 from millpond.runtime.waiting.deadlock import end_of
-from millpond.runtime.waiting.task_result import End
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.waiting.task_result import TaskResult
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
@@ -38,7 +38,7 @@ class Handle(Generic[R_co]):
     waits for the end.
     """
 
-    _end: End | None = None
+    _end: TaskResult | None = None
     _record: Task | None = None
     _admission: Admission | None = None
     _forgotten = False
@@ -68,13 +68,13 @@ class Handle(Generic[R_co]):
             self._era = None
         elif admission.status is _REJECTED:
             # It was never stored: nobody will tell of its end, and there is nothing to read.
-            self._end = End(Status.REJECTED)
+            self._end = TaskResult(Status.REJECTED)
             self._end.reason = admission.reason
 
     def forgotten(self) -> None:
         """Only the key still stands for the task: how it ended is known, its result is not."""
         if self.status.terminal:
-            self._end, self._forgotten = End(self.status), True
+            self._end, self._forgotten = TaskResult(self.status), True
 
     @property
     def status(self) -> Status:
@@ -207,10 +207,10 @@ class Handle(Generic[R_co]):
             yield from self._wait_for_end().__await__()
         return self._outcome()
 
-    async def value_of(self, end: End | None) -> R_co:
+    async def value_of(self, end: TaskResult | None) -> R_co:
         """Return the result that an end means, or raise its error; None = wait for the end."""
         if end is not None:
-            end.must_be_one()
+            end.raise_if_closed()
         self._end = end if end is not None else await self._wait_for_end()
         return self._outcome()
 
@@ -233,7 +233,7 @@ class Handle(Generic[R_co]):
             case _:
                 raise self._failed(end) from end.cause
 
-    async def _wait_for_end(self) -> End:
+    async def _wait_for_end(self) -> TaskResult:
         if self._end is None:
             runtime = self._pool.runtime
             recalled = runtime.waiting.recalled(self.id)
@@ -248,7 +248,7 @@ class Handle(Generic[R_co]):
                     timer.cancel()
         return self._end
 
-    def _value(self, end: End) -> Any:  # noqa: ANN401 - whatever the task returned
+    def _value(self, end: TaskResult) -> Any:  # noqa: ANN401 - whatever the task returned
         if end.value is not None:
             return end.value
         function = self._new.call.function
@@ -260,7 +260,7 @@ class Handle(Generic[R_co]):
             raise unknown_here(self.id, self.pool, function)
         return read_result(self.id, self.pool, function, end.result, self._decode)
 
-    def _failed(self, end: End) -> Any:  # noqa: ANN401 - a TaskFailed
+    def _failed(self, end: TaskResult) -> Any:  # noqa: ANN401 - a TaskFailed
         info = read(end.error) or ErrorInfo(end.reason or "unknown", "")
         return self._ended(
             TaskFailed,
@@ -271,7 +271,7 @@ class Handle(Generic[R_co]):
             traceback_text=info.traceback,
         )
 
-    def _ended(self, kind: type[Any], end: End, what: str, **fields: object) -> Any:  # noqa: ANN401
+    def _ended(self, kind: type[Any], end: TaskResult, what: str, **fields: object) -> Any:  # noqa: ANN401
         why = f" ({end.reason})" if end.reason else ""
         return kind(
             f"task {self.id} of pool {self.pool!r} {what}{why}",
@@ -298,7 +298,7 @@ class Handle(Generic[R_co]):
         if task is not None:
             self.read(task)
         elif self._end is None and self.status is not Status.REJECTED:
-            raise runtime.gone(self.id)
+            raise runtime.waiting.unknown(self.id)
         return self
 
     def read(self, task: Task) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.core.validation import Seconds
-    from millpond.runtime.fleet.shared_store import Held
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
+    from millpond.store.shared import Held
 
 HOLD = 5.0
 """Seconds for which a handler may hold a transaction, unless it says otherwise."""
@@ -28,9 +28,9 @@ class _Transaction:
 
     def __init__(self, job: Job, hold: Seconds) -> None:
         may_commit(job, "transaction")
-        assert job.runtime.abilities.hold is not None  # noqa: S101 - asked just now
+        assert job.worker.env.shared_store.hold is not None  # noqa: S101 - asked just now
         self._job = job
-        self._held: Held = job.runtime.abilities.hold(check.seconds("hold", hold, above=0.0))
+        self._held: Held = job.worker.env.shared_store.hold(check.seconds("hold", hold, above=0.0))
         self._entered = False
         self._result: Any = None
 
@@ -68,7 +68,7 @@ class Transaction(_Transaction):
 
     async def __aenter__(self) -> Self:
         self._enter()
-        begun = self._job.worker.elsewhere.call(self._held.begin)
+        begun = self._job.worker.in_thread(self._held.begin)
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -89,7 +89,7 @@ class Transaction(_Transaction):
         trace: TracebackType | None,
     ) -> None:
         # A child must not roll back on the parent's connection.
-        must_not_be_child(self._job.runtime.process)
+        must_not_be_child(self._job.worker.env.process)
         try:
             if error is None:
                 self._held.must_not_be_too_long()
@@ -114,7 +114,7 @@ class SyncTransaction(_Transaction):
         trace: TracebackType | None,
     ) -> None:
         # A child must not roll back on the parent's connection.
-        must_not_be_child(self._job.runtime.process)
+        must_not_be_child(self._job.worker.env.process)
         try:
             if error is None:
                 self._held.must_not_be_too_long()

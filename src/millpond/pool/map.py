@@ -26,7 +26,7 @@ from millpond.runtime.waiting.deadlock import waiting_for
 if TYPE_CHECKING:
     from millpond.pool.handle import Handle
     from millpond.pool.pool import Pool
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -105,9 +105,9 @@ class _Item:
         self._flow = flow
         self.handle = handle
         self.ended = False
-        self.end: End | None = None
+        self.end: TaskResult | None = None
 
-    def heard(self, end: End | None) -> None:
+    def heard(self, end: TaskResult | None) -> None:
         """Take in its end."""
         self.ended = True
         self.end = end
@@ -241,7 +241,7 @@ class _Flow:
         for item in self._line:
             runtime.waiting.forget(item.handle.id, item.heard)
         if left and not runtime.closed:
-            await runtime.cancel(left, interrupt=True)
+            await runtime.control.cancel(left, interrupt=True)
 
 
 async def _pull(source: AsyncIterator[Any]) -> tuple[bool, Any]:

@@ -24,17 +24,18 @@ from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull, OrderKind
 from millpond.pool.task import TaskFunction, is_async
+from millpond.runtime.jobs.job import current_job
+from millpond.runtime.jobs.outcome import may_retry
+from millpond.runtime.jobs.policy import DEFAULT_RETRY
+from millpond.runtime.jobs.stepping import as_coroutine, stepped
 from millpond.runtime.waiting.deadlock import waiting_for
-from millpond.runtime.worker.job import current_job
-from millpond.runtime.worker.outcome import DEFAULT_RETRY, may_retry
-from millpond.runtime.worker.slot import as_coroutine, stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from millpond.pool.handle import Handle
     from millpond.pool.pool import Pool
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
 
 SLICE = 0.05
 """Seconds for which a strand takes new items: then everybody else who waits has a turn."""
@@ -136,13 +137,13 @@ class Strands:
             self._under_way[handle.id] = handle
             waiting.on_end(handle.id, partial(self._strand_ended, handle.id))
 
-    def _strand_ended(self, task: int, end: End | None) -> None:
+    def _strand_ended(self, task: int, end: TaskResult | None) -> None:
         handle = self._under_way.pop(task, None)
         if handle is not None and (end is None or end.status is not Status.COMPLETED):
             self._runtime.spawn(self._ask_what_happened(handle, end))
         self._wake()
 
-    async def _ask_what_happened(self, handle: Handle[Any], end: End | None) -> None:
+    async def _ask_what_happened(self, handle: Handle[Any], end: TaskResult | None) -> None:
         try:
             await handle.value_of(end)
         except Exception as error:  # noqa: BLE001 - told to whoever waits for the results
@@ -221,7 +222,7 @@ class Strands:
         elif isinstance(error, GiveUp) or not may_retry(policy, error):
             attempts = 0
         else:
-            pause = backoff(policy, 1, jitter=self._runtime.chance())
+            pause = backoff(policy, 1, jitter=self._runtime.random())
         options = {**self._options, "delay": pause, "retry": policy.once_less()}
         if attempts < 1:
             options["retry"], options["delay"] = Retry.never(), 0.0
@@ -235,7 +236,7 @@ class Strands:
     async def _hold_pool(self, seconds: float) -> None:
         """Hold the pool back for everyone, as the settlement of a throttled task does."""
         order = Hold(self._pool.spec.name, seconds)
-        self._runtime.heed(await self._runtime.store.control(order))
+        self._runtime.answers.apply(await self._runtime.store.control(order))
 
     async def _send_alone(
         self, index: int, fn: Callable[[], Any], options: Mapping[str, Any], error: Exception
@@ -250,13 +251,13 @@ class Strands:
         self._alone[index] = handle
         self._runtime.waiting.on_end(handle.id, lambda end: self._alone_ended(index, end))
 
-    def _alone_ended(self, index: int, end: End | None) -> None:
+    def _alone_ended(self, index: int, end: TaskResult | None) -> None:
         handle = self._alone.pop(index, None)
         if handle is not None:
             self._runtime.spawn(self._take_outcome(index, handle, end))
         self._wake()
 
-    async def _take_outcome(self, index: int, handle: Handle[Any], end: End | None) -> None:
+    async def _take_outcome(self, index: int, handle: Handle[Any], end: TaskResult | None) -> None:
         try:
             self._results[index] = await handle.value_of(end)
         except Exception as error:  # noqa: BLE001 - raised where the result would have been
@@ -284,7 +285,7 @@ class Strands:
         self._under_way.clear()
         self._alone.clear()
         if left and not self._runtime.closed:
-            await self._runtime.cancel(left, interrupt=True)
+            await self._runtime.control.cancel(left, interrupt=True)
 
 
 def _most_under_way(pool: Pool) -> int:

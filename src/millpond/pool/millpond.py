@@ -59,12 +59,13 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
 from millpond.runtime.error_info import read
 from millpond.runtime.executors.processes.child import refuse_while_main_loads
-from millpond.runtime.fleet.identity import Identity
+from millpond.runtime.identity import Identity
 from millpond.runtime.observe.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
-from millpond.runtime.runtime import Runtime, evidence_of, lasting_clock, wall_clock
+from millpond.runtime.runtime import Runtime
 from millpond.store.clock import ForwardClock, ServerClock
 from millpond.store.memory import MemoryStore
 
@@ -74,8 +75,8 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.pool.sync.api import SyncMillpond
+    from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import Observed
-    from millpond.runtime.worker.outcome import Policy
     from millpond.runtime.worker.worker import Worker
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
@@ -166,12 +167,12 @@ class Millpond:
         self._counts = runtime.counts
         try:
             async with contextlib.AsyncExitStack() as stack:
-                runtime.budgets = self._pools.budgets
+                runtime.declarations.budgets = self._pools.budgets
                 for name in self._pools.budgets:
-                    await runtime.declare_budget(name)
+                    await runtime.declarations.declare_budget(name)
                 pools = [*self.pools(), *self._channels.pools()]
-                await runtime.declare_all([pool.spec for pool in pools])
-                runtime.begin()
+                await runtime.declarations.declare_all([pool.spec for pool in pools])
+                runtime.start()
                 await self._schedules.arm()
                 if self._works:
                     await stack.enter_async_context(self.worker())
@@ -274,7 +275,7 @@ class Millpond:
         if runtime is None or runtime.shared:
             return 0
         # A schedule waits for its next firing for ever: that is nothing to be lost.
-        names = [name for name in runtime.declared if name != CRON]
+        names = [name for name in runtime.declarations.specs if name != CRON]
         views = [await runtime.view.pool(name, measured=False) for name in names]
         return sum(view.running + view.queued for view in views if view is not None)
 
@@ -324,8 +325,8 @@ class Millpond:
     async def ready(self, pool: Pool) -> None:
         """See to it that the store knows a pool made after it was opened."""
         runtime = self.runtime
-        if pool.spec.name not in runtime.declared and not pool.foreign:
-            await runtime.declare(pool.spec)
+        if pool.spec.name not in runtime.declarations.specs and not pool.foreign:
+            await runtime.declarations.declare(pool.spec)
 
     async def pool_in_store(self, pool: str | Pool) -> Pool:
         """Return a pool of this process, or as another has declared it; else UnknownPool."""
@@ -365,11 +366,13 @@ class Millpond:
         make = resources or self._resources
         async with contextlib.AsyncExitStack() as stack:
             made = await stack.enter_async_context(make()) if make is not None else None
-            worker = await runtime.add_worker(pools=names, concurrency=concurrency, resources=made)
+            worker = await runtime.local_workers.start(
+                pools=names, concurrency=concurrency, resources=made
+            )
             try:
                 yield worker
             finally:
-                await runtime.remove_worker(worker, patience)
+                await runtime.local_workers.stop(worker, patience)
 
     # What is declared
 
@@ -508,7 +511,7 @@ class Millpond:
         runtime = self.runtime
         record = await runtime.view.task(task)
         if record is None:
-            raise runtime.gone(task)
+            raise runtime.waiting.unknown(task)
         function = of
         if function is None and record.new.owner is None:
             function = self._functions.by_name.get(record.new.call.function)
@@ -525,7 +528,7 @@ class Millpond:
     async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task of any pool; return whether that changed anything."""
         check.one_of("mode", mode, ("cooperative", "interrupt"))
-        return await self.runtime.cancel_one(task, interrupt=mode == "interrupt")
+        return await self.runtime.control.cancel_one(task, interrupt=mode == "interrupt")
 
     async def why(self, task: int, /) -> str:
         """Return in words why a task is not running (or that it is, or how it ended)."""
@@ -546,7 +549,7 @@ class Millpond:
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""
         found: dict[int, TaskInfo] = {}
-        for pool in [name for name in self.runtime.declared if name != CRON]:
+        for pool in [name for name in self.runtime.declarations.specs if name != CRON]:
             for name in (pool, pool + CALLBACKS):
                 # What starts while the queue is read is in neither list: so who runs is read twice.
                 for status in (Status.RUNNING, Status.QUEUED, Status.RUNNING):
@@ -611,10 +614,10 @@ class Millpond:
         begins = prefix_of(scope, scope_id)
         runtime = self.runtime
         for name in await runtime.view.names(begins):
-            await runtime.order(Close(name))
-            await runtime.order(CancelAll(name))
-            runtime.cancelled_all(name, before=None, unit=None, interrupt=False)
-            runtime.give_back_ahead(name)
+            await runtime.control.order(Close(name))
+            await runtime.control.order(CancelAll(name))
+            runtime.control.cancelled_all(name, before=None, unit=None, interrupt=False)
+            runtime.control.give_back_prefetched(name)
             runtime.submitter.room(name)
 
     @property

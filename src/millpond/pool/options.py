@@ -12,7 +12,7 @@ from millpond.core import validation as check
 from millpond.core.backoff import Retry
 from millpond.core.task import check_labels
 from millpond.errors import ConfigError
-from millpond.runtime.worker.outcome import Policy
+from millpond.runtime.jobs.policy import Policy
 
 if TYPE_CHECKING:
     from millpond.pool.task import BoundCall

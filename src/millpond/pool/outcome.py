@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.errors import ResultNotStored, ResultUnreadable
 from millpond.runtime.error_info import ErrorInfo, read
-from millpond.runtime.worker.outcome import Unreadable
+from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -44,8 +44,8 @@ from millpond.pool.task import (
     default_options,
 )
 from millpond.pool.temporary_worker import serving
+from millpond.runtime.jobs.policy import DEFAULT_RETRY
 from millpond.runtime.observe.probe import submission
-from millpond.runtime.worker.outcome import DEFAULT_RETRY
 from millpond.store.protocol import Batch, BatchAnswer
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask
     from millpond.pool.millpond import Millpond
     from millpond.pool.sync.api import SyncPool
+    from millpond.runtime.jobs.job import Closure
+    from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.job import Closure
-    from millpond.runtime.worker.outcome import Policy
     from millpond.store.protocol import ControlAnswer
 
 _NOTHING: dict[str, Any] = {}
@@ -291,21 +291,21 @@ class Pool:
         if runtime.hooks.probes is not None:
             # A batch of one does the same, and is what telemetry sees of a submit.
             return (await self._submit([work], checked(options), wait))[0]
-        if self.spec.name not in runtime.declared:
+        if self.spec.name not in runtime.declarations.specs:
             await self._mp.ready(self)
         new, closure, decode = self._made(work, checked(options) if options else _NOTHING)
         handle: Handle[Any] = Handle(self, new, decode, runtime.waiting.era)
         limit = None if wait is None else check.seconds("wait", wait)
         if closure is not None:
             if runtime.shared:
-                await runtime.own.serve(self.spec.name)
+                await runtime.closure_worker.serve(self.spec.name)
             runtime.closures[new.id] = closure
         try:
             answer = await runtime.submitter.submit(Batch(tasks=(new,)), wait=limit)
         except BaseException:
             if closure is not None:
                 # Failed or cancelled: only the store knows whether it was taken before that.
-                runtime.spawn(runtime.forget_unknown((new.id,)))
+                runtime.spawn(runtime.closure_worker.forget_unstored((new.id,)))
             raise
         if answer.refusal is not None:
             runtime.closures.pop(new.id, None)
@@ -488,13 +488,13 @@ class Pool:
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         if runtime.shared:
-            await runtime.own.serve(self.spec.name)
+            await runtime.closure_worker.serve(self.spec.name)
         runtime.closures.update(closures)
         try:
             answer = await runtime.submitter.submit(batch, wait=wait)
         except BaseException:
             # Failed or cancelled: only the store knows whether they were taken before that.
-            runtime.spawn(runtime.forget_unknown(tuple(closures)))
+            runtime.spawn(runtime.closure_worker.forget_unstored(tuple(closures)))
             raise
         for new, admission in zip_longest(batch.tasks, answer.admissions):
             if admission is None or admission.task != new.id or admission.status == "rejected":
@@ -669,7 +669,7 @@ class Pool:
         check.one_of("mode", mode, ("cooperative", "interrupt"))
         await self._mp.ready(self)
         interrupt, of = mode == "interrupt", self.spec.name
-        return await self.runtime.cancel_one(task, interrupt=interrupt, of=of)
+        return await self.runtime.control.cancel_one(task, interrupt=interrupt, of=of)
 
     async def cancel_all(
         self,
@@ -686,7 +686,9 @@ class Pool:
         interrupt = mode == "interrupt"
         order = control.CancelAll(self.spec.name, limit, unit, interrupt=interrupt)
         answer = await self._order(order)
-        self.runtime.cancelled_all(self.spec.name, before=limit, unit=unit, interrupt=interrupt)
+        self.runtime.control.cancelled_all(
+            self.spec.name, before=limit, unit=unit, interrupt=interrupt
+        )
         return answer.count
 
     async def redrive(self, tasks: Iterable[int | Handle[Any]], /) -> int:
@@ -706,8 +708,8 @@ class Pool:
     async def _order(self, order: Order) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
-        answer = await runtime.order(order)
-        runtime.give_back_ahead(self.spec.name)
+        answer = await runtime.control.order(order)
+        runtime.control.give_back_prefetched(self.spec.name)
         runtime.maintenance.nudge()
         # Whoever waits for room is told of a pool that was closed, or has some now.
         runtime.submitter.room(self.spec.name)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from millpond.core.retention import Retention
     from millpond.pool.budget import SyncBudget
     from millpond.pool.millpond import Millpond
+    from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import DeadLetter, Empty, Hooks
-    from millpond.runtime.worker.outcome import Policy
 
 
 class Pools:

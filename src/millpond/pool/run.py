@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.runtime import Runtime
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ async def finish(pool: Pool, run: int, bar: _Bar | None = None) -> RunView:
         while True:
             view = await runtime.view.run(run)
             if view is None:
-                raise runtime.gone(run)
+                raise runtime.waiting.unknown(run)
             if bar is not None:
                 bar.draw(view)
             if view.finished:
@@ -318,7 +318,7 @@ async def drain_idle(pool: Pool, timeout: float | None) -> RunReport:  # noqa: A
     changed = asyncio.Event()
     key = object()
 
-    def heard(_task: int, _end: End | None) -> None:
+    def heard(_task: int, _end: TaskResult | None) -> None:
         changed.set()
 
     runtime.waiting.listen(key, heard)
@@ -387,13 +387,13 @@ class Run:
         await self._pool.ready()
         runtime = self._pool.runtime
         new = new_run(self._pool, self._name, self._on_error, self._max_tasks, holder=runtime.owner)
-        runtime.own.held += 1
+        runtime.closure_worker.open_runs += 1
         try:
             if runtime.shared:
-                await runtime.own.live()
+                await runtime.closure_worker.register()
             self._view = await open_run(self._pool, new, [])
         except BaseException:
-            runtime.own.held -= 1
+            runtime.closure_worker.open_runs -= 1
             raise
         return self
 
@@ -438,15 +438,15 @@ class Run:
             return
         runtime = self._pool.runtime
         if self.finished_before:
-            runtime.own.held -= 1
+            runtime.closure_worker.open_runs -= 1
             self.report = report_of(view)
             return
         try:
             if kind is not None:
-                await runtime.cancel_run(view.id)
-            runtime.heed(await runtime.store.control(Seal(view.id, runtime.owner)))
+                await runtime.control.cancel_run(view.id)
+            runtime.answers.apply(await runtime.store.control(Seal(view.id, runtime.owner)))
         finally:
-            runtime.own.held -= 1
+            runtime.closure_worker.open_runs -= 1
         if kind is not None:
             return
         ended = await finish(self._pool, view.id)
@@ -506,7 +506,7 @@ class Stream:
         self._read = RunEnds(runtime, new.id if known is None else known.id)
         await self._read.begin()
 
-    def _heard(self, task: int, _end: End | None) -> None:
+    def _heard(self, task: int, _end: TaskResult | None) -> None:
         if self._read is None or self._ends.empty():
             # One is enough to make it read all there is.
             self._ends.put_nowait(task)
@@ -584,7 +584,7 @@ class Stream:
         runtime.waiting.listen(self, None)
         try:
             if self._watch is not None and not self._watch.done():
-                await runtime.cancel_run(self._opened.id if self._opened is not None else 0)
+                await runtime.control.cancel_run(self._opened.id if self._opened is not None else 0)
                 self._watch.cancel()
             if self._watch is not None:
                 await asyncio.gather(self._watch, return_exceptions=True)

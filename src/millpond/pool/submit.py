@@ -30,8 +30,8 @@ from millpond.errors import (
 from millpond.pool.payload.codec import plain_result
 from millpond.pool.payload.signature import fingerprint
 from millpond.pool.task import BoundCall, Optioned, TaskFunction, is_async
-from millpond.runtime.worker.job import Closure, Where, current_job
-from millpond.runtime.worker.outcome import DEFAULT_RETRY, Carried, Policy
+from millpond.runtime.jobs.job import Closure, Where, current_job
+from millpond.runtime.jobs.policy import DEFAULT_RETRY, Carried, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -25,19 +25,20 @@ from typing import (
 import msgspec
 
 from millpond.core import validation as check
-from millpond.core.backoff import qualified_name
 from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS, Call
+from millpond.core.type_names import qualified_name
 from millpond.errors import ConfigError, ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.options import Options, checked, policy
 from millpond.pool.outcome import Outcome
 from millpond.pool.payload.signature import MISSING, Signature
 from millpond.runtime.executors.processes.parent import Brief, Verdict
-from millpond.runtime.worker.batch import Failed
-from millpond.runtime.worker.job import BatchShape, Handler, Job, Where
-from millpond.runtime.worker.outcome import BadResult, Misfit, Policy, Unreadable
+from millpond.runtime.jobs.batch_call import Failed
+from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
+from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
+from millpond.runtime.jobs.policy import Policy
 
 if TYPE_CHECKING:
     from typing import Unpack

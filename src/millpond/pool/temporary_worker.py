@@ -60,7 +60,7 @@ async def serving(pool: Pool) -> AsyncIterator[None]:
     and leaves with the last of them. What it runs for others then is given back uncharged.
     """
     await pool.ready()
-    everyone = pool.runtime.brought
+    everyone = pool.runtime.temporary_workers
     brought = everyone.get(pool.spec.name)
     if brought is None and pool.runtime.served(pool.spec.name):
         yield

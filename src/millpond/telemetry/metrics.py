@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from millpond.core.settle import Outcome
     from millpond.core.task import NewTask
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
     from millpond.store.protocol import BatchAnswer
     from millpond.telemetry.store_reader import PoolReading, Reader
 

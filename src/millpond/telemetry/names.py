@@ -6,9 +6,9 @@ stable yet; a pool is a destination, a task a message. What they have no word fo
 
 from __future__ import annotations
 
-from millpond.core.backoff import qualified_name
+from millpond.core.type_names import qualified_name
 from millpond.pool.scope import NAMED
-from millpond.runtime.worker.outcome import RemoteError
+from millpond.runtime.jobs.outcome import RemoteError
 
 # Attributes of OpenTelemetry's conventions.
 SYSTEM = "messaging.system"

@@ -50,7 +50,7 @@ def instrument(
     span of an attempt a child of its submit, and not only linked to it: one trace from end to end,
     as long as the task may wait. `timeout` is for how long reading the pools may take.
     """
-    if any(isinstance(probe, Tracing) for probe in mp.hooks.told):
+    if any(isinstance(probe, Tracing) for probe in mp.hooks.attached):
         raise ConfigError("mp", mp, "is instrumented already; call what that returned to end it")
     tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
     patience = seconds("timeout", timeout, above=0.0)

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from millpond.core.quantiles import Quantiles
     from millpond.core.settle import Outcome
     from millpond.pool.millpond import Millpond
+    from millpond.runtime.jobs.job import Job
     from millpond.runtime.observe.hooks import Counts
-    from millpond.runtime.worker.job import Job
     from millpond.telemetry.store_reader import PoolReading
 
 ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)

@@ -12,8 +12,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from millpond.core.settle import Interrupted, Raised, Stopped, Succeeded
+from millpond.runtime.jobs.batch_call import BatchCall
 from millpond.runtime.observe.probe import Probe, carried_by, pool_of
-from millpond.runtime.worker.batch import BatchCall
 from millpond.telemetry import names
 from millpond.telemetry.names import kind_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.core.settle import Outcome
     from millpond.core.task import NewTask
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
     from millpond.store.protocol import BatchAnswer
 
 LARGEST = 4096
@@ -157,7 +157,7 @@ class Tracing(Probe):
     def _end(self, job: Job) -> None:
         self._attempts.pop(job).end()
 
-    def handed_on(self, job: Job) -> dict[str, str] | None:
+    def trace_for_process(self, job: Job) -> dict[str, str] | None:
         """Return the trace that a handler in a process of its own is to go on with."""
         attempt = self._attempts.get(job)
         if attempt is None:

@@ -58,7 +58,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 async def read(mp: Millpond, most: int) -> Reading:
     """Read the pools that were declared here, the first `most` of them; on the loop."""
     runtime = mp.runtime
-    names = list(runtime.declared)
+    names = list(runtime.declarations.specs)
     found = [await _pool(runtime, name) for name in names[:most]]
     workers = [name for name in await runtime.view.workers() if not name.endswith(OWN)]
     return Reading(

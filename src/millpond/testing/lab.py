@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.snapshot import Snapshot
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
     from millpond.store.protocol import Store
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class Lab:
 
     async def _bury(self, worker: str) -> None:
         runtime = self.mp.runtime
-        runtime.heed(await runtime.store.control(Bury(worker)))
+        runtime.answers.apply(await runtime.store.control(Bury(worker)))
 
     @property
     def _running(self) -> _LabLoop:
@@ -259,7 +259,7 @@ class Lab:
         """Return how many handlers are at work in threads and processes."""
         if not self.mp.is_open:
             return 0
-        return sum(worker.elsewhere.busy for worker in self.mp.runtime.workers)
+        return sum(worker.executors.busy for worker in self.mp.runtime.workers)
 
     def _look_later(self) -> None:
         """A store that can fail is polled; memory cannot, so where it is made to, the lab asks."""
@@ -269,7 +269,7 @@ class Lab:
         look = runtime.maintenance.look
         self._running.call_later(POLL_FLOOR, lambda: runtime.closed or runtime.spawn(look()))
 
-    def _heard(self, _task: int, _end: End | None) -> None:
+    def _heard(self, _task: int, _end: TaskResult | None) -> None:
         self._ended += 1
 
     # Work

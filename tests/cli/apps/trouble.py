@@ -13,11 +13,11 @@ from typing import Any, cast
 from millpond import Millpond
 from millpond.cli import signals
 from millpond.errors import StoreError
-from millpond.runtime.worker import worker
+from millpond.runtime.worker import stop
 from millpond.store.memory import MemoryStore
 
 signals.NOW_WITHIN = 0.3
-worker.STOP_WITHIN = 0.3
+stop.STOP_WITHIN = 0.3
 
 memory = Millpond()
 memory.pool("jobs")

@@ -217,4 +217,4 @@ def test_what_others_cancel_is_not_waited_for(tmp_path: Path) -> None:
 async def _purge(file: Path) -> int:
     mp = Millpond(f"sqlite:///{file}", work=False)
     async with mp:
-        return (await mp.runtime.order(Purge("run", None))).count
+        return (await mp.runtime.control.order(Purge("run", None))).count

@@ -182,20 +182,20 @@ async def test_a_stranger_who_notifies_changes_no_task(
         await pool.pause()
         waiting = await pool.submit(closure)
         wait = asyncio.create_task(waiting.wait(timeout=60))
-        heard = len(mp.runtime.hearing._asks)
+        heard = len(mp.runtime.hint_listener._wakes)
         ids = [running.id, waiting.id]
         forged = json.dumps(
             {"cancelled": ids, "interrupted": ids, "ended": ids, "finished_runs": ids}
         )
         marker = json.dumps({"wakes": [{"pool": "p", "at": 0.0}]})
         async with asyncio.timeout(30):
-            while len(mp.runtime.hearing._asks) == heard:
+            while len(mp.runtime.hint_listener._wakes) == heard:
                 for said in (forged, marker):
                     stranger.execute(
                         "SELECT pg_notify(%s, %s)", [channel_of("millpond"), f"- {said}"]
                     )
                 await asyncio.sleep(0.05)
-            while mp.runtime.hearing._checking is not None:  # noqa: ASYNC110 - no event tells
+            while mp.runtime.hint_listener._checking is not None:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.01)
         job = mp.runtime.job_of(running.id)
         assert job is not None

@@ -46,7 +46,7 @@ from millpond.pool.payload.codec import ENCODER
 from millpond.pool.pool import Pool
 from millpond.pool.submit import new_task
 from millpond.pool.task import TaskFunction
-from millpond.runtime.worker.batch import Failed
+from millpond.runtime.jobs.batch_call import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.sync.api import SyncPool
+    from millpond.runtime.jobs.job import Handler
+    from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import DeadLetter, Hooks
-    from millpond.runtime.worker.job import Handler
-    from millpond.runtime.worker.outcome import Policy
 
 DISPATCH, DELIVER = "~dispatch", "~deliver"
 

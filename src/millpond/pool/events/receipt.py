@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.core.validation import Seconds
     from millpond.pool.handle import Handle
     from millpond.pool.millpond import Millpond
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
 
 Result: TypeAlias = Literal["submitted", "duplicate", "rejected", "skipped", "failed", "cancelled"]
 
@@ -168,7 +168,7 @@ class Emission:
         return f"<event {self.event.name} {self.event.id}>"
 
 
-def receipt_of(trigger: str, event: Event, delivery: int, end: End | Task) -> Receipt:
+def receipt_of(trigger: str, event: Event, delivery: int, end: TaskResult | Task) -> Receipt:
     """Return what the end of a delivery tells."""
     if end.status is Status.COMPLETED and end.result is not None:
         return msgspec.json.decode(end.result, type=Receipt)

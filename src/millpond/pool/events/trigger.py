@@ -30,7 +30,7 @@ from millpond.errors import (
 from millpond.pool.events.receipt import Receipt, receipt_of, sent_of
 from millpond.pool.payload.annotations import hints_of
 from millpond.pool.task import BoundCall, TaskFunction
-from millpond.runtime.worker.outcome import Unreadable
+from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,7 +115,7 @@ class Trigger:
         runtime = self._mp.runtime
         gone = replace(self.spec, on=())
         spec = replace(self.deliveries.spec, trigger=gone)
-        runtime.heed(await runtime.store.control(Declare(spec)))
+        runtime.answers.apply(await runtime.store.control(Declare(spec)))
 
     async def dead_letters(self, after: int = 0, limit: int = 100) -> list[Receipt]:
         """Return events that it could not submit, oldest first."""

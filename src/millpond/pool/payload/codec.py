@@ -13,7 +13,7 @@ from msgspec import inspect
 from millpond.pool.payload.annotations import Hint
 from millpond.pool.payload.difference import difference
 from millpond.pool.payload.pydantic_models import from_model, is_model, to_model
-from millpond.runtime.worker.outcome import BadResult, Unreadable
+from millpond.runtime.jobs.outcome import BadResult, Unreadable
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from millpond.pool.payload.codec import (
     shown,
 )
 from millpond.pool.payload.difference import difference
-from millpond.runtime.worker.outcome import BadResult, Misfit, Unreadable
+from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
 
 __all__ = ["LARGEST", "MISSING", "BadResult", "Signature", "Unreadable", "fingerprint"]
 

@@ -31,15 +31,16 @@ from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.pool.schedules.timetable import Missed, Timetable, plan
 from millpond.pool.submit import UNLIMITED, refused
-from millpond.runtime.worker.job import Handler, Where
+from millpond.runtime.jobs.job import Handler, Where
+from millpond.runtime.runtime import runtime_of
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from millpond.core.task import Task
+    from millpond.runtime.jobs.job import Job
     from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.job import Job
 
 log = logging.getLogger("millpond.cron")
 
@@ -121,7 +122,7 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
     it is, however late. Where processes differ, the one that declared last is in force.
     """
     wanted = {one.id: one for one in declared}
-    await runtime.declare(SPEC)
+    await runtime.declarations.declare(SPEC)
     standing = await _looked_for(runtime, wanted)
     if any(map(_outdated, standing.values())):
         # Before anything is armed: what is declared anew would be taken for what waits already.
@@ -133,7 +134,7 @@ async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
         # Also where nothing stood before: another may have armed the same otherwise meanwhile, and
         # whoever looks last sees both.
         if await _end_older(runtime, wanted):
-            runtime.heed(await runtime.store.control(Cancel(endings, of=CRON)))
+            runtime.answers.apply(await runtime.store.control(Cancel(endings, of=CRON)))
 
 
 async def _looked_for(runtime: Runtime, wanted: Iterable[str]) -> dict[str, list[Standing]]:
@@ -195,7 +196,7 @@ async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
         older = [one.task for found in standing.values() for one in _outdated(found)]
         if not older:
             return True
-        runtime.heed(await runtime.store.control(Cancel(tuple(older), of=CRON)))
+        runtime.answers.apply(await runtime.store.control(Cancel(tuple(older), of=CRON)))
         await asyncio.sleep(TURN)
     return False
 
@@ -264,7 +265,7 @@ def handlers(told_as: ToldAs) -> dict[str, Handler]:
         return _fire(job, _decode(job.leased.call.payload), told_as)
 
     def end(job: Job) -> Coroutine[Any, Any, None]:
-        return _end(job.runtime, msgspec.json.decode(job.leased.call.payload, type=list[str]))
+        return _end(runtime_of(job), msgspec.json.decode(job.leased.call.payload, type=list[str]))
 
     encode = msgspec.json.encode
     return {
@@ -281,7 +282,7 @@ async def _end(runtime: Runtime, schedules: list[str]) -> None:
 
 async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
     """Fire if it is time, and wait for the next: both are stored when this attempt completes."""
-    runtime, schedule = job.runtime, firing.schedule
+    runtime, schedule = runtime_of(job), firing.schedule
     now = runtime.clock()
     told = plan(
         schedule.timetable,

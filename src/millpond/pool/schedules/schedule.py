@@ -23,7 +23,7 @@ from millpond.pool.schedules.firing import (
 from millpond.pool.schedules.timetable import Missed, Timetable
 from millpond.pool.submit import new_task
 from millpond.pool.task import BoundCall
-from millpond.runtime.worker.outcome import without_trace
+from millpond.runtime.jobs.policy import without_trace
 
 if TYPE_CHECKING:
     from typing import Any
@@ -154,11 +154,11 @@ async def remove(runtime: Runtime, schedule: str) -> bool:
         if not standing:
             break
         order = Cancel(tuple(one.task for one in standing), of=CRON)
-        runtime.heed(await runtime.store.control(order))
+        runtime.answers.apply(await runtime.store.control(order))
         ended = True
         await asyncio.sleep(TURN)
     # Whoever declares it anew does not expect it to be paused.
-    await runtime.order(Resume(CRON, schedule))
+    await runtime.control.order(Resume(CRON, schedule))
     return ended
 
 
@@ -203,5 +203,5 @@ def words(timetable: Timetable) -> str:
 
 
 async def _order(mp: Millpond, order: Pause | Resume) -> None:
-    await mp.runtime.declare(SPEC)
-    await mp.runtime.order(order)
+    await mp.runtime.declarations.declare(SPEC)
+    await mp.runtime.control.order(order)

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
         Optioned,
         TaskFunction,
     )
+    from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import Counts, Observed
-    from millpond.runtime.worker.outcome import Policy
     from millpond.runtime.worker.worker import Worker
 
 P = ParamSpec("P")

@@ -35,6 +35,7 @@ from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
 from millpond.store.protocol import ControlAnswer
+from millpond.store.shared import SharedStore
 from millpond.store.sql.store import aside, hint_of
 from millpond.store.sql.writer import must_not_be_forked
 from millpond.store.verbs import api as steps
@@ -65,7 +66,7 @@ _LONGEST = 60.0
 """Seconds that a handler's `ctx.commit` may take."""
 
 
-class PostgresStore(SteppingStore):
+class PostgresStore(SteppingStore, SharedStore):
     """One schema of a database that many processes of many machines share.
 
     The server's clock is the time of all of them, unless another `clock` is given.

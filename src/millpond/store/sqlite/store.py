@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
+from millpond.store.shared import SharedStore
 from millpond.store.sql.store import RowsStore
 from millpond.store.sqlite.caller_transaction import driver_connection, joined
 from millpond.store.sqlite.connect import Connection, connect
@@ -44,7 +45,7 @@ _OFF = (
 )
 
 
-class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
+class SqliteStore(RowsStore["sqlite3.Connection", LentConnection], SharedStore):
     """One file that many processes of one machine share.
 
     `inline=True` does every verb on the caller's thread: for tests whose time stands still while

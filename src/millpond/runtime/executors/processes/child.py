@@ -18,6 +18,7 @@ import sys
 import threading
 from queue import Empty, SimpleQueue
 
+from millpond.core.type_names import qualified_name
 from millpond.runtime.executors.processes import frames
 
 TYPE_CHECKING = False
@@ -325,9 +326,7 @@ def _encoded(text: str, part: slice) -> bytes:
 
 
 def _kind(error: BaseException) -> str:
-    kind = type(error)
-    module, name = f"{kind.__module__}", kind.__qualname__
-    return name if module == "builtins" else f"{module}.{name}"
+    return qualified_name(type(error))
 
 
 def _text(error: BaseException) -> str:

@@ -6,19 +6,21 @@ import asyncio
 import contextvars
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterable, Mapping
     from contextvars import Context
 
     from millpond.core.lease import Leased
+    from millpond.core.plan import Wake
+    from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.outcome import Policy
-    from millpond.runtime.worker.slot import Slot
-    from millpond.runtime.worker.worker import Worker
-    from millpond.store.protocol import Admission
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.jobs.policy import Policy
+    from millpond.store.protocol import Admission, SettleAnswer
+
+T = TypeVar("T")
 
 current_job: ContextVar[Job | None] = ContextVar("millpond_job", default=None)
 """The job whose handler is running here, if any."""
@@ -45,7 +47,7 @@ _STRENGTH = {why: strength for strength, why in enumerate(CancelReason)}
 
 
 class Takes(Protocol):
-    """What a function takes, as its worker tells it to the store and to people."""
+    """The parameters of a function, for the store and for people."""
 
     @property
     def digest(self) -> str:
@@ -54,7 +56,7 @@ class Takes(Protocol):
 
     @property
     def text(self) -> str:
-        """The function with its parameters, as its author wrote them."""
+        """The function with its parameters, as written in its source."""
         ...
 
 
@@ -133,63 +135,176 @@ class Closure:
         self.where = where
         self.retry = retry
         self.encode_result = encode_result
-        """How its result is stored; None = it stays in this process, as in a store in memory."""
+        """How its result is stored; None = it stays in this process."""
 
 
 _NO_CONTEXT = contextvars.Context()
 
 
 class Signal(asyncio.Event):
-    """An event that is true once it is set, so that `if ctx.cancelled:` reads as it is meant."""
+    """An event that is true once it is set, so that `if ctx.cancelled:` works."""
 
     def __bool__(self) -> bool:
         return self.is_set()
 
 
+class RunningSlot(Protocol):
+    """The slot that runs a job."""
+
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """The task that runs the handler."""
+        ...
+
+    def interrupt(self, job: Job, /) -> None:
+        """Cancel the handler of a job, if the slot still runs it."""
+        ...
+
+
+class WorkerProtocol(Protocol):
+    """A worker as jobs and the other services of the runtime see it."""
+
+    env: Environment
+    loop: asyncio.AbstractEventLoop
+    name: str
+    lease: float
+    own: bool
+    """Whether it runs only closures of this process."""
+    pools: frozenset[str] | None
+    resources: Any
+    retries: Mapping[str, Policy]
+    jobs: dict[int, Job]
+    stuck_since: dict[Job, float]
+    joined: bool
+    stopping: bool
+    fenced: bool
+
+    @property
+    def runtime(self) -> object:
+        """The runtime it belongs to, for the code of handlers."""
+        ...
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a turn comes soon."""
+        ...
+
+    async def turn(self) -> None:
+        """Settle what has ended and lease what may start."""
+        ...
+
+    def woken(self, wake: Wake, /) -> None:
+        """Note that a pool may have something to start."""
+        ...
+
+    def watch(self, pool: str, /) -> None:
+        """Serve a pool from now on, if it is one of its pools."""
+        ...
+
+    def watches(self, pool: str, /) -> bool:
+        """Return whether it asks a pool for work."""
+        ...
+
+    def serves(self, pool: str, /) -> bool:
+        """Return whether it runs tasks of a pool that any process submitted."""
+        ...
+
+    def holders(self, pool: str, /) -> list[Job]:
+        """Return the jobs that keep it from starting more of a pool; none if it could."""
+        ...
+
+    def look_everywhere(self) -> None:
+        """Ask every pool again."""
+        ...
+
+    def stop_job(self, job: Job, why: CancelReason, /, *, interrupt: bool = True) -> None:
+        """Ask a job to stop."""
+        ...
+
+    def prefetched(self, tasks: Container[int], /) -> list[str]:
+        """Return the pools of which it has prefetched one of these tasks."""
+        ...
+
+    def give_back_prefetched(self, pool: str | None = None, /) -> None:
+        """Give back what it has prefetched of a pool, or of all pools."""
+        ...
+
+    def safe_since(self, sent: float, /) -> None:
+        """Note that its leases hold from `sent` on; any thread may call this."""
+        ...
+
+    def renewed(self, sent: float, /) -> None:
+        """Note that its leases hold from `sent` on, on the loop."""
+        ...
+
+    def registered_as(self, name: str, /) -> None:
+        """Go on under a new name, after the store had lost the old one."""
+        ...
+
+    def lost_registration(self) -> None:
+        """Stop its jobs and register again: the store no longer knows it."""
+        ...
+
+    def in_thread(self, fn: Callable[[], T], /) -> asyncio.Future[T]:
+        """Call something that blocks in a thread."""
+        ...
+
+    def committed(
+        self,
+        job: Job,
+        decided: Settlement,
+        value: Any,  # noqa: ANN401 - what the task returns
+        answer: SettleAnswer,
+        /,
+    ) -> bool:
+        """Note that a handler settled its attempt itself; return whether that was applied."""
+        ...
+
+
 class Job:
-    """One attempt: what was leased, who runs it, and what it has asked for so far.
+    """One attempt: what was leased, which worker runs it, and what its handler has asked for.
 
     What most jobs never set is an attribute of the class: making one is on the hot path.
     """
 
     context: Context = _NO_CONTEXT
-    slot: Slot | None = None
+    slot: RunningSlot | None = None
     why: CancelReason | None = None
     cancel_asked = False
     interrupted = False
-    """Whether it was interrupted by a cancel, which other processes may tell of again and again."""
+    """Whether a cancel interrupted it; renewals repeat that of another process."""
     timed_out = False
-    """Whether its time ran out before anything stronger ended it: then that is how it ends."""
+    """Whether it timed out before a stronger reason stopped it: then it ends as timed out."""
     stopped_early = False
     """Whether it was to be interrupted before its handler began."""
     began = False
     """Whether its handler was called, or is about to be."""
     settled = False
     left_slot = False
-    """Whether it has ended and something else may be started in its place with its settlement."""
+    """Whether it has ended and its settlement may start a prefetched task in its slot."""
     committed = False
-    """Whether its handler has stored its completion itself; what it does after that is its own."""
+    """Whether its handler has stored its completion itself."""
     unsure = False
-    """Whether it was settled by a verb whose answer was lost."""
+    """Whether the answer to its settlement was lost."""
     refusals = 0
-    """How often the store refused its end alone, for a reason that need not be the store's."""
+    """How often the store refused its settlement alone, for a reason that may be its value."""
     began_at = 0.0
     """When its handler was called, by the steady clock; kept for telemetry only."""
     timer: asyncio.TimerHandle | None = None
     deadline: float | None = None
     follow_ups: list[NewTask] | None = None
     on_stored: list[Callable[[Admission, float], None]] | None = None
-    """Whom to tell what became of each follow-up, in order, and when."""
+    """Called with the admission of each follow-up, in order, and the moment."""
     weight: int | None = None
-    """What its handler said it really used."""
+    """The weight that its handler reported."""
     steps: dict[str, bytes] | None = None
-    """What this attempt itself has done so far, by the name of the step."""
+    """The results of the steps that this attempt has done, by name."""
     awaits: dict[int, tuple[tuple[str, str | None], ...]] | None = None
     _cancelled: asyncio.Event | None = None
     _lease_lost: asyncio.Event | None = None
 
     def __init__(
-        self, leased: Leased, worker: Worker, body: Handler | Closure, started_at: float
+        self, leased: Leased, worker: WorkerProtocol, body: Handler | Closure, started_at: float
     ) -> None:
         self.leased = leased
         self.worker = worker
@@ -200,11 +315,6 @@ class Job:
     def id(self) -> int:
         """The task's id."""
         return self.leased.fence.task
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime it runs in."""
-        return self.worker.runtime
 
     @property
     def cancelled(self) -> asyncio.Event:
@@ -224,8 +334,8 @@ class Job:
                 self._lease_lost.set()
         return self._lease_lost
 
-    def tell(self, why: CancelReason) -> None:
-        """Note why the job is to stop (a weaker reason gives way), and tell who listens."""
+    def cancel(self, why: CancelReason) -> None:
+        """Note why the job is to stop (a stronger reason replaces a weaker one), and set events."""
         if self.why is None or _STRENGTH[why] > _STRENGTH[self.why]:
             self.why = why
             self.timed_out = self.timed_out or why is CancelReason.TIMEOUT
@@ -235,3 +345,12 @@ class Job:
             self._cancelled.set()
         if why is CancelReason.LEASE_LOST and self._lease_lost is not None:
             self._lease_lost.set()
+
+
+def job_of(workers: Iterable[WorkerProtocol], task: int) -> Job | None:
+    """Return the job that runs a task in this process, or None."""
+    for worker in workers:
+        job = worker.jobs.get(task)
+        if job is not None:
+            return job
+    return None

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from millpond.core import validation as check
-from millpond.core.backoff import Retry, qualified_name, tries_again
+from millpond.core.backoff import Retry, tries_again
 from millpond.core.bounds import MAX_THROTTLE
 from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.settle import Raised
 from millpond.core.task import CALLBACKS
+from millpond.core.type_names import qualified_name
 from millpond.runtime.ctrl_c import is_ctrl_c
 from millpond.runtime.error_info import ErrorInfo, describe
+from millpond.runtime.jobs.policy import DEFAULT_RETRY, Policy, carried
 
 if TYPE_CHECKING:
-    from millpond.runtime.worker.job import Job
+    from collections.abc import Callable
+
+    from millpond.runtime.jobs.job import Job
 
 
 class BadResult(Exception):
@@ -29,7 +30,7 @@ class Unreadable(Exception):
 
 
 class Misfit(Unreadable):
-    """Stored arguments are whole, and do not fit the function as it is here."""
+    """Stored arguments are intact, and do not fit the function of this process."""
 
     def __init__(self, reason: str, field: str = "") -> None:
         super().__init__(reason)
@@ -46,7 +47,7 @@ class RemoteError(Exception):
         self.kinds = kinds
         """The names of its type and of that type's bases."""
         if info.traceback:
-            # Printed below the message: where it happened is not to be seen from here.
+            # Printed below the message: the frames of another process are not in this traceback.
             self.add_note(f"in another process:\n{info.traceback}")
 
 
@@ -59,52 +60,24 @@ class Encoded:
         self.data = data
 
 
-Policy: TypeAlias = Retry | Callable[[int, BaseException], float | None]
-"""A formula, or a function of the attempt and its error that returns seconds or None."""
-
-DEFAULT_RETRY = Retry()
-
-
-class Carried(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a task carries for the runtime: nothing, unless its submitter said otherwise."""
-
-    retry: Retry | None = None
-    trace: dict[str, str] = {}
-    """The trace that its submit is part of, as W3C headers; only where there is telemetry."""
-
-
 def policy_of(job: Job) -> Policy:
-    """Return how the task is tried again: as submitted, else as its function or pool says."""
+    """Return the retry policy of a task: its own, else that of its function, else of its pool."""
     leased = job.leased
     if leased.options and not leased.pool.endswith(CALLBACKS):
-        carried = _carried(leased.options)
-        if carried.retry is not None:
-            return carried.retry
-    return job.body.retry or job.runtime.retries.get(leased.pool) or DEFAULT_RETRY
-
-
-def _carried(options: bytes) -> Carried:
-    """Return what a task carries; what cannot be read is as good as nothing."""
-    try:
-        return msgspec.msgpack.decode(options, type=Carried)
-    except msgspec.MsgspecError:
-        return Carried()
-
-
-def without_trace(options: bytes) -> bytes:
-    """Return what a task carries, but for the trace that one submit of it was part of."""
-    retry = _carried(options).retry if options else None
-    return b"" if retry is None else msgspec.msgpack.encode(Carried(retry=retry))
+        own = carried(leased.options).retry
+        if own is not None:
+            return own
+    return job.body.retry or job.worker.retries.get(leased.pool) or DEFAULT_RETRY
 
 
 def formula_of(job: Job) -> Retry:
-    """Return the formula for the delay; a function has said its own already."""
+    """Return the formula for the delay; a function has returned its own delay already."""
     policy = policy_of(job)
     return policy if isinstance(policy, Retry) else DEFAULT_RETRY
 
 
 def raised(error: BaseException, job: Job) -> Raised:
-    """Return what an exception means for its attempt; one that cannot be asked is final."""
+    """Return what an exception means for its attempt; one whose own code raises is final."""
     try:
         return _meaning(error, job)
     except BaseException as broken:
@@ -122,14 +95,14 @@ def _meaning(error: BaseException, job: Job) -> Raised:
         seconds = check.seconds("seconds", error.seconds)
         return Raised(describe(error), retry_in=seconds, spend=bool(error.spend))
     if isinstance(error, Throttled):
-        # It may have been set anew since it was made.
+        # The handler may have changed its fields since it made it.
         seconds = min(check.lasting("retry_after", error.retry_after), MAX_THROTTLE)
         check.one_of("scope", error.scope, ("key", "pool"))
         return Raised(describe(error), retry_in=seconds, spend=False, hold=error.scope)
     policy = policy_of(job)
     if isinstance(policy, Retry):
         return Raised(describe(error), final=not tries_again(policy, _kinds(error)))
-    return _asked(policy, job, error)
+    return _by_function(policy, job, error)
 
 
 def may_retry(policy: Retry, error: BaseException) -> bool:
@@ -143,10 +116,10 @@ def _kinds(error: BaseException) -> tuple[str, ...]:
     return tuple(qualified_name(kind) for kind in type(error).__mro__)
 
 
-def _asked(
+def _by_function(
     policy: Callable[[int, BaseException], float | None], job: Job, error: BaseException
 ) -> Raised:
-    """Return what a policy of the user's own says."""
+    """Return the outcome that a policy function of the user decides."""
     delay = policy(job.leased.fence.attempt, error)
     if delay is None:
         return Raised(describe(error), final=True)
