@@ -96,6 +96,13 @@ def makers(title: str, names: Iterable[str], meanings: Mapping[str, str]) -> lis
     return lines
 
 
+def functions_that_make(kind: str) -> list[str]:
+    """Return the functions of `core.spec` that return a `kind`, as they are defined there."""
+    functions = inspect.getmembers(spec, inspect.isfunction)
+    found = [one for _, one in functions if one.__annotations__.get("return") == kind]
+    return [one.__name__ for one in sorted(found, key=lambda one: one.__code__.co_firstlineno)]
+
+
 def page(root: Path) -> str:
     """Return the whole page."""
     meanings = tomllib.loads((root / "docs/reference/options.toml").read_text("utf-8"))
@@ -125,7 +132,6 @@ def page(root: Path) -> str:
         lines += ["", f"## {title}"]
         lines += ["", WHERE] if given is options else []
         lines += table(title, given, means)
-    lines += makers("Orders", ("priority", "fifo", "lifo", "fair_round_robin"), meanings["orders"])
-    policies = ("bounded", "fail_fast", "ring_buffer")
-    lines += makers("Backpressure", policies, meanings["policies"])
+    lines += makers("Orders", functions_that_make("Order"), meanings["orders"])
+    lines += makers("Backpressure", functions_that_make("Backpressure"), meanings["policies"])
     return "\n".join(lines) + "\n"

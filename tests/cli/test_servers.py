@@ -197,15 +197,15 @@ def test_missing_rights_are_wrong(millpond: Call, store: str) -> None:
             "millpond_live has 90,000 dead rows beside 10 live ones",
         ),
         (
-            {"pins": (health.Pin("slot", "old", "logical, not in use", None, 5_000_000),)},
+            {"pins": (health.VacuumPin("slot", "old", "logical, not in use", None, 5_000_000),)},
             "pg_drop_replication_slot('old')",
         ),
         (
-            {"pins": (health.Pin("prepared", "gid-1", "bob", 4000.0, 12),)},
+            {"pins": (health.VacuumPin("prepared", "gid-1", "bob", 4000.0, 12),)},
             "ROLLBACK PREPARED 'gid-1'",
         ),
         (
-            {"pins": (health.Pin("standby", "replica", "repl", None, 2_000_000),)},
+            {"pins": (health.VacuumPin("standby", "replica", "repl", None, 2_000_000),)},
             "hot_standby_feedback",
         ),
     ],
@@ -221,7 +221,7 @@ def test_risks_come_with_what_to_do(change: dict[str, object], words: str) -> No
         "sees_others": True,
         "frozen_age": 100,
         "settings": settings,
-        "pins": (health.Pin("session", "1", "worker", 0.1, 5),),
+        "pins": (health.VacuumPin("session", "1", "worker", 0.1, 5),),
         "tables": (health.Table("millpond_live", 90_000, 90_000, 1, None),),
     }
     assert [] == list(health.risks(health.Health(**well)))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from millpond.demo import fleet_app as depot
 from millpond.demo import worker_processes as crew
 from millpond.demo.report import Show
 from millpond.demo.scenes import Act, CannotGoOn, Columns, Row, Scene, Stack, Strip
-from millpond.store.sqlite.handler_connection import LentConnection
+from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 
 
 def broken(act: Act[Any]) -> set[str]:
@@ -273,5 +273,5 @@ def test_a_ledger_tells_what_was_done_twice(tmp_path: Path) -> None:
     assert [] == depot.entries(file)
     with contextlib.closing(sqlite3.connect(file)) as database, database:
         for task in (7, 8, 7):
-            depot.enter(LentConnection(database), task)
+            depot.enter(SqliteHandlerConnection(database), task)
     assert [7, 8, 7] == depot.entries(file)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millpond import Context, Millpond, Retry, SyncContext, TaskFailed
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import (
     LeaseLost,
     StoreLocked,
@@ -53,7 +53,7 @@ class Books:
     async def bury(self) -> None:
         """Let the store take the workers of this process for dead."""
         for worker in await self.mp.runtime.view.workers():
-            await self.mp.runtime.store.control(Bury(worker))
+            await self.mp.runtime.store.control(DeclareDead(worker))
 
 
 @pytest.fixture(scope="module")

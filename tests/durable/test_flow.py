@@ -14,7 +14,7 @@ from verify.torture.replay import Replay
 
 from millpond import Handle, Millpond
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 
 TASKS = int(os.environ.get("FLOW_TASKS", "60"))
 """Of each pool; `make flow` takes more."""
@@ -80,7 +80,7 @@ async def test_a_fleet_keeps_to_budgets_and_rates_though_one_is_killed(url: str)
     replay = Replay(specs, [MODEL])
     replay.read(from_zero(records))
     assert {} == replay.broken
-    assert replay.events[Event.COMPLETE] == 2 * TASKS
+    assert replay.events[Transition.COMPLETE] == 2 * TASKS
     assert any(limit.endswith("rate of 60 used up") for limit in replay.reached)
     told = {(record.detail or "").partition(" ")[0] for record in records}
     assert {"weight", "hold"} <= told

@@ -111,7 +111,7 @@ async def test_a_waiter_is_answered_when_the_thread_has_ended(
         assert ("TimeoutError", 1) == (caught.value.error_type, blocking.began)
 
 
-async def test_a_stopped_worker_holds_the_task_of_a_thread_that_goes_on(
+async def test_a_stopped_worker_keeps_the_task_of_a_thread_that_still_runs(
     place: Path | Schema | None, blocking: Blocking, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says so, leaves when the thread has ended, and another worker goes on only then."""

@@ -125,7 +125,7 @@ async def test_stored_calls_run_again_and_ended_tasks_are_there(url: str, kill_a
 
 @pytest.mark.rows("CX-17", "CX-18")
 @pytest.mark.real_loop
-async def test_a_callback_of_a_killed_process_is_told_by_the_next(url: str, kill_at: Kill) -> None:
+async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill_at: Kill) -> None:
     """It was stored with the end of its task, so nothing of it was lost."""
     await asyncio.to_thread(kill_at, "callback", "callback")
     mp, told = survivor(url)
@@ -167,7 +167,7 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
 
 @pytest.mark.rows("TR-12")
 @pytest.mark.real_loop
-async def test_a_kill_repeats_what_ran_and_what_one_store_call_had_to_tell(
+async def test_a_kill_repeats_running_tasks_and_the_settlements_of_one_store_call(
     url: str, kill_at: Kill
 ) -> None:
     """Ends are stored at once, though more is claimed ahead than has ended so far."""

@@ -113,7 +113,7 @@ async def test_the_closure_of_a_dead_process_is_one_error(
     assert (handle.id, "stale") == (vars(record)["task"], vars(record)["error"])
 
 
-async def test_a_function_that_nobody_knew_for_a_day_is_one_error(
+async def test_a_task_parked_for_a_day_fails_with_one_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning comes when it is met, the error when its day is over."""
@@ -140,7 +140,7 @@ async def test_bytes_that_cannot_be_read_are_one_error(
         await asyncio.sleep(10)
     (record,) = errors(caplog)
     assert 5 == vars(record)["task"]
-    assert "cannot be read" in record.getMessage()
+    assert "cannot read the stored body" in record.getMessage()
 
 
 async def test_what_was_cancelled_or_dropped_is_no_error(

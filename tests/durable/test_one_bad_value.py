@@ -10,7 +10,7 @@ import pytest
 
 from millpond import Context, Millpond, Retry, RetryLater, TaskFailed, Throttled, fair_round_robin
 from millpond.core import bounds
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.errors import ConfigError, StoreError, Unstorable, UnstorableText
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
@@ -127,7 +127,7 @@ async def test_a_pool_that_cannot_be_leased_from_stops_no_other(where: str | Non
     async with mp, asyncio.timeout(WITHIN):
         broken = True
 
-        def is_bad(ask: LeaseAsk) -> bool:
+        def is_bad(ask: LeaseRequest) -> bool:
             return broken and ask.pool == "bad"
 
         times = refuses(mp, "lease", is_bad, UnstorableText("no such text", path="here"))

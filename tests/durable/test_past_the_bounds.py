@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millpond import Millpond, fair_round_robin
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call, Fence, NewTask
 from millpond.pool.submit import new_task
@@ -125,7 +125,7 @@ async def test_a_follow_up_past_the_bounds_harms_no_neighbour(where: str, name: 
             told = []
             for end in ends:
                 found = end
-                if end.result == b"3" and end.event is Event.COMPLETE:
+                if end.result == b"3" and end.event is Transition.COMPLETE:
                     spoilt.add(end.fence.task)
                     found = msgspec.structs.replace(end, follow_ups=(bad,))
                 told.append(found)
@@ -204,7 +204,7 @@ async def test_a_settlement_past_the_bounds_is_refused_alone(where: str) -> None
         store = mp.runtime.store
         handle = await item.submit(0)
         for fields in ({"delay": 1e305}, {"delay": float("nan")}, {"weight": 10**30}):
-            end = Settlement(fence=Fence(handle.id, 1, 1), event=Event.RETRY)
+            end = Settlement(fence=Fence(handle.id, 1, 1), event=Transition.RETRY)
             for option, value in fields.items():
                 msgspec.structs.force_setattr(end, option, value)
             (told,) = await asyncio.gather(store.settle([end]), return_exceptions=True)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.rows("TR-12")
 
 
 @pytest.mark.parametrize("slots", [1, 8])
-async def test_an_end_is_told_before_the_next_job_of_its_slot_ends(
+async def test_an_end_is_reported_before_the_next_job_of_its_slot_ends(
     place: Path | Schema, slots: int
 ) -> None:
     """A kill repeats no more than there are slots, and no waiter elsewhere waits for a batch."""

@@ -16,7 +16,7 @@ from verify.torture.ledger import AnyLine, Began, Taken
 
 from millpond import Millpond
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import Task
 
 LOAD = Load(url="", home="", slots=4, seconds=0.1)
@@ -52,7 +52,7 @@ class Story:
         start = self.records[0].at
 
         def moved(record: Record) -> Record:
-            if record.event is not Event.SUBMIT and since <= record.at - start < until:
+            if record.event is not Transition.SUBMIT and since <= record.at - start < until:
                 return msgspec.structs.replace(record, at=start + until)
             return record
 
@@ -83,7 +83,7 @@ async def told() -> Story:
     story.lines += [
         Began(task=r.task or 0, attempt=1, token=r.token, pool=POOL, item="", **line)
         for r in story.records
-        if r.event is Event.LEASE
+        if r.event is Transition.LEASE
     ]
     return story
 
@@ -138,7 +138,7 @@ async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
 async def test_an_item_that_became_two_tasks_is_doubled() -> None:
     """As is a task that completed twice, and that breaks the lifecycle, too."""
     story = await told()
-    (last,) = [r for r in story.records if r.event is Event.COMPLETE][-1:]
+    (last,) = [r for r in story.records if r.event is Transition.COMPLETE][-1:]
     story.records.append(last)
     story.rows[1] = next(iter(story.rows.values()))
     verdict = story.verdict()

@@ -13,7 +13,7 @@ from millpond import Context, TaskFailed
 from millpond.core.plan import Wake
 from millpond.errors import OutcomeUnknown, StoreUnreachable
 from millpond.store.postgres.connect import connect
-from millpond.store.postgres.notify import ECHO_WITHIN, Wakes
+from millpond.store.postgres.notify import ECHO_WITHIN, PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Hint
@@ -106,7 +106,7 @@ async def test_a_submit_whose_answer_is_lost_is_one_task(
         assert 2 == (await shop.pool.snapshot()).queued
 
 
-async def test_a_submit_of_which_nobody_can_ask_is_told_as_unknown(
+async def test_a_submit_that_cannot_be_checked_has_an_unknown_outcome(
     proxy: FaultProxy, direct: str
 ) -> None:
     """It may be stored. Sent again with its key it is the same task."""
@@ -185,7 +185,7 @@ async def test_a_handlers_transaction_whose_commit_is_not_answered_is_not_done_t
 # Half-open connections
 
 
-async def test_a_renewal_that_nobody_answers_is_sent_again_in_time(
+async def test_an_unanswered_renewal_is_sent_again_within_the_lease(
     proxy: FaultProxy, direct: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Over a new connection, before the lease is over: the worker keeps what it holds."""
@@ -202,7 +202,7 @@ async def test_a_renewal_that_nobody_answers_is_sent_again_in_time(
     assert "stops its handlers" not in caplog.text
 
 
-def test_a_driver_that_hears_nothing_gives_up(proxy: FaultProxy, direct: str) -> None:
+def test_a_driver_without_an_answer_gives_up(proxy: FaultProxy, direct: str) -> None:
     """As our own line of statements does."""
     address = address_of(proxy.through(direct))
     with connect(address, patience=IMPATIENT) as connection:
@@ -227,7 +227,7 @@ def test_a_server_that_does_not_finish_a_connection_is_given_up(
         connect(address_of(proxy.through(direct)), patience=IMPATIENT)
 
 
-async def test_an_ear_that_hears_nothing_any_more_is_replaced(
+async def test_a_silent_listener_is_replaced(
     proxy: FaultProxy, direct: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It did hear itself, and does not: that is no pooler, half of its connection is gone."""
@@ -235,12 +235,12 @@ async def test_an_ear_that_hears_nothing_any_more_is_replaced(
     assert ECHO_WITHIN > 1
     heard: list[Hint] = []
     with connect(address_of(direct)) as speaker:
-        wakes = Wakes(address_of(proxy.through(direct)), "me", lambda: speaker)
+        wakes = PostgresHintChannel(address_of(proxy.through(direct)), "me", lambda: speaker)
         wakes.listen(heard.append, asyncio.get_running_loop())
 
         def hears() -> bool:
             wakes.send(Hint(wakes=(Wake("jobs", 0.0),)))
-            return wakes.hears()
+            return wakes.receives_hints()
 
         await until(hears)
         proxy.silence()

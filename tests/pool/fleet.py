@@ -11,7 +11,7 @@ from verify.servers.schemas import InlinePostgresStore, Schema
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Keep, Millpond
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.runtime.environment import wall_clock
 from millpond.store.protocol import Store
 
@@ -139,7 +139,7 @@ class Fleet:
         if found_dead:
             grave = self.store
             for worker in workers:
-                await grave.control(Bury(worker.name))
+                await grave.control(DeclareDead(worker.name))
             if self._place is not None:
                 await grave.close()
 

@@ -10,8 +10,8 @@ from tests.pool.moments import rounds as rounds
 from tests.stores import fresh_store
 
 from millpond import Millpond
-from millpond.core.control import Order
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Command
+from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
 from millpond.store.protocol import (
     Batch,
@@ -85,7 +85,7 @@ class Watched:
         return answer
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         await self._begin("lease", ask)
         answer = await self.inner.lease(ask, now=now, entropy=entropy)
@@ -104,7 +104,7 @@ class Watched:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -129,10 +129,10 @@ class Watched:
         return answer
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        await self._begin("control", order)
-        answer = await self.inner.control(order, now=now, entropy=entropy)
+        await self._begin("control", command)
+        answer = await self.inner.control(command, now=now, entropy=entropy)
         await self._end()
         return answer
 

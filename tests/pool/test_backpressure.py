@@ -31,7 +31,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.admit import reason_of
-from millpond.core.audit import Kind, Record
+from millpond.core.audit import Record, RecordKind
 from millpond.core.spec import Backpressure
 from millpond.errors import BatchTooLarge, PoolClosed
 
@@ -66,7 +66,7 @@ class Counter:
             await rounds()
         return handles
 
-    async def records(self, kind: Kind) -> list[Record]:
+    async def records(self, kind: RecordKind) -> list[Record]:
         return [record async for record in self.mp.audit(self.pool) if record.kind is kind]
 
 
@@ -526,7 +526,7 @@ async def test_an_eviction_is_one_audit_record_that_names_the_replacement() -> N
     async with counter.mp:
         _, oldest = await counter.fill("a")
         newest = await counter.submit("b")
-        (record,) = await counter.records(Kind.DROP)
+        (record,) = await counter.records(RecordKind.DROP)
     assert (oldest.id, newest.id) == (record.task, record.cause)
     assert ("queued", "rejected") == (record.before, record.after)
     assert "drop_oldest_queue_full" == record.reason
@@ -547,7 +547,7 @@ async def test_drop_newest_gives_a_rejected_handle() -> None:
             await handle
         assert "drop_newest_queue_full" == caught.value.reason
         assert ["queued"] == await counter.mp.status([queued.id])
-        (record,) = await counter.records(Kind.DROP)
+        (record,) = await counter.records(RecordKind.DROP)
         assert (handle.id, "drop_newest_queue_full") == (record.task, record.reason)
         assert 1 == (await counter.pool.snapshot()).rejected
     assert "b" not in counter.started
@@ -565,7 +565,7 @@ async def test_ring_buffer_keeps_the_newest_under_its_own_name() -> None:
         assert "ring_buffer_drop_oldest" == handles[0].rejection_reason
         assert "ring_buffer" == handles[0].rejection_policy
         assert ["ring_buffer_drop_oldest"] * 2 == [
-            record.reason for record in await counter.records(Kind.DROP)
+            record.reason for record in await counter.records(RecordKind.DROP)
         ]
         assert "ring_buffer" == (await counter.pool.snapshot()).backpressure
 
@@ -581,7 +581,7 @@ async def test_drop_policies_never_raise(policy: str) -> None:
         handles = [await counter.submit(str(n)) for n in range(100)]
         snapshot = await counter.pool.snapshot()
         assert (1, 99) == (snapshot.queued, snapshot.rejected)
-        assert 99 == len(await counter.records(Kind.DROP))
+        assert 99 == len(await counter.records(RecordKind.DROP))
         counter.open.set()
         ended = await counter.mp.wait(handles)
     assert {"completed", "rejected"} == {handle.status for handle in ended}
@@ -621,7 +621,7 @@ async def test_fail_submitter_says_what_is_full() -> None:
             error.depth,
             error.bound,
         )
-        assert [] == await counter.records(Kind.DROP)
+        assert [] == await counter.records(RecordKind.DROP)
         assert 3 == await counter.pool.size()
 
 

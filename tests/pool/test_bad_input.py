@@ -304,8 +304,8 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
 @pytest.mark.parametrize(
     ("option", "mistake", "advice"),
     [
-        ("queue", fifo, "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
-        ("queue", "fifo", "must be priority(), fifo(), lifo() or fair_round_robin(...)"),
+        ("queue", fifo, "must be priority(), fifo(), lifo() or fair_round_robin()"),
+        ("queue", "fifo", "must be priority(), fifo(), lifo() or fair_round_robin()"),
         ("backpressure", 100, "must be bounded(...), fail_fast() or ring_buffer(...)"),
         ("rate", 5, "must be a Rate, such as Rate(100, per=60), or a list of them"),
         ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),

@@ -9,7 +9,7 @@ from tests.pool.stores import Watched
 from tests.stores import fresh_store
 
 from millpond import CancelReason, Context, Millpond, Retry, SyncContext, TaskFailed
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 
 pytestmark = pytest.mark.rows("TR-23")
 
@@ -108,7 +108,7 @@ async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: Can
             await handle.cancel()
         else:
             for worker in await store.view.workers():
-                await store.control(Bury(worker))
+                await store.control(DeclareDead(worker))
         await asyncio.wait_for(over.wait(), 20)
         await handle.wait()
     assert [(reason, reason is CancelReason.LEASE_LOST)] == seen

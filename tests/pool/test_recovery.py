@@ -20,7 +20,7 @@ from millpond import (
     Retry,
     TaskFailed,
 )
-from millpond.core.control import Bury, Progress
+from millpond.core.control import DeclareDead, Progress
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch, Store
 
@@ -93,7 +93,7 @@ async def test_late_progress_and_late_steps_change_nothing() -> None:
         job = one.mp.runtime.job_of(handle.id)
         assert job is not None
         (worker,) = one.mp.runtime.workers
-        await store.control(Bury(worker.name))
+        await store.control(DeclareDead(worker.name))
         answer = await store.control(Progress(job.leased.fence, 0.5, "late"))
         assert 0 == answer.count
         info = next(i for i in await one.pool.tasks() if i.id == handle.id)
@@ -111,7 +111,7 @@ async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
         await rounds()
         (worker,) = one.mp.runtime.workers
         before = worker.name
-        await store.control(Bury(worker.name))
+        await store.control(DeclareDead(worker.name))
         await asyncio.sleep(11)
         assert 1 == one.interrupted
         assert before != worker.name
@@ -147,7 +147,7 @@ async def test_a_handler_that_ignores_a_lost_lease_cannot_hurt_its_successor() -
         handle = await stubborn.submit()
         await rounds()
         (worker,) = mp.runtime.workers
-        await store.control(Bury(worker.name))
+        await store.control(DeclareDead(worker.name))
         await asyncio.sleep(20)
         assert 2 == runs
         gates[0].set()
@@ -229,7 +229,7 @@ async def test_a_task_that_kills_its_worker_again_and_again_ends_failed() -> Non
         for _ in range(5):
             await asyncio.sleep(11)
             (worker,) = one.mp.runtime.workers
-            await store.control(Bury(worker.name))
+            await store.control(DeclareDead(worker.name))
         await asyncio.sleep(11)
         assert [(1, 1), (1, 2), (1, 3)] == one.ran
         with pytest.raises(TaskFailed) as caught:

@@ -17,7 +17,7 @@ from millpond import (
     Stuck,
     TaskCancelled,
 )
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError, NotOpen, RunStopped
 
 ONCE = Retry.never()
@@ -392,7 +392,7 @@ async def test_a_late_settle_after_the_task_was_leased_again_changes_nothing() -
         handle = await first.get_pool("items").submit(first.tasks["item"].bind())
         await asyncio.sleep(5)
         (worker,) = await fleet.store.view.workers()
-        await fleet.store.control(Bury(worker))
+        await fleet.store.control(DeclareDead(worker))
         async with second:
             await until(lambda: _is(second, handle.id, "completed"))
             assert "good" == await (await second.handle(handle.id))

@@ -16,7 +16,7 @@ from millpond import (
     bounded,
     ring_buffer,
 )
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.store.protocol import Store
 
 
@@ -97,18 +97,18 @@ async def test_a_task_takes_the_arrows_of_the_table_and_no_others() -> None:
         assert life[0].before is None
         assert all(one.after is two.before for one, two in pairwise(life))
     assert {
-        Event.SUBMIT,
-        Event.LEASE,
-        Event.COMPLETE,
-        Event.RETRY,
-        Event.FAIL,
-        Event.RELEASE,
-        Event.EVICT,
-        Event.CANCEL,
-        Event.REDRIVE,
+        Transition.SUBMIT,
+        Transition.LEASE,
+        Transition.COMPLETE,
+        Transition.RETRY,
+        Transition.FAIL,
+        Transition.RELEASE,
+        Transition.EVICT,
+        Transition.CANCEL,
+        Transition.REDRIVE,
     } == {record.event for record in told}
     running = [record for record in told if Status.RUNNING in (record.before, record.after)]
-    assert {Event.LEASE} == {r.event for r in running if r.after is Status.RUNNING}
+    assert {Transition.LEASE} == {r.event for r in running if r.after is Status.RUNNING}
     # Whatever leaves running carries the worker whose claim and settle it was.
     assert all(record.worker is not None for record in running)
     arrows = {(before, after) for (before, _), after in LIFECYCLE.items()}

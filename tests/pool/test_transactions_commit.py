@@ -23,7 +23,7 @@ from millpond import (
     TaskCancelled,
     TaskFailed,
 )
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import AlreadySettled, LeaseLost, TransactionControl, TransactionTooLong
 
 pytestmark = pytest.mark.real_loop
@@ -53,7 +53,7 @@ class Books:
         """Let the store take the workers of this process for dead."""
         store = self.mp.runtime.store
         for worker in await self.mp.runtime.view.workers():
-            await store.control(Bury(worker))
+            await store.control(DeclareDead(worker))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from millpond import (
     bounded,
     fair_round_robin,
 )
-from millpond.core.event import EVENTS, found_at, text_at, whole_at
+from millpond.core.event import EVENTS, integer_at, text_at, value_at
 from millpond.errors import (
     BadPayload,
     ConfigError,
@@ -28,11 +28,11 @@ def test_what_a_path_leads_to() -> None:
     event = Event(
         "a", "e", {"n": {"x": [1, {"y": "2.0"}]}, "t": True, "big": 1e300, "s": "", "f": 2.5}
     )
-    assert "2.0" == found_at(event, "payload.n.x.1.y") == found_at(event, "n.x.1.y")
-    assert [None] * 4 == [found_at(event, p) for p in ("n.x.7", "n.x.y", "n.x.-1", "payload.n.z.q")]
-    assert (2, 1) == (whole_at(event, "n.x.1.y"), whole_at(event, "n.x.0"))
-    assert [None] * 5 == [whole_at(event, p) for p in ("t", "big", "s", "n", "name")]
-    assert whole_at(event, "n.x.0", least=2) is None
+    assert "2.0" == value_at(event, "payload.n.x.1.y") == value_at(event, "n.x.1.y")
+    assert [None] * 4 == [value_at(event, p) for p in ("n.x.7", "n.x.y", "n.x.-1", "payload.n.z.q")]
+    assert (2, 1) == (integer_at(event, "n.x.1.y"), integer_at(event, "n.x.0"))
+    assert [None] * 5 == [integer_at(event, p) for p in ("t", "big", "s", "n", "name")]
+    assert integer_at(event, "n.x.0", least=2) is None
     assert ("e", "a", "1", "2.5") == tuple(text_at(event, p) for p in ("id", "name", "n.x.0", "f"))
     assert [None] * 4 == [text_at(event, p) for p in ("t", "s", "n", "q")]
 

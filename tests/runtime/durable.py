@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from millpond import Keep, Millpond
-from millpond.core.control import Lead, Prune
+from millpond.core.control import ClaimLeadership, Prune
 from millpond.runtime.environment import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Hint, RenewAnswer
@@ -146,7 +146,7 @@ class Ship:
         self.tell = tell
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether no hint is lost, as far as it knows."""
         return self.harbour.hears
 
@@ -281,4 +281,14 @@ async def until(condition: Callable[[], object], *, within: float = 20.0) -> Non
             await asyncio.sleep(0.01)
 
 
-__all__ = ["Harbour", "Lead", "Prune", "Ship", "Still", "at_once", "kill", "revive", "until"]
+__all__ = [
+    "ClaimLeadership",
+    "Harbour",
+    "Prune",
+    "Ship",
+    "Still",
+    "at_once",
+    "kill",
+    "revive",
+    "until",
+]

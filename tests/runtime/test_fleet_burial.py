@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.durable import Harbour, Locks, kill, revive, until
 
 from millpond import Millpond, TaskFailed
-from millpond.core.control import Bury, Join
+from millpond.core.control import DeclareDead, Register
 from millpond.runtime.fleet.dead_workers import AGAIN_AFTER
 
 pytestmark = pytest.mark.real_loop
@@ -45,7 +45,7 @@ async def test_what_a_killed_process_ran_is_run_by_another_at_once() -> None:
             await until(lambda: f"forget {owner}" in harbour.log)
             assert 2 == (await handle.refresh()).attempt
             ship: Any = alive.runtime.store
-            assert [f"{owner}/1"] == [order.worker for order in ship.told(Bury)]
+            assert [f"{owner}/1"] == [order.worker for order in ship.told(DeclareDead)]
             assert [] == [name for name in await alive.runtime.view.workers() if owner in name]
         revive(dead)
 
@@ -60,7 +60,7 @@ async def test_a_process_appears_before_its_first_worker_joins_and_leaves_at_the
         ship, owner = mp.runtime.store, mp.runtime.owner
 
         def note(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Join):
+            if isinstance(asked, Register):
                 harbour.log.append("join")
 
         ship.before = note  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureF
         owner = dead.runtime.owner
 
         def fail_twice(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Bury) and len(failures) < 2:
+            if isinstance(asked, DeclareDead) and len(failures) < 2:
                 failures.append(time.monotonic())
                 raise ConnectionError("away")
 

@@ -7,8 +7,8 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Keep, Millpond
-from millpond.core.control import Join, Lead, Prune
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import ClaimLeadership, Prune, Register
+from millpond.core.lease import LeaseRequest
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
 
@@ -41,9 +41,9 @@ def leads(mp: Millpond) -> bool:
 async def dying(harbour: Harbour, *, lease: float) -> int:
     """A worker that takes a task and is never heard of again; return the task."""
     store, task = harbour.store, 4711
-    await store.control(Join("ghost/1", lease, "ghost"))
+    await store.control(Register("ghost/1", lease, "ghost"))
     await store.submit([Batch(tasks=(NewTask(id=task, pool="work", call=Call("job", b"{}")),))])
-    await store.lease(LeaseAsk(pool="work", worker="ghost/1", want=1))
+    await store.lease(LeaseRequest(pool="work", worker="ghost/1", want=1))
     return task
 
 
@@ -62,7 +62,7 @@ async def test_of_two_processes_one_recovers_and_prunes() -> None:
         assert [] == other.told(Prune)
         assert min(one.asked["renew"], other.asked["renew"]) > 100
         # Asked for again when half of the time is over, by both.
-        assert 300 / (LEASE / 3) + 3 > len(other.told(Lead)) > 300 / (LEASE / 3) - 3
+        assert 300 / (LEASE / 3) + 3 > len(other.told(ClaimLeadership)) > 300 / (LEASE / 3) - 3
 
 
 @pytest.mark.rows("CX-04", "CX-T57")
@@ -101,9 +101,9 @@ async def test_a_deposed_leader_changes_nothing_and_stands_by() -> None:
         task = await dying(harbour, lease=0.2)
         await asyncio.sleep(0.3)
         # Somebody else takes over behind its back.
-        await harbour.store.control(Join("other/1", 1000.0, "other"))
+        await harbour.store.control(Register("other/1", 1000.0, "other"))
         harbour.store._tables.leader.until = 0.0
-        assert 1 == (await harbour.store.control(Lead("other", 1000.0))).count
+        assert 1 == (await harbour.store.control(ClaimLeadership("other", 1000.0))).count
         before = ship_of(mp).asked["recover"]
         mp.runtime.maintenance.nudge()
         await asyncio.sleep(0.1)
@@ -202,7 +202,7 @@ async def test_a_leader_that_had_to_wait_for_the_store_gives_the_others_time() -
         answered: list[float] = []
 
         async def slow(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Lead) and not answered:
+            if isinstance(asked, ClaimLeadership) and not answered:
                 await asyncio.sleep(0.2 * LEASE)
                 answered.append(asyncio.get_running_loop().time())
 

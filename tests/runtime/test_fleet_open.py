@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool
-from millpond.core.control import Join, Leave
+from millpond.core.control import Deregister, Register
 from millpond.errors import AlreadyOpen, ConfigError, StoreUnreachable
 
 
@@ -82,7 +82,7 @@ async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
         (worker,) = mp.runtime.workers
         assert worker.own
         assert f"{mp.runtime.owner}/1~own" == worker.name
-        (join,) = ship_of(mp).told(Join)
+        (join,) = ship_of(mp).told(Register)
         assert () == join.functions
         # A hundred more come and go, and it still leaves the call to others.
         await mp.wait(await pool.submit_many([closure] * 100))
@@ -108,7 +108,7 @@ async def test_many_who_submit_at_once_bring_one_worker() -> None:
         joining = asyncio.Event()
 
         async def slowly(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Join):
+            if isinstance(asked, Register):
                 joining.set()
                 await asyncio.sleep(1)
 
@@ -118,7 +118,7 @@ async def test_many_who_submit_at_once_bring_one_worker() -> None:
         submits[0].cancel()
         handles = await asyncio.gather(*submits[1:])
         assert [1] * 4 == [await handle for handle in handles]
-        assert 1 == len(ship_of(mp).told(Join))
+        assert 1 == len(ship_of(mp).told(Register))
 
 
 async def test_a_worker_of_all_pools_makes_another_for_closures_needless() -> None:
@@ -149,8 +149,10 @@ async def test_closures_outlive_the_worker_that_served_their_pool() -> None:
         async with mp.worker():
             handles = [await pool.submit(closure) for _ in range(4)]
             await asyncio.sleep(1)
-        orders = [type(order) for order in ship_of(mp).orders if isinstance(order, (Join, Leave))]
-        assert [Join, Join, Leave] == orders
+        orders = [
+            type(order) for order in ship_of(mp).orders if isinstance(order, (Register, Deregister))
+        ]
+        assert [Register, Register, Deregister] == orders
         assert ["done"] * 4 == [await handle for handle in handles]
         # Three were given back when their worker left, uncharged.
         assert 7 == len(runs)

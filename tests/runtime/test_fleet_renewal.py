@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.durable import Harbour, Ship, until
 
 from millpond import Context, Millpond, Pool
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 
 pytestmark = pytest.mark.real_loop
 
@@ -130,7 +130,7 @@ async def test_a_worker_that_was_buried_is_told_by_its_renewal_and_joins_anew() 
         name = worker.name
         await until(lambda: worker.jobs)
         with harbour.lock:
-            await harbour.store.control(Bury(name))
+            await harbour.store.control(DeclareDead(name))
         assert 2 == await handle
         assert ["lost"] == ended
         assert name != worker.name

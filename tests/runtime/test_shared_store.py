@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millpond import Millpond, Pool, RetryLater, bounded
-from millpond.core.control import Leave
+from millpond.core.control import Deregister
 from millpond.store.memory import MemoryStore
 
 
@@ -97,7 +97,7 @@ async def test_a_worker_that_cannot_take_its_leave_is_gone_all_the_same() -> Non
     mp.pool("work")
 
     async def no_leave(_verb: str, asked: object) -> None:
-        if isinstance(asked, Leave):
+        if isinstance(asked, Deregister):
             raise ConnectionError("lost")
 
     async with mp:

@@ -10,7 +10,7 @@ from tests.pool.moments import clock, result_of, rounds, timers
 from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a fixture
 
 from millpond import Context, Keep, Millpond, Retry, TaskFailed, bounded, ring_buffer
-from millpond.core.control import Bury, Join, Leave
+from millpond.core.control import DeclareDead, Deregister, Register
 from millpond.errors import UnknownTask
 from millpond.runtime.submit import OFFER_AGAIN, Submitter
 
@@ -427,7 +427,7 @@ async def test_a_worker_that_cannot_take_its_leave_goes_all_the_same(
         control = store.control
 
         async def away(order: Any, **kwargs: Any) -> Any:
-            if isinstance(order, Leave):
+            if isinstance(order, Deregister):
                 raise ConnectionError("away")
             return await control(order, **kwargs)
 
@@ -481,15 +481,15 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
     async with mp:
         await rounds()
         (worker,) = mp.runtime.workers
-        await inner.control(Bury(worker.name))
+        await inner.control(DeclareDead(worker.name))
         control, fails = store.control, 4
 
-        async def failing(order: Any, **kwargs: Any) -> Any:
+        async def failing(command: Any, **kwargs: Any) -> Any:
             nonlocal fails
-            if isinstance(order, Join) and fails:
+            if isinstance(command, Register) and fails:
                 fails -= 1
                 raise ConnectionError("away")
-            return await control(order, **kwargs)
+            return await control(command, **kwargs)
 
         store.control = failing  # type: ignore[method-assign]
         before = clock()

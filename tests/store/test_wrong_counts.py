@@ -9,9 +9,9 @@ from verify.servers.schemas import InlinePostgresStore, Schemas
 from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond import Millpond
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
 from millpond.core.task import Call, NewTask
@@ -33,18 +33,18 @@ async def ends_in_spite_of_a_wrong_count(
 ) -> None:
     """Start a task, have its key miscounted, and see its end stored and the next one started."""
     await store.control(Declare(SPEC), now=1000.0)
-    await store.control(Join("w", 60.0), now=1000.0)
+    await store.control(Register("w", 60.0), now=1000.0)
     new = [NewTask(id=n, pool="p", call=Call("f"), key="k", share="k") for n in (1, 2)]
     await store.submit([Batch(tasks=tuple(new))], now=1000.0)
-    ask = LeaseAsk(pool="p", worker="w", want=2)
+    ask = LeaseRequest(pool="p", worker="w", want=2)
     (leased,) = (await store.lease(ask, now=1000.0)).leased
     miscount()
-    end = Settlement(fence=leased.fence, event=Event.COMPLETE)
+    end = Settlement(fence=leased.fence, event=Transition.COMPLETE)
     answer = await store.settle([end], then=ask, now=1001.0)
     assert (Settled.APPLIED,) == answer.settled
     assert answer.lease is not None
     assert [2] == [one.fence.task for one in answer.lease.leased]
-    assert "counted anew" in caplog.text
+    assert "recounting" in caplog.text
 
 
 @pytest.mark.rows("TR-01")
@@ -59,7 +59,7 @@ async def test_a_wrong_count_in_a_file_is_counted_anew(caplog: pytest.LogCapture
 
         try:
             await ends_in_spite_of_a_wrong_count(store, miscount, caplog)
-            assert () == await store.mend()
+            assert () == await store.repair()
         finally:
             other.close()
             await store.close()

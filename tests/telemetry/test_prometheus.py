@@ -25,7 +25,7 @@ from millpond import (
     fail_fast,
     ring_buffer,
 )
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
 from millpond.telemetry.names import OTHER
 from millpond.telemetry.prometheus import Collector
@@ -281,7 +281,7 @@ async def test_lost_leases_and_late_settles_are_counted_where_they_happen() -> N
         if not first.is_set():
             first.set()
             (worker,) = mp.runtime.workers
-            await mp.runtime.store.control(Bury(worker.name))
+            await mp.runtime.store.control(DeclareDead(worker.name))
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:

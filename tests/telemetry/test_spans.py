@@ -26,7 +26,7 @@ from millpond import (
     SyncContext,
     bounded,
 )
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
 from millpond.runtime.jobs.policy import Carried
 from millpond.store.memory import MemoryStore
@@ -315,7 +315,7 @@ async def test_a_settle_that_came_too_late_says_so() -> None:
     async def send(ctx: Context) -> None:
         if ctx.attempt == 1:
             (worker,) = app.mp.runtime.workers
-            await app.mp.runtime.store.control(Bury(worker.name))
+            await app.mp.runtime.store.control(DeclareDead(worker.name))
 
     async with app.mp:
         await (await send.submit())

@@ -16,7 +16,7 @@ from verify.torture.member import LEDGER, Member
 from verify.torture.plan import Orders
 
 from millpond import Millpond
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
 
@@ -93,7 +93,7 @@ class DryFleet:
                 await asyncio.sleep(0.01)
         cable.whole.clear()
         for worker in member.fleet.mp.runtime.workers:
-            await self.store.control(Bury(worker.name))
+            await self.store.control(DeclareDead(worker.name))
         await asyncio.sleep(0.6)
         cable.whole.set()
 

@@ -23,7 +23,7 @@ from verify.torture.ledger import (
 
 from millpond import Rate, Status, bounded, fair_round_robin
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.task import CALLBACKS
 
 replace = msgspec.structs.replace
@@ -133,7 +133,7 @@ def settle_before_the_end(evidence: Evidence) -> None:
 
 
 def a_fence_given_to_another(evidence: Evidence) -> None:
-    place = record_of(evidence, lambda record: record.event is Event.COMPLETE)
+    place = record_of(evidence, lambda record: record.event is Transition.COMPLETE)
     change_record(evidence, place, token=evidence.records[place].token + 1)
 
 
@@ -157,9 +157,13 @@ def overtake_in_a_lane(evidence: Evidence) -> None:
     """Say that a task which had to wait in its lane was the first there."""
     submitted: list[int] = []
     for record in evidence.records:
-        if record.pool == "lanes" and record.lane == "0" and record.event is Event.SUBMIT:
+        if record.pool == "lanes" and record.lane == "0" and record.event is Transition.SUBMIT:
             submitted.append(record.task or 0)
-        if record.pool == "lanes" and record.event is Event.LEASE and record.task in submitted[:-1]:
+        if (
+            record.pool == "lanes"
+            and record.event is Transition.LEASE
+            and record.task in submitted[:-1]
+        ):
             break
     for place, record in enumerate(evidence.records):
         if record.task == submitted[-1]:
@@ -167,11 +171,11 @@ def overtake_in_a_lane(evidence: Evidence) -> None:
 
 
 def an_arrow_that_is_missing(evidence: Evidence) -> None:
-    del evidence.records[record_of(evidence, lambda record: record.event is Event.LEASE)]
+    del evidence.records[record_of(evidence, lambda record: record.event is Transition.LEASE)]
 
 
 def a_budget_overdrawn(evidence: Evidence) -> None:
-    retried = {record.task for record in evidence.records if record.event is Event.RETRY}
+    retried = {record.task for record in evidence.records if record.event is Transition.RETRY}
     for place, record in enumerate(evidence.records):
         if record.task in retried:
             change_record(evidence, place, attempts=1)
@@ -187,7 +191,7 @@ def one_key_for_two_tasks(evidence: Evidence) -> None:
     submits = [
         place
         for place, record in enumerate(evidence.records)
-        if record.event is Event.SUBMIT and record.pool == "twice"
+        if record.event is Transition.SUBMIT and record.pool == "twice"
     ]
     for place in submits[:2]:
         change_record(evidence, place, idempotency_key="only-397")
@@ -215,7 +219,7 @@ def a_start_too_fast(evidence: Evidence) -> None:
 
 def a_start_too_early(evidence: Evidence) -> None:
     place = record_of(
-        evidence, lambda record: record.event is Event.SUBMIT and record.pool == "fair"
+        evidence, lambda record: record.event is Transition.SUBMIT and record.pool == "fair"
     )
     change_record(evidence, place, due=evidence.records[place].due + 60)
 
@@ -235,7 +239,7 @@ def a_run_without_a_lease(evidence: Evidence) -> None:
 
 def a_run_without_an_end(evidence: Evidence) -> None:
     last = len(evidence.records) - 1
-    while evidence.records[last].event is not Event.COMPLETE:
+    while evidence.records[last].event is not Transition.COMPLETE:
         last -= 1
     del evidence.records[last]
 
@@ -289,7 +293,7 @@ def a_drain_that_returned_too_early(evidence: Evidence) -> None:
 
 def a_page_visited_twice(evidence: Evidence) -> None:
     place = record_of(
-        evidence, lambda record: record.pool == "crawl" and record.event is Event.SUBMIT
+        evidence, lambda record: record.pool == "crawl" and record.event is Transition.SUBMIT
     )
     change_record(evidence, place, task=7)
 

@@ -10,8 +10,8 @@ from verify.torture.plan import Orders
 from verify.torture.recovery import Recovery, percentile, recoveries, standstills
 from verify.torture.replay import Replay
 
-from millpond.core.audit import Kind, Record
-from millpond.core.lifecycle import Event, Status
+from millpond.core.audit import Record, RecordKind
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.spec import PoolSpec
 
 START = 1_700_000_000.0
@@ -23,8 +23,8 @@ BOX: dict[str, Any] = {"pool": "p", "task": 1, "token": 5, "worker": "own/1", "a
 def submit(at: float) -> Record:
     return Record(
         at=START + at,
-        kind=Kind.SUBMIT,
-        event=Event.SUBMIT,
+        kind=RecordKind.SUBMIT,
+        event=Transition.SUBMIT,
         pool="p",
         task=1,
         after=Status.QUEUED,
@@ -34,18 +34,20 @@ def submit(at: float) -> Record:
 
 def lease(at: float) -> Record:
     arrow: dict[str, Any] = {"before": Status.QUEUED, "after": Status.RUNNING, "attempt": 1}
-    return Record(at=START + at, kind=Kind.DEQUEUE, event=Event.LEASE, **arrow, **BOX)
+    return Record(at=START + at, kind=RecordKind.DEQUEUE, event=Transition.LEASE, **arrow, **BOX)
 
 
 def lose(at: float) -> Record:
     arrow: dict[str, Any] = {"before": Status.RUNNING, "after": Status.QUEUED, "attempt": 1}
-    return Record(at=START + at, kind=Kind.LEASE_EXPIRED, event=Event.LOSE, **arrow, **BOX)
+    return Record(
+        at=START + at, kind=RecordKind.LEASE_EXPIRED, event=Transition.LOSE, **arrow, **BOX
+    )
 
 
 def beats(first: float, last: float) -> list[Record]:
     count = round((last - first) / 0.2)
     return [
-        Record(at=START + first + beat * 0.2, kind=Kind.CONTROL, pool="pulse", detail="pause")
+        Record(at=START + first + beat * 0.2, kind=RecordKind.CONTROL, pool="pulse", detail="pause")
         for beat in range(count + 1)
     ]
 

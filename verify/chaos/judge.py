@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from verify.torture.evidence import from_zero
 from verify.torture.ledger import Began, Taken
 from verify.torture.replay import Replay
@@ -95,10 +95,10 @@ class Pace:
         """When each task was done, and how long that was after its submit."""
         since: dict[int, float] = {}
         for record in records:
-            if record.event is Event.SUBMIT:
+            if record.event is Transition.SUBMIT:
                 self.submitted.append(record.at)
                 since[record.task or 0] = record.at
-            elif record.event is Event.COMPLETE:
+            elif record.event is Transition.COMPLETE:
                 self.done.append(record.at)
                 self._times.append((record.at, record.at - since[record.task or 0]))
 
@@ -168,7 +168,7 @@ def judged(
     taken = [line for line in lines if isinstance(line, Taken)]
     tasks = {line.task for line in taken}
     completed = {task for task, row in rows.items() if row.status is Status.COMPLETED}
-    ends = [record.task for record in records if record.event is Event.COMPLETE]
+    ends = [record.task for record in records if record.event is Transition.COMPLETE]
     items = {line.item for line in taken}
     starts = sum(isinstance(line, Began) for line in lines)
     begun = {line.task for line in lines if isinstance(line, Began)}

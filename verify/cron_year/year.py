@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled
 from millpond.pool.millpond import Millpond
 from millpond.runtime.fleet import poll, prune
@@ -148,7 +148,7 @@ class Book:
             if settled is not Settled.APPLIED:
                 self.stale += 1
                 continue
-            if settlement.event is Event.COMPLETE:
+            if settlement.event is Transition.COMPLETE:
                 self.completed[settlement.fence.task] += 1
             for new, admission in zip(settlement.follow_ups, stored, strict=False):
                 if admission.duplicate:
@@ -222,9 +222,9 @@ class Deadly:
         """Do what time alone does."""
         return await self._do("recover", lambda: self._store.recover(**asked))
 
-    async def control(self, order: Any, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Any, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", lambda: self._store.control(order))
+        return await self._do("control", lambda: self._store.control(command))
 
     async def close(self) -> None:
         """Leave the store to the others."""

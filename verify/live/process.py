@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.backoff import Retry
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.errors import MillpondError
 from millpond.pool.millpond import Millpond
 from millpond.testing.simulation.invariants import Violated
@@ -144,7 +144,7 @@ class Process(Body):
         """Let somebody on its host find that it is gone."""
         for worker in self.workers():
             with suppress(MillpondError):
-                await self.world.order(Bury(worker))
+                await self.world.order(DeclareDead(worker))
 
     def workers(self) -> list[str]:
         """Return the names of its workers as the store may know them."""

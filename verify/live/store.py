@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import Batch, View
     from verify.live.process import Process
@@ -88,7 +88,7 @@ class FaultyStore:
         """Take in batches."""
         return await self._do("submit", tuple(batches))
 
-    async def lease(self, ask: LeaseAsk, **_: Any) -> Any:  # noqa: ANN401
+    async def lease(self, ask: LeaseRequest, **_: Any) -> Any:  # noqa: ANN401
         """Give a worker the next tasks of a pool."""
         return await self._do("lease", ask)
 
@@ -100,7 +100,7 @@ class FaultyStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         **_: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """End attempts."""
@@ -110,9 +110,9 @@ class FaultyStore:
         """Do what time alone does."""
         return await self._do("recover", limit)
 
-    async def control(self, order: Order, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Command, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", order)
+        return await self._do("control", command)
 
     async def close(self) -> None:
         """Take no more verbs of this process; the store itself goes on."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Bury
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import DeclareDead
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.errors import (
     MillpondError,
@@ -103,7 +103,7 @@ class Watch:
 
     def see(self, step: Step) -> None:
         """Take in one verb that was carried out."""
-        by_time = step.verb == "recover" or isinstance(step.asked, Bury)
+        by_time = step.verb == "recover" or isinstance(step.asked, DeclareDead)
         for record in step.records:
             if record.detail == "run finished" and record.run is not None:
                 self.finished.add(record.run)
@@ -117,7 +117,7 @@ class Watch:
         if step.verb == "settle":
             self._settled(step)
         ask = step.asked[1] if step.verb == "settle" else step.asked
-        if isinstance(ask, LeaseAsk):
+        if isinstance(ask, LeaseRequest):
             # Whoever asks is awake, whatever it got: its patience begins anew.
             self._due_since.pop((ask.worker, ask.pool), None)
         if step.verb == "submit":
@@ -130,7 +130,7 @@ class Watch:
 
     def _settled(self, step: Step) -> None:
         for one, settled in zip(step.asked[0], getattr(step.answer, "settled", ()), strict=False):
-            if settled is Settled.APPLIED and one.event is Event.COMPLETE and one.result:
+            if settled is Settled.APPLIED and one.event is Transition.COMPLETE and one.result:
                 result = msgspec.json.decode(one.result)
                 self.results[one.fence.task] = result
                 maker = self.made.get(result) if isinstance(result, str) else None

@@ -124,7 +124,7 @@ class LiveWorld:
         self.loop.clock.advance(seconds)
         self.jumped_at = self.now
 
-    async def order(self, order: orders.Order) -> Any:  # noqa: ANN401 - the answer of control
+    async def order(self, order: orders.Command) -> Any:  # noqa: ANN401 - the answer of control
         """Give an order straight to the store."""
         return await self.stage.carry_out("control", order)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import CALLBACKS, Fence
 from millpond.runtime.error_info import read as read_error
 from verify.torture.cancels import Cancel, cancels
@@ -205,7 +205,7 @@ def right_results(case: Case) -> Check:
     """The result of a task, or its last error, was made by the very attempt that was settled."""
     ends = {}
     for held in case.replay.held.values():
-        if held.end is not None and held.end.event in (Event.COMPLETE, Event.FAIL):
+        if held.end is not None and held.end.event in (Transition.COMPLETE, Transition.FAIL):
             ends[held.fence.task] = held.fence
     item_of = {line.task: line.item for line in case.evidence.of(Began)}
     broken, seen = [], 0
@@ -236,7 +236,7 @@ def _made(row: Task) -> str | None:
 def no_zombie_settled(case: Case) -> Check:
     """A settle was applied only where the handler of that very fence had ended that way before."""
     broken, seen = [], 0
-    ways = {Event.COMPLETE: "returned", Event.FAIL: "raised", Event.RETRY: "raised"}
+    ways = {Transition.COMPLETE: "returned", Transition.FAIL: "raised", Transition.RETRY: "raised"}
     for held in case.replay.held.values():
         end = held.end
         if end is None or end.event not in ENDINGS:
@@ -505,8 +505,8 @@ def facts(case: Case) -> dict[str, int | float]:
         "handlers that went on after their lease was lost": len(late),
         "leases lost by workers that nobody had hurt": len(unhurt(case, lost.values())),
         "stale settles refused": sum(evidence.stale_settles.values()),
-        "retries": replay.events[Event.RETRY],
-        "released": replay.events[Event.RELEASE],
+        "retries": replay.events[Transition.RETRY],
+        "released": replay.events[Transition.RELEASE],
         "duplicates answered": sum(line.duplicate for line in case.taken),
         "submits to be tried again": sum(1 for _ in evidence.of(Refused)),
         "tasks cancelled while they ran": sum(1 for _ in evidence.of(Noticed)),

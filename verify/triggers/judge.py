@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.event import EVENTS, TRIGGERS
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.pool.schedules.firing import CRON, shown, standing_of
 from verify.torture.auditor import Check
 from verify.torture.ledger import Fell, Struck, Taken
@@ -230,10 +230,10 @@ def facts_of(evidence: Evidence) -> dict[str, int]:
         "processes frozen": struck["frozen"],
         "connections cut": fell["cut"],
         "crashes of the server": fell["crash"],
-        "leases lost": happened[Event.LOSE] + happened[Event.EXHAUST],
+        "leases lost": happened[Transition.LOSE] + happened[Transition.EXHAUST],
         "settles refused": evidence.stale,
-        "retries": happened[Event.RETRY],
-        "dead letters redriven": happened[Event.REDRIVE],
+        "retries": happened[Transition.RETRY],
+        "dead letters redriven": happened[Transition.REDRIVE],
         "events emitted twice": sum(line.duplicate for line in taken),
         "events replayed": len(replays),
         "firings": sum(

@@ -22,7 +22,7 @@ from millpond.bulkhead.waiters import (
 )
 from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive, Limiter
-from millpond.core.gate import Gate, RejectReason, Turn
+from millpond.core.gate import Gate, RejectReason, TicketState
 from millpond.errors import ConfigError, StaleRevision
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from millpond.bulkhead.waiters import Waiter
 
 # As globals of this module, because the lookup through the enum is a third of a wait's cost.
-ADMITTED = Turn.ADMITTED
-WAITING = Turn.WAITING
+ADMITTED = TicketState.ADMITTED
+WAITING = TicketState.WAITING
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -69,10 +69,10 @@ class Bulkhead:
     ) -> None:
         limiter = Limiter(max_concurrent) if isinstance(max_concurrent, Adaptive) else None
         gate: Gate[Waiter] = Gate(
-            limiter.limit if limiter else check.whole("max_concurrent", max_concurrent, least=1),
-            max_queue=check.whole("max_queue", max_queue),
+            limiter.limit if limiter else check.integer("max_concurrent", max_concurrent, least=1),
+            max_queue=check.integer("max_queue", max_queue),
             max_weight=_whole_or_none("max_weight", max_weight),
-            revision=check.whole("revision", revision),
+            revision=check.integer("revision", revision),
         )
         hooks: dict[Kind, Hook] = {}
         hook_options: tuple[tuple[Kind, Hook | None], ...] = (
@@ -96,7 +96,7 @@ class Bulkhead:
     def try_acquire(self, weight: int = 1) -> Permit | PermitRejection:
         """Return a permit or a rejection at once; never waits, never queues."""
         if weight != 1:
-            check.whole("weight", weight, least=1)
+            check.integer("weight", weight, least=1)
         door = self._door
         gate = door.gate
         keys = door.keys
@@ -143,7 +143,7 @@ class Bulkhead:
         free slot is refused. Cancelling the waiting task works too; no way of leaving loses a slot.
         """
         if weight != 1:
-            check.whole("weight", weight, least=1)
+            check.integer("weight", weight, least=1)
         if timeout is not None:
             timeout = seconds_of(timeout)
         door = self._door
@@ -312,7 +312,7 @@ class Bulkhead:
 
         By the time you act on it another caller may have come first.
         """
-        check.whole("weight", weight, least=1)
+        check.integer("weight", weight, least=1)
         door = self._door
         with door:
             reason = door.gate.refusal(weight)
@@ -340,15 +340,15 @@ class Bulkhead:
         """
         door = self._door
         if max_concurrent is not None:
-            check.whole("max_concurrent", max_concurrent)
+            check.integer("max_concurrent", max_concurrent)
             if door.limiter is not None:
                 raise ConfigError("max_concurrent", max_concurrent, "is adaptive here")
         if max_queue is not None:
-            check.whole("max_queue", max_queue)
+            check.integer("max_queue", max_queue)
         if max_weight is not None:
-            check.whole("max_weight", max_weight, least=1)
+            check.integer("max_weight", max_weight, least=1)
         if revision is not None:
-            check.whole("revision", revision)
+            check.integer("revision", revision)
         try:
             door.apply(
                 door.gate.resize,
@@ -399,7 +399,7 @@ class Bulkhead:
     ) -> Permit | PermitRejection:
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - listed in asyncio.__all__
             raise RuntimeError("blocking() on a thread that runs a loop; use `async with` there")
-        check.whole("weight", weight, least=1)
+        check.integer("weight", weight, least=1)
         timeout = seconds_of(timeout)
         door, waiter = self._door, ThreadWaiter(weight)
         with door:
@@ -431,7 +431,7 @@ def _task_id() -> int:
 
 
 def _whole_or_none(option: str, value: int | None) -> int | None:
-    return None if value is None else check.whole(option, value, least=1)
+    return None if value is None else check.integer(option, value, least=1)
 
 
 def _checked_hook(option: str, hook: object) -> Hook:

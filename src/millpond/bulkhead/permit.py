@@ -75,7 +75,7 @@ class Permit:
         While the total exceeds `max_weight` nobody new is admitted. After the release it does
         nothing: the weight is already back.
         """
-        check.whole("actual", actual, least=0)
+        check.integer("actual", actual, least=0)
         self.door.apply(self._reweigh, actual)
 
     def _reweigh(self, actual: int) -> Sequence[Waiter]:

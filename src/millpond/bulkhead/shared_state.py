@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from millpond.bulkhead.lock import Lock
 from millpond.bulkhead.reports import Capacity, HookEvent, Leftover, PermitRejection, Stats
 from millpond.bulkhead.waiters import Idler, seconds_of
-from millpond.core.gate import Gate, RejectReason, Turn
+from millpond.core.gate import Gate, RejectReason, TicketState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,7 +119,7 @@ class Door:
 
     def queued(self, waiter: Waiter, timeout: float | timedelta | None) -> None:
         """Inside a section, after `gate.wait`: note a refusal, refuse who has no time to wait."""
-        if waiter.outcome is Turn.WAITING:
+        if waiter.outcome is TicketState.WAITING:
             if seconds_of(timeout) != 0:
                 return
             self.gate.withdraw(waiter, RejectReason.TIMEOUT)
@@ -320,7 +320,7 @@ class Door:
         return rested
 
     def _note_refusals(self, settled: Sequence[Waiter]) -> None:
-        refused = [waiter for waiter in settled if waiter.outcome is not Turn.ADMITTED]
+        refused = [waiter for waiter in settled if waiter.outcome is not TicketState.ADMITTED]
         if refused:
             capacity = self.capacity()
             for waiter in refused:

@@ -12,7 +12,7 @@ from itertools import repeat
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from millpond.core.gate import RejectReason, Ticket, Turn
+from millpond.core.gate import RejectReason, Ticket, TicketState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Batches = dict[asyncio.AbstractEventLoop, list["LoopWaiter"]]
 
-WAITING = Turn.WAITING
+WAITING = TicketState.WAITING
 
 _running_loop = asyncio._get_running_loop  # noqa: SLF001 - listed in asyncio.__all__
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from millpond.cli.open_store import Reached
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.store.protocol import PoolView
 
 _JSON = "Print what was done as one JSON document."
@@ -55,7 +55,7 @@ def resume(**asked: Any) -> int:  # noqa: ANN401 - the options above
     return _switched(asked, Resume, "resumed")
 
 
-def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Order], done: str) -> int:
+def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Command], done: str) -> int:
     from millpond.cli.open_store import reached
 
     pool, lane, key = asked["pool"], asked["lane"], asked["key"]

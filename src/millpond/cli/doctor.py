@@ -216,7 +216,7 @@ def of_server(url: str, address: Address) -> Findings:
 
     place = shown(url)
     try:
-        seen, wrong = health.examined(address)
+        seen, wrong = health.examine(address)
     except MigrationNeeded as error:
         if error.found:
             raise
@@ -237,7 +237,7 @@ def of_server(url: str, address: Address) -> Findings:
 
 
 def _notes(seen: Health) -> Iterator[str]:
-    from millpond.store.postgres.health import told_of
+    from millpond.store.postgres.health import findings
 
     yield f"PostgreSQL {seen.server}, schema {seen.schema} of version {seen.version}"
     may = {"owner": "owns the store", "reader": "may read the store, and change nothing in it"}
@@ -248,7 +248,7 @@ def _notes(seen: Health) -> Iterator[str]:
             f"GRANT pg_read_all_stats TO {seen.user} lets it"
         )
     if seen.lock is not None:
-        yield told_of(seen.lock)
+        yield findings(seen.lock)
     dead = sum(table.dead for table in seen.tables)
     live, size = (sum(getattr(t, name) for t in seen.tables) for name in ("live", "bytes"))
     yield f"{live:,} rows and {dead:,} dead ones, {size / (1 << 20):,.1f} MiB with indexes"

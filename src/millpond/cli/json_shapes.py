@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.cli.render import bare
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.retention import TIMES, in_force
 from millpond.pool.snapshot import TaskInfo, state_of
 
@@ -159,7 +159,7 @@ def attempts(history: Sequence[Record], now: float) -> list[Facts]:
     told: list[Facts] = []
     due: float | None = None
     for record in history:
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             told.append(
                 {
                     "attempt": record.attempt,

@@ -203,11 +203,11 @@ def _print_history(records: Sequence[Record]) -> None:
 def _detail(record: Record) -> str:
     """Return what else is worth telling of a step."""
     from millpond.cli.render import short
-    from millpond.core.lifecycle import Event
+    from millpond.core.lifecycle import Transition
 
     parts = [record.reason or ""]
-    if record.event is Event.LEASE:
+    if record.event is Transition.LEASE:
         parts.append(f"attempt {record.attempt} by {record.worker}")
-    if record.event in (Event.RETRY, Event.SUBMIT) and record.due > record.at:
+    if record.event in (Transition.RETRY, Transition.SUBMIT) and record.due > record.at:
         parts.append(f"due in {short(record.due - record.at)}")
     return ", ".join(filter(None, parts))

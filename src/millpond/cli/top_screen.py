@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from millpond.cli.open_store import Reached
     from millpond.cli.poll_view import Seen
-    from millpond.core.control import Order
+    from millpond.core.control import Command
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BAR = 10
@@ -122,7 +122,7 @@ class Watch:
             return False
         pool = self._looks.pools[self._chosen].now
         limit = pool["max_concurrent"]
-        orders: dict[str, tuple[Order, str]] = {
+        orders: dict[str, tuple[Command, str]] = {
             "p": (Pause(self._chosen), "paused"),
             "r": (Resume(self._chosen), "resumed"),
             "+": (Resize(self._chosen, limit + 1), f"at most {limit + 1} at a time"),
@@ -140,7 +140,7 @@ class Watch:
         self._chosen = names[place]
         return True
 
-    async def _order(self, order: Order, said: str) -> None:
+    async def _order(self, order: Command, said: str) -> None:
         try:
             await self._here.runtime.control.order(order)
             self._said = said

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,13 +96,13 @@ class Books:
         if record.before is Status.QUEUED:
             self._due[key].pop(task, None)
         run = self._running.pop(task, None) if record.before is Status.RUNNING else None
-        if record.event is Event.SUBMIT:
+        if record.event is Transition.SUBMIT:
             self._submit(record, task, key)
         if record.after is Status.QUEUED:
             self._due[key][task] = record.due
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             self._lease(record, task, key)
-        if run is not None and record.event in (Event.LOSE, Event.EXHAUST):
+        if run is not None and record.event in (Transition.LOSE, Transition.EXHAUST):
             self.lost.append((record, run.worker))
         if record.after.terminal:
             self.ended[record.after] += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from millpond.store.sql.handler_connection import LentConnection
+    from millpond.store.sql.handler_connection import HandlerConnection
 
 LIMIT, LIMIT_EACH = 12, 8
 LEASE = 30.0
@@ -54,7 +54,7 @@ def lay_out(file: Path) -> None:
         database.execute("CREATE TABLE ledger (task INTEGER NOT NULL)")
 
 
-def enter(database: LentConnection, task: int) -> None:
+def enter(database: HandlerConnection, task: int) -> None:
     """Write into the ledger that a task is done."""
     database.execute("INSERT INTO ledger VALUES (?)", (task,))
 

@@ -9,7 +9,6 @@ import msgspec
 
 from millpond.core import bounds
 from millpond.core import validation as check
-from millpond.core.control import Remember
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError, NotSupported
 from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from millpond.runtime.executors.processes.child import Channel
     from millpond.runtime.executors.processes.parent import Brief
     from millpond.runtime.jobs.job import Job
-    from millpond.store.sql.handler_connection import LentConnection
+    from millpond.store.sql.handler_connection import HandlerConnection
 
 T = TypeVar("T")
 
@@ -164,7 +163,7 @@ class _About:
         When the attempt ends, however it does, the difference to `weight` is refunded, as far as
         time has not refilled it, or charged. An attempt that loses its lease refunds nothing.
         """
-        self._job.weight = check.whole("actual", actual)
+        self._job.weight = check.integer("actual", actual)
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded
@@ -235,7 +234,7 @@ class Context(_About):
         """
         return Transaction(self._job, hold)
 
-    async def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+    async def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
         `fn(connection)` is a plain function and runs in another thread; what it returns is
@@ -311,7 +310,7 @@ class SyncContext(_About):
         self._not_in_a_process("transaction")
         return SyncTransaction(self._job, hold)
 
-    def commit(self, fn: Callable[[LentConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
+    def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
         `fn(connection)` runs in another thread; what it returns is returned. If it raises nothing
@@ -346,6 +345,6 @@ async def remember(job: Job, step: str, result: Any) -> None:  # noqa: ANN401 - 
     if len(stored) > bounds.MOST_PAYLOAD:
         raise ConfigError("result", f"{len(stored)} bytes", f"of step {step!r} cannot be stored")
     runtime = runtime_of(job)
-    runtime.answers.apply(await runtime.store.control(Remember(job.leased.fence, step, stored)))
+    runtime.answers.apply(await runtime.store.control(SaveStep(job.leased.fence, step, stored)))
     steps = job.steps = job.steps or {}
     steps.setdefault(step, stored)

@@ -59,7 +59,7 @@ def fits(pool: Pool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  
         and options.keys() <= SHARED_OPTIONS
         and isinstance(pool.retry or DEFAULT_RETRY, Retry)
         and not spec.strict
-        and not spec.special
+        and not spec.has_flow_control
         and spec.order.kind is not OrderKind.FAIR
         and (bound is None or bound.on_full is OnFull.BLOCK_SUBMITTER)
     )

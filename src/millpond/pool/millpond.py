@@ -122,7 +122,7 @@ class Millpond:
         """Whether opening it also runs tasks here; None = as its store suggests."""
         self.keep = keep or Keep()
         self.lease = check.seconds("lease", lease, above=0.0)
-        self.max_payload = check.whole(
+        self.max_payload = check.integer(
             "max_payload", max_payload, least=1, most=bounds.MOST_PAYLOAD
         )
         check.one_of("durability", durability, ("full", "normal"))
@@ -356,7 +356,7 @@ class Millpond:
         runtime = self.runtime
         patience = check.seconds("grace", grace)
         if concurrency is not None:
-            check.whole("concurrency", concurrency, least=1)
+            check.integer("concurrency", concurrency, least=1)
         names = None
         if pools is not None:
             given = [pools] if isinstance(pools, str) else pools

@@ -91,11 +91,11 @@ def _known() -> str:
 
 
 def _whole(name: str, value: object) -> int:
-    return check.whole(name, value, least=bounds.MIN_PRIORITY)
+    return check.integer(name, value, least=bounds.MIN_PRIORITY)
 
 
 def _weight(name: str, value: object) -> int:
-    return check.whole(name, value, least=1)
+    return check.integer(name, value, least=1)
 
 
 def _submitted_by(name: str, value: object) -> str | None:

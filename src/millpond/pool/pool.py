@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from millpond.core import control
 from millpond.core import validation as check
-from millpond.core.control import Order
+from millpond.core.control import Command
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
 from millpond.errors import ConfigError
@@ -212,7 +212,7 @@ class Pool:
 
         It gives one result per item, or `Failed(error)` for one that failed.
         """
-        check.whole("size", size, least=1)
+        check.integer("size", size, least=1)
         if self.spec.strict:
             raise ConfigError("batch_task", self.name, "cannot be had with lanes or ordered")
         return self._mp.register(  # type: ignore[no-any-return]
@@ -705,7 +705,7 @@ class Pool:
         """Take no more work from outside, for good; what is queued still runs."""
         await self._order(control.Close(self.spec.name))
 
-    async def _order(self, order: Order) -> ControlAnswer:
+    async def _order(self, order: Command) -> ControlAnswer:
         await self._mp.ready(self)
         runtime = self.runtime
         answer = await runtime.control.order(order)

@@ -112,7 +112,7 @@ def new_run(
     if name is not None:
         check.storable("run", name, bounds.MAX_RUN_NAME)
     if max_tasks is not None:
-        check.whole("max_tasks", max_tasks, least=1)
+        check.integer("max_tasks", max_tasks, least=1)
     return NewRun(
         id=pool.runtime.new_id(),
         pool=pool.spec.name,

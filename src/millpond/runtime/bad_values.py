@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.admit import Reason
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.log_fields import about
 from millpond.core.settle import Settlement
 from millpond.errors import MillpondError, StoreError, Unstorable
@@ -83,7 +83,7 @@ def ended_by(job: Job, decided: Settlement, error: Exception) -> tuple[Settlemen
     )
     failed = Settlement(
         fence=decided.fence,
-        event=Event.FAIL,
+        event=Transition.FAIL,
         error=describe(unstorable),
         reason=Reason.UNSTORABLE,
         successor=decided.successor,

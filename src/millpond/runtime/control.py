@@ -17,7 +17,7 @@ from millpond.runtime.jobs.job import CancelReason, job_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.runtime.answers import Answers
     from millpond.runtime.environment import Environment
     from millpond.runtime.jobs.job import Job, WorkerProtocol
@@ -43,7 +43,7 @@ class Control:
         self._waiting = waiting
         self._progress = progress
 
-    async def order(self, order: Order) -> ControlAnswer:
+    async def order(self, order: Command) -> ControlAnswer:
         """Send an order, in as many pages as it needs; return the sum of their answers."""
         answer = await self._send(order)
         count, cancelled, interrupted = answer.count, answer.cancelled, answer.interrupted
@@ -57,7 +57,7 @@ class Control:
             answer, count=count, cancelled=cancelled, interrupted=interrupted
         )
 
-    async def _send(self, order: Order) -> ControlAnswer:
+    async def _send(self, order: Command) -> ControlAnswer:
         answer = await self._env.store.control(order)
         self._answers.apply(answer)
         return answer

@@ -21,7 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.lifecycle import Status
-from millpond.core.validation import Seconds, seconds, whole
+from millpond.core.validation import Seconds, integer, seconds
 from millpond.errors import DriverMissing
 from millpond.runtime.observe.probe import Probe, pool_of
 from millpond.telemetry import names
@@ -85,10 +85,10 @@ class Collector(BaseCollector):
         max_functions: int = 100,
     ) -> None:
         self._mp = mp
-        self._most = whole("max_pools", max_pools, least=1)
+        self._most = integer("max_pools", max_pools, least=1)
         self._patience = seconds("timeout", timeout, above=0.0)
         self._reader = Reader(mp, self._most, self._patience)
-        self._counted = Counted(self._most, whole("max_functions", max_functions, least=1))
+        self._counted = Counted(self._most, integer("max_functions", max_functions, least=1))
         self.stop = mp.hooks.attach(self._counted)
         """Counts nothing more, once it is called."""
 

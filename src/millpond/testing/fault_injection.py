@@ -12,8 +12,8 @@ from millpond.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
         Batch,
@@ -42,7 +42,7 @@ class Fault:
     def __init__(self, verb: str, error: Raised | None, count: int, when: str) -> None:
         self.verb = check.one_of("verb", verb, VERBS)
         self.when = check.one_of("when", when, ("before", "after"))
-        self.left = check.whole("count", count, least=1)
+        self.left = check.integer("count", count, least=1)
         self._error = error
 
     def happen(self) -> None:
@@ -106,7 +106,7 @@ class FaultyStore:
         )
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool."""
         return await self._do(
@@ -126,7 +126,7 @@ class FaultyStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -155,11 +155,11 @@ class FaultyStore:
         )
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         return await self._do(
-            "control", lambda dice: self._store.control(order, now=now, entropy=entropy or dice)
+            "control", lambda dice: self._store.control(command, now=now, entropy=entropy or dice)
         )
 
     async def close(self) -> None:

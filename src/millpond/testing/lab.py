@@ -25,7 +25,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from millpond.core import validation as check
-from millpond.core.control import Bury
 from millpond.errors import ConfigError
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.runtime.fleet.poll import POLL_FLOOR
@@ -198,7 +197,7 @@ class Lab:
 
     async def _bury(self, worker: str) -> None:
         runtime = self.mp.runtime
-        runtime.answers.apply(await runtime.store.control(Bury(worker)))
+        runtime.answers.apply(await runtime.store.control(DeclareDead(worker)))
 
     @property
     def _running(self) -> _LabLoop:

@@ -85,9 +85,9 @@ class Webhooks:
     ) -> None:
         self._mp = mp
         self._endpoints: dict[str, Endpoint] = {}
-        self._most = check.whole("max_concurrent", max_concurrent, least=1)
+        self._most = check.integer("max_concurrent", max_concurrent, least=1)
         self._backlog = (
-            None if max_backlog is None else check.whole("max_backlog", max_backlog, least=1)
+            None if max_backlog is None else check.integer("max_backlog", max_backlog, least=1)
         )
         self._patience = check.seconds("patience", patience, above=0.0)
         self._clock = clock
@@ -128,7 +128,7 @@ class Webhooks:
             verify=verify,
             id_from=None if id_from is None else check.text("id_from", id_from),
             name_from=None if name_from is None else check.text("name_from", name_from),
-            max_body=check.whole("max_body", max_body, least=1, most=self._mp.max_payload),
+            max_body=check.integer("max_body", max_body, least=1, most=self._mp.max_payload),
             first_wins=first_wins,
         )
 

@@ -66,7 +66,7 @@ def direct(pooler: Pooler, url: str) -> str:
 
 
 @pytest.mark.parametrize("said", ["", "?pooler=1", "?pooler=1&listen=0"])
-async def test_it_works_whether_or_not_somebody_tells_of_it(url: str, said: str) -> None:
+async def test_tasks_run_with_and_without_hints(url: str, said: str) -> None:
     """Several processes' worth of connections share two sessions; nothing is prepared in them."""
     async with shop(f"{url}{said}") as mp, shop(f"{url}{said}", work=False) as other:
         handles = [await other.tasks["double"].submit(number) for number in range(40)]
@@ -103,7 +103,7 @@ async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -
         assert [("30s", "1min")] == admin.execute("SELECT DISTINCT * FROM public.noted").fetchall()
 
 
-def test_it_is_noticed(pooler: Pooler, url: str) -> None:
+def test_a_mutant_is_noticed(pooler: Pooler, url: str) -> None:
     """By the number of the session, which is not that of the server's process."""
     with connect(address_of(url)) as through:
         assert is_pooled(through)
@@ -113,9 +113,7 @@ def test_it_is_noticed(pooler: Pooler, url: str) -> None:
         assert not is_pooled(straight)
 
 
-async def test_that_nothing_is_heard_is_told_once(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """With what to write into the URL; and where one listens elsewhere there is nothing to say."""
     told = threading.Event()
     handler = logging.Handler()

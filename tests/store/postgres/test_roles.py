@@ -164,7 +164,7 @@ async def test_a_submitter_cannot_stop_a_pool(at: At) -> None:
 
 
 @pytest.mark.rows("TR-03")
-async def test_a_submitter_is_held_to_a_mebibyte(at: At) -> None:
+async def test_a_submitter_may_store_at_most_a_mebibyte(at: At) -> None:
     """Also by the function that Python calls, whatever max_payload some process was given."""
     await done(at(Role.WORKER))
     place = 'SELECT "Work\'s ""pool""".'
@@ -202,7 +202,7 @@ async def test_a_submitter_joins_its_own_transaction(at: At) -> None:
             assert USERS[Role.READER] in str(caught.value)
 
 
-async def test_temporary_tables_of_a_submitter_deceive_nobody(at: At) -> None:
+async def test_temporary_tables_of_a_submitter_have_no_effect(at: At) -> None:
     """What acts with the owner's rights does not look at what the caller has made."""
     await done(at(Role.WORKER))
     with by_hand(at(Role.SUBMITTER)) as own:

@@ -118,7 +118,7 @@ def test_a_standby_only_reads(programs: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["owner", "keeper"])
-def test_nothing_is_left_when_somebody_is_killed(programs: Path, victim: str) -> None:
+def test_a_killed_process_leaves_nothing_behind(programs: Path, victim: str) -> None:
     """The server ends with its owner, and with its keeper, though neither could say so."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -163,7 +163,7 @@ async def test_doctor_says_who_holds_the_writers_lock(own_url: str) -> None:
 
 
 @pytest.mark.rows("TR-14")
-async def test_a_stranger_who_notifies_changes_no_task(
+async def test_a_forged_notification_changes_no_task(
     own_url: str, stranger: psycopg.Connection
 ) -> None:
     """It may know every id: a forged cancel stops nothing, a forged end ends no closure."""

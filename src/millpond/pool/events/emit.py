@@ -22,7 +22,7 @@ from millpond.core.event import (
     EVENTS,
     TRIGGERS,
     Event,
-    Sent,
+    SentEvent,
     TriggerSpec,
     pool_of_trigger,
 )
@@ -85,10 +85,10 @@ class Channels:
         self._events = self.own_pool(spec, DISPATCHING)
         """The pool of all events."""
         self._triggers: dict[str, Trigger] = {}
-        self._dispatch: TaskFunction[[Sent], dict[str, int], Any] = TaskFunction(
+        self._dispatch: TaskFunction[[SentEvent], dict[str, int], Any] = TaskFunction(
             mp, self._events, self.dispatch, name=DISPATCH, batch=(AT_ONCE, 0.0)
         )
-        self._deliver: TaskFunction[[Sent], Receipt, Any] = TaskFunction(
+        self._deliver: TaskFunction[[SentEvent], Receipt, Any] = TaskFunction(
             mp, None, self.deliver, name=DELIVER
         )
         self._deliver.signature.largest += ENVELOPE
@@ -242,7 +242,7 @@ class Channels:
         (handle,) = self._events.submit_within([call], options, connection)
         return Emission(self._mp, sent.event, handle)
 
-    def told(self, name: str, payload: object, event_id: str | None) -> Sent:
+    def told(self, name: str, payload: object, event_id: str | None) -> SentEvent:
         """Return an event as it is stored."""
         check.name("name", name)
         if event_id is None:
@@ -257,10 +257,10 @@ class Channels:
                 parameter="payload",
                 reason=str(error),
             ) from error
-        return Sent(Event(name, event_id, data))
+        return SentEvent(Event(name, event_id, data))
 
     async def _send(
-        self, sent: Sent, connection: object = None, submitted_by: str | None = None
+        self, sent: SentEvent, connection: object = None, submitted_by: str | None = None
     ) -> Emission:
         """Store an event for the triggers."""
         if connection is None:
@@ -310,7 +310,7 @@ class Channels:
 
     # What workers do
 
-    async def dispatch(self, sent: list[Sent]) -> list[dict[str, int] | Failed]:
+    async def dispatch(self, sent: list[SentEvent]) -> list[dict[str, int] | Failed]:
         """Submit a delivery for each event and each trigger that is for it."""
         found: list[dict[str, int] | Failed] = [{} for _ in sent]
         for trigger, pool in await self._registered():
@@ -338,7 +338,7 @@ class Channels:
         return found
 
     async def _delivered(
-        self, pool: Pool, sent: list[Sent], meant: list[int]
+        self, pool: Pool, sent: list[SentEvent], meant: list[int]
     ) -> dict[int, int | Failed]:
         """Submit the deliveries of one trigger, and return their tasks."""
         calls = [
@@ -357,12 +357,12 @@ class Channels:
             return {i: task for one in alone for i, task in one.items()}
         return {i: handle.id for i, handle in zip(meant, handles, strict=True)}
 
-    async def deliver(self, ctx: Context, sent: Sent) -> Receipt:
+    async def deliver(self, ctx: Context, sent: SentEvent) -> Receipt:
         """Submit what a trigger makes of an event."""
         trigger = self.get_trigger(ctx.pool.removeprefix(TRIGGERS))
         return await trigger.deliver(sent.event, ctx.task_id)
 
 
-def _identity(sent: Sent) -> Options:
+def _identity(sent: SentEvent) -> Options:
     """Return the options under which an event is stored, and each of its deliveries."""
     return {"idempotency_key": sent.key, "key": sent.event.name}

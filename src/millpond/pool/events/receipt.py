@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.core.admit import Reason
-from millpond.core.event import EVENTS, Event, Sent
+from millpond.core.event import EVENTS, Event, SentEvent
 from millpond.core.lifecycle import Status
 from millpond.core.task import Dedupe
 from millpond.errors import TaskRejected
@@ -97,10 +97,10 @@ class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
 class _Stored(msgspec.Struct):
     """How an event is stored: as the one argument of whoever dispatches it."""
 
-    sent: Sent
+    sent: SentEvent
 
 
-def sent_of(task: Task) -> Sent:
+def sent_of(task: Task) -> SentEvent:
     """Return the event that a record holds."""
     return msgspec.json.decode(task.new.call.payload, type=_Stored).sent
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from millpond.core import validation as check
 from millpond.core.backoff import Retry
 from millpond.core.control import Declare
-from millpond.core.event import Event, text_at, whole_at
+from millpond.core.event import Event, integer_at, text_at
 from millpond.core.handler_signals import RetryLater, Throttled
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull
@@ -180,9 +180,9 @@ class Trigger:
         """Return the options of the submit: as found in the event, else as declared."""
         spec = self.spec
         found = {
-            "priority": whole_at(event, spec.priority_from),
+            "priority": integer_at(event, spec.priority_from),
             "key": text_at(event, spec.key_from),
-            "weight": whole_at(event, spec.weight_from, least=1),
+            "weight": integer_at(event, spec.weight_from, least=1),
         }
         told = {name: value for name, value in found.items() if value is not None}
         return {**self._options, **told, **self._identity(event)}

@@ -74,7 +74,7 @@ class Schedules:
             timetable=_timetable(name, expression, every, tz),
             missed=missed,
             grace=check.seconds("grace", grace),
-            most_missed=check.whole("most_missed", most_missed, least=1, most=10_000),
+            most_missed=check.integer("most_missed", most_missed, least=1, most=10_000),
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
 from millpond.core.log_fields import about
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class DeadWorkers:
     async def _remove_workers(self, owners: set[str], presence: Presence) -> None:
         for worker in sorted(await self._env.view.workers()):
             if worker.rpartition("/")[0] in owners:
-                answer = await self._env.store.control(Bury(worker))
+                answer = await self._env.store.control(DeclareDead(worker))
                 self._answers.apply(answer)
                 self._failures.lost(answer.lost)
                 if self._hooks.probes is not None:

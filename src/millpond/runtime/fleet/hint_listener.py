@@ -19,7 +19,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.plan import Wake
 from millpond.runtime.jobs.job import job_of
-from millpond.store.hints import Pending
+from millpond.store.hints import PendingHint
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class HintListener:
         self._submitter = submitter
         self._polling = polling
         self._control = control
-        self._pending = Pending()
+        self._pending = PendingHint()
         """Ids to look up."""
         self._any_ended = False
         """Whether a task ended somewhere: waiting submitters and watchers of many tasks look."""
@@ -182,7 +182,7 @@ class HintListener:
                 if wait > 0:
                     await asyncio.sleep(wait)
                     continue
-                pending, self._pending = self._pending.hint(), Pending()
+                pending, self._pending = self._pending.hint(), PendingHint()
                 any_ended, self._any_ended = self._any_ended, False
                 await self._look_up(pending, any_ended=any_ended)
         except Exception as error:  # noqa: BLE001 - the poll and the next renewal find it as well

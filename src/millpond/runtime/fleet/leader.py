@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Lead
+from millpond.core.control import ClaimLeadership
 from millpond.core.log_fields import about
 from millpond.runtime.fleet.lease_times import SLOW
 
@@ -76,7 +76,7 @@ class Leadership:
             return False
         lease = min(worker.lease for worker in self._workers)
         led, self.leads = self.leads, False
-        answer = await env.store.control(Lead(env.owner, LEADS_FOR * lease))
+        answer = await env.store.control(ClaimLeadership(env.owner, LEADS_FOR * lease))
         self._ask_at = sent + LEADS_FOR * lease / 2
         self.leads, self.generation = bool(answer.count), answer.revision
         if env.steady() - sent > SLOW * lease:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Join, Leave
+from millpond.core.control import Deregister, Register
 from millpond.core.log_fields import about
 from millpond.runtime.fleet.closure_worker import OWN
 
@@ -70,13 +70,13 @@ class Registration:
 
     async def deregister(self, worker: WorkerProtocol) -> None:
         """Remove a worker from the store."""
-        self._answers.apply(await self._env.store.control(Leave(worker.name)))
+        self._answers.apply(await self._env.store.control(Deregister(worker.name)))
 
     async def _join(self, worker: WorkerProtocol, name: str) -> ControlAnswer:
         """Send the registration of a worker under a name."""
         functions = self._known_to(worker)
         answer = await self._env.store.control(
-            Join(name, worker.lease, self._env.owner, functions, self._signatures(worker))
+            Register(name, worker.lease, self._env.owner, functions, self._signatures(worker))
         )
         if functions != self._known_to(worker):
             self.functions_added()
@@ -109,7 +109,7 @@ class Registration:
                 continue
             if not worker.joined:
                 # It left while this was under way: nothing would ever renew this name.
-                self._answers.apply(await self._env.store.control(Leave(name)))
+                self._answers.apply(await self._env.store.control(Deregister(name)))
                 return
             worker.registered_as(name)
             self._renewals.keep(worker, sent)

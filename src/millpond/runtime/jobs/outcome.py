@@ -96,7 +96,7 @@ def _meaning(error: BaseException, job: Job) -> Raised:
         return Raised(describe(error), retry_in=seconds, spend=bool(error.spend))
     if isinstance(error, Throttled):
         # The handler may have changed its fields since it made it.
-        seconds = min(check.lasting("retry_after", error.retry_after), MAX_THROTTLE)
+        seconds = min(check.capped_seconds("retry_after", error.retry_after), MAX_THROTTLE)
         check.one_of("scope", error.scope, ("key", "pool"))
         return Raised(describe(error), retry_in=seconds, spend=False, hold=error.scope)
     policy = policy_of(job)

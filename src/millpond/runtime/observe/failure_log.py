@@ -13,7 +13,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.escape import Lines, one_line
+from millpond.core.escape import one_line
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
     from millpond.runtime.environment import Environment
     from millpond.runtime.waiting.task_result import TaskResult
-    from millpond.store.protocol import Lost
+    from millpond.store.protocol import LostAttempt
 
 log = logging.getLogger("millpond.tasks")
 
@@ -85,7 +85,7 @@ class Failures:
             ),
         )
 
-    def lost(self, attempts: Sequence[Lost]) -> None:
+    def lost(self, attempts: Sequence[LostAttempt]) -> None:
         """Log attempts that ended with their worker and are followed by another."""
         for one in attempts:
             pool = one.pool.removesuffix(CALLBACKS)
@@ -150,7 +150,7 @@ def _log_last(
     text = one_line(": ".join(str(one) for one in (words, error) if one is not None))
     if cause is None and error is not None and error.traceback:
         # Indented: no line of a handler's traceback looks like a log record.
-        text = Lines(f"{text}\n{indent(error.traceback.rstrip(), '    ')}")
+        text = MultilineText(f"{text}\n{indent(error.traceback.rstrip(), '    ')}")
     log.error(
         "task %d (%s) of pool %s failed after %d attempt(s): %s",
         task,

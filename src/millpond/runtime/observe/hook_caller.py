@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Handler
     from millpond.runtime.observe.hooks import Hooks, Kind
     from millpond.runtime.waiting.task_result import TaskResult
-    from millpond.store.protocol import Batch, Emptied
+    from millpond.store.protocol import Batch, Drained
 
 log = logging.getLogger("millpond.hooks")
 
@@ -138,7 +138,7 @@ class HookCaller:
             )
             self._call_hook(self._hooks.on_dead_letter[new.pool], letter)
 
-    def emptied(self, empty: Emptied) -> None:
+    def emptied(self, empty: Drained) -> None:
         """Report a lane or pool that has run empty."""
         hook = self._hooks.on_empty.get(empty.pool)
         if hook is not None:

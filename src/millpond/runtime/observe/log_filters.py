@@ -11,7 +11,7 @@ import traceback
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from millpond.core.escape import Lines, one_line, several_lines
+from millpond.core.escape import MultilineText, one_line, several_lines
 from millpond.core.task import CALLBACKS
 from millpond.runtime.jobs.job import current_job
 
@@ -109,7 +109,7 @@ def _escaped(argument: object) -> object:
         return f"({type(argument).__name__} without a text)"
     if text.isprintable():
         return argument
-    return several_lines(text) if isinstance(argument, Lines) else one_line(text)
+    return several_lines(text) if isinstance(argument, MultilineText) else one_line(text)
 
 
 def _safe_traceback(error: BaseException) -> str | None:

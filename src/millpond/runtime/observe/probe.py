@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.log_fields import about
 from millpond.core.settle import Ending, Settled
 from millpond.core.task import CALLBACKS
@@ -354,4 +354,4 @@ def _ended(decided: Settlement, settled: Settled, after: Status | None) -> str:
         return "stale"
     if after is not None and after is not Status.QUEUED:
         return str(after)
-    return "retry" if decided.event is Event.RETRY else "released"
+    return "retry" if decided.event is Transition.RETRY else "released"

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.runtime.waiting.task_result import TaskResult
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Waiter: TypeAlias = "asyncio.Future[TaskResult | None] | Callable[[TaskResult | None], None]"
 
 CAUSES_KEPT = 1_000
-_AFTER = {Event.COMPLETE: Status.COMPLETED, Event.FAIL: Status.FAILED}
+_AFTER = {Transition.COMPLETE: Status.COMPLETED, Transition.FAIL: Status.FAILED}
 RECENT_KEPT, RECENT_KEPT_OF_SHARED = 10_000, 1_000
 """How many tasks that ended here are remembered; most of a shared store are awaited elsewhere."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.runtime.jobs.job import Closure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TaskResult:
     def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> TaskResult:  # noqa: ANN401
         """Return the result of a settlement of this process."""
         # An attempt that began and was given back may have been the only one: then it is charged.
-        charged = decided.spend or (after is Status.FAILED and decided.event is Event.RELEASE)
+        charged = decided.spend or (after is Status.FAILED and decided.event is Transition.RELEASE)
         end = cls(after, job.leased.fence.attempt - (not charged))
         if after is Status.COMPLETED:
             end.result = decided.result
@@ -42,7 +42,7 @@ class TaskResult:
         end.reason = decided.reason
         if after is Status.CANCELLED:
             end.reason = "cancelled"
-        elif decided.event is Event.CORRUPT:
+        elif decided.event is Transition.CORRUPT:
             end.reason = "corrupt"
         if isinstance(value, BaseException):
             end.cause = value

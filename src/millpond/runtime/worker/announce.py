@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
 from millpond.runtime.observe.outage import ask_until_answered
@@ -106,7 +106,7 @@ class Announcer:
         self._nudge()
         if self._report.timer is None:
             self._report.begin()
-        if decided.event is Event.RETRY and decided.spend:
+        if decided.event is Transition.RETRY and decided.spend:
             # A retry that the handler asked for without a charge is no failure.
             self._failures.retried(leased, decided)
         self._hook_caller.retried(leased, decided)

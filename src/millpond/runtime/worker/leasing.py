@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.runtime.jobs.job import WorkerProtocol
     from millpond.runtime.worker.attempts import Attempts
     from millpond.runtime.worker.misfits import Misfits
@@ -40,7 +40,7 @@ class Leasing:
         self._misfits = misfits
         self._settling = settling
 
-    def apply(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def apply(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Start what was leased, and note when to ask again."""
         state, pool = self._state, ask.pool
         if answer.wakes or answer.ended or answer.finished_runs or answer.emptied:
@@ -61,7 +61,7 @@ class Leasing:
         if ask.want and answer.leased:
             state.services.found_work(pool)
 
-    def _take_prefetched(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def _take_prefetched(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         prefetch = self._prefetch
         if answer.claimed or prefetch.held or prefetch.none_left:
             prefetch.take_in(ask.pool, answer)

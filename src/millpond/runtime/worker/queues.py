@@ -9,10 +9,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.event import SYSTEM
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.log_fields import about
 from millpond.core.order.heap import LazyHeap
-from millpond.core.plan import Wake, Watch, Work
+from millpond.core.plan import ClaimTimer, Wake, Work
 from millpond.core.task import CALLBACKS
 from millpond.runtime.worker.state import MOST_AT_ONCE
 
@@ -44,7 +44,7 @@ class Queues:
         self._env = state.env
         self._schedule = schedule
         self._prefetch = prefetch
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, ClaimTimer] = {}
         self._empty: set[str] = set()
         """Queues whose last answer said that nothing waits in them."""
         self.due: dict[str, None] = {}
@@ -71,7 +71,7 @@ class Queues:
             return
         for name in (pool,) if state.own else (pool, pool + CALLBACKS):
             if name not in self._watches:
-                self._watches[name] = Watch()
+                self._watches[name] = ClaimTimer()
                 self.unseen[name] = None
         self._schedule.kick()
 
@@ -93,7 +93,7 @@ class Queues:
         self._prefetch.none_left.discard(wake.pool)
         self._look_at(wake.pool, watch)
 
-    def _look_at(self, queue: str, watch: Watch) -> None:
+    def _look_at(self, queue: str, watch: ClaimTimer) -> None:
         """Ask a queue at its moment, which may be sooner than the latest wake says."""
         moment = watch.moment
         if moment is None:
@@ -159,7 +159,7 @@ class Queues:
                 self._watches[queue].woken(Wake(queue, 0.0))
                 self.due[queue] = None
 
-    def next_ask(self, *, settling: bool) -> LeaseAsk | None:
+    def next_ask(self, *, settling: bool) -> LeaseRequest | None:
         """Return what to ask for next: of a due queue that has room here, as the plan says.
 
         A queue without a free slot here waits for one; the others need not wait for it.
@@ -172,7 +172,7 @@ class Queues:
                 if prefetch.runs_low(queue, settling=settling):
                     # It stays due: this asks for nothing to start.
                     room = prefetch.room(queue)
-                    return LeaseAsk(pool=queue, worker=state.name, want=0, ahead=room)
+                    return LeaseRequest(pool=queue, worker=state.name, want=0, ahead=room)
                 continue
             del self.due[queue]
             watch = self._watches[queue]
@@ -181,7 +181,7 @@ class Queues:
                 watch.asking()
                 want = min(plan.want, MOST_AT_ONCE)
                 room = prefetch.room(queue)
-                return LeaseAsk(pool=queue, worker=state.name, want=want, ahead=room)
+                return LeaseRequest(pool=queue, worker=state.name, want=want, ahead=room)
             if plan.moment is not None:
                 self._moments.set(queue, (plan.moment,))
                 self._arm()
@@ -217,7 +217,7 @@ class Queues:
         """Note that a lease of a queue was answered."""
         self._pauses.pop(queue, None)
 
-    def answered(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def answered(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Note what an answer says about a queue, and when to ask it again."""
         queue, count = ask.pool, len(answer.leased)
         if answer.drained:
@@ -233,7 +233,7 @@ class Queues:
         elif answer.next_at is not None:
             self._look_at(queue, watch)
 
-    def cannot_lease(self, ask: LeaseAsk, error: Exception) -> None:
+    def cannot_lease(self, ask: LeaseRequest, error: Exception) -> None:
         """Let a queue rest whose tasks cannot be leased; the others go on."""
         queue = ask.pool
         before = self._pauses.get(queue)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.log_fields import about
 from millpond.core.settle import Interrupted, Outcome, Raised, Settlement, Succeeded, settle
 from millpond.errors import MillpondError
@@ -84,7 +84,7 @@ class Settling:
             decided = self._decided(job, outcome, successor)
         except MillpondError as error:
             # A policy or a weight that the handler made invalid: fail the task, free the slot.
-            end = Settlement(fence=job.leased.fence, event=Event.FAIL, successor=successor)
+            end = Settlement(fence=job.leased.fence, event=Transition.FAIL, successor=successor)
             decided, value = ended_by(job, end, error)
         job.settled = True
         state.stuck_since.pop(job, None)

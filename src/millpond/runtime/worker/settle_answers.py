@@ -10,7 +10,7 @@ from millpond.runtime.waiting.task_result import TaskResult
 from millpond.runtime.worker.state import NO_CODE
 
 if TYPE_CHECKING:
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.runtime.jobs.job import Job, WorkerProtocol
     from millpond.runtime.observe.probe import Probes
@@ -42,7 +42,7 @@ class SettleAnswers:
     def apply(
         self,
         ended: list[tuple[Settlement, Job, Any]],
-        ask: LeaseAsk | None,
+        ask: LeaseRequest | None,
         answer: SettleAnswer,
     ) -> None:
         """Report how these attempts ended, and start what was leased."""

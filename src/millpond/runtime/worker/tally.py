@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 
 if TYPE_CHECKING:
     from millpond.core.settle import Settlement
@@ -40,7 +40,7 @@ class Tally:
 
     def queued_again(self, decided: Settlement) -> None:
         """Count an attempt that left its task in the queue."""
-        if decided.event is Event.RETRY:
+        if decided.event is Transition.RETRY:
             self.retried += 1
         else:
             self.given_back += 1

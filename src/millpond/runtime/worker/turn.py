@@ -20,7 +20,7 @@ from millpond.runtime.worker.state import MOST_AT_ONCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.runtime.jobs.job import Job, WorkerProtocol
     from millpond.runtime.worker.leasing import Leasing
@@ -113,7 +113,7 @@ class Turns:
             return
         schedule.turning = True
         ended: list[tuple[Settlement, Job, Any]] = []
-        ask: LeaseAsk | None = None
+        ask: LeaseRequest | None = None
         store = self._env.store
         if self._env.shared and not self.watchdog.watching:
             # A private store answers at once, or not at all: see _failed.
@@ -183,7 +183,10 @@ class Turns:
         return ended[:count]
 
     def _failed(
-        self, ended: list[tuple[Settlement, Job, Any]], ask: LeaseAsk | None, error: BaseException
+        self,
+        ended: list[tuple[Settlement, Job, Any]],
+        ask: LeaseRequest | None,
+        error: BaseException,
     ) -> None:
         """Keep what the store may not have got; try again after a pause that grows."""
         schedule = self._schedule
@@ -205,7 +208,7 @@ class Turns:
             self._ask_again(ask)
         schedule.scheduled = True
 
-    def _ask_again(self, ask: LeaseAsk) -> None:
+    def _ask_again(self, ask: LeaseRequest) -> None:
         """Ask a queue once more: the store may or may not have got the ask."""
         self._queues.ask_again(ask.pool)
         self._state.unsure = True

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Settled
 from millpond.core.spec import Order, bounded, fair_round_robin, fifo, lifo, priority
@@ -113,7 +113,7 @@ class AtomicConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one(worker="w2")
         settled, _ = await asyncio.gather(
-            lab.settle(failed(leased)), lab.control(orders.Bury("w2"))
+            lab.settle(failed(leased)), lab.control(orders.DeclareDead("w2"))
         )
         expected = Status.FAILED if settled == [Settled.APPLIED] else Status.QUEUED
         assert expected == await lab.status(task)
@@ -148,7 +148,7 @@ class AtomicConformance(StoreSuite):
         tokens = []
         for entropy in (7, 7, 8):
             await lab.put()
-            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             answer = await lab.store.lease(ask, now=lab.now, entropy=entropy)
             tokens.append(answer.leased[0].fence.token)
         assert tokens[0] == tokens[1] != tokens[2]
@@ -162,8 +162,8 @@ class AtomicConformance(StoreSuite):
             await lab.store.submit([Batch(tasks=(new,))])
         moments = [(await lab.task(new.id)).submitted_at for new in (first, second)]
         assert sorted(moments) == moments
-        await lab.store.control(orders.Join("w2", 60.0))
-        answer = await lab.store.lease(LeaseAsk(pool=POOL, worker="w2", want=2))
+        await lab.store.control(orders.Register("w2", 60.0))
+        answer = await lab.store.lease(LeaseRequest(pool=POOL, worker="w2", want=2))
         assert 2 == len(answer.leased)
 
     @scenario
@@ -173,7 +173,7 @@ class AtomicConformance(StoreSuite):
         tokens = set()
         for _ in range(4):
             await lab.put()
-            ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             answer = await lab.store.lease(ask, now=lab.now)
             tokens.add(answer.leased[0].fence.token)
         assert 4 == len(tokens)

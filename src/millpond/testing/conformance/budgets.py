@@ -165,7 +165,7 @@ class BudgetsConformance(StoreSuite):
         await lab.join("w2")
         assert 1 == len(await lab.lease(pool="a", worker="w2"))
         assert [] == await lab.lease(pool="b")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 

@@ -106,7 +106,7 @@ class CallbacksConformance(StoreSuite):
         await lab.join("w2")
         await lab.put(on_complete=NOTIFY, attempts=1)
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert "lease_lost" == (await self._told(lab)).reason
 
     @scenario

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded, lifo
 from millpond.core.task import Dedupe
@@ -36,7 +36,7 @@ class ControlConformance(StoreSuite):
     )
     @scenario
     async def test_an_order_for_an_undeclared_pool_is_an_error(
-        self, lab: Lab, order: orders.Order
+        self, lab: Lab, order: orders.Command
     ) -> None:
         """It raises and names the pool."""
         with pytest.raises(UnknownPool) as caught:
@@ -443,7 +443,14 @@ class ControlConformance(StoreSuite):
         await lab.applied(failed(await lab.one()))
         await lab.control(orders.Redrive((task,)))
         await lab.run_one()
-        life = [Event.SUBMIT, Event.LEASE, Event.FAIL, Event.REDRIVE, Event.LEASE, Event.COMPLETE]
+        life = [
+            Transition.SUBMIT,
+            Transition.LEASE,
+            Transition.FAIL,
+            Transition.REDRIVE,
+            Transition.LEASE,
+            Transition.COMPLETE,
+        ]
         assert life == await lab.events(task)
 
     # Forgetting keys and runs

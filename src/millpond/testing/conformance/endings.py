@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError
 from millpond.core.spec import bounded
 from millpond.core.task import Call
-from millpond.store.protocol import Batch, Emptied
+from millpond.store.protocol import Batch, Drained
 from millpond.testing.conformance.lab import (
     DAY,
     POOL,
@@ -27,9 +27,9 @@ from millpond.testing.conformance.lab import (
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
-def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Emptied:
+def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Drained:
     """A lane or a pool that ran dry."""
-    return Emptied(pool=pool, lane=lane, processed=processed)
+    return Drained(pool=pool, lane=lane, processed=processed)
 
 
 class EndingsConformance(StoreSuite):
@@ -86,7 +86,7 @@ class EndingsConformance(StoreSuite):
         """The status after a settlement is not that after the lease made in the same step."""
         await lab.declare()
         await lab.put()
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
         answer = await lab.settle_all([retried(await lab.one())], then=ask)
         assert (Status.QUEUED,) == answer.after
         assert answer.lease is not None
@@ -127,7 +127,7 @@ class EndingsConformance(StoreSuite):
         leased = await lab.one()
         late = await lab.put(expires_in=5.0)
         lab.later(5.0)
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
         answer = await lab.settle_all([completed(leased)], then=ask)
         assert {leased.fence.task, late} == set(answer.ended)
         assert answer.lease is not None
@@ -258,7 +258,7 @@ class EndingsConformance(StoreSuite):
     @scenario
     async def test_recovery_says_when_time_gives_it_something_to_do(self, lab: Lab) -> None:
         """The next lease or task to expire, or the day a parked task has waited; else never."""
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.declare()
         assert (await lab.recover()).next_at is None
         await lab.join("w2", lease=3 * DAY, functions=("other",))

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.adaptive import adaptive
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.testing.conformance.lab import (
@@ -308,7 +308,7 @@ class FlowConformance(StoreSuite):
         await lab.applied(throttled(await lab.one(), 5.0, "key"))
         held = [each for each in await lab.records() if (each.detail or "").startswith("hold")]
         assert [("A", lab.now + 5.0)] == [(each.key, each.due) for each in held]
-        assert Event.RETRY in [each.event for each in await lab.records()]
+        assert Transition.RETRY in [each.event for each in await lab.records()]
 
     # Limits that adapt
 

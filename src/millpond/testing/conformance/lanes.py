@@ -11,7 +11,7 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status
-from millpond.core.order.backlog import lane_of
+from millpond.core.order.rank import lane_of
 from millpond.core.spec import bounded, fail_fast, fair_round_robin
 from millpond.core.task import Call
 from millpond.errors import ConfigError
@@ -197,7 +197,7 @@ class LanesConformance(StoreSuite):
         await lab.put("A1", key="A")
         await lab.put("A2", key="A")
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert "A1" == names_of(await lab.lease())
 
     @scenario

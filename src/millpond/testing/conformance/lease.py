@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.spec import fair_round_robin, priority
 from millpond.core.task import Call
@@ -127,7 +127,7 @@ class LeaseConformance(StoreSuite):
         """Leaving ends the right to lease."""
         await lab.declare()
         await lab.join("w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         await lab.put()
         assert (await lab.ask(worker="w2")).fenced
 
@@ -307,9 +307,9 @@ class LeaseConformance(StoreSuite):
         await lab.join("w1", owner="mine")
         await lab.join("w2", owner="mine")
         closure = await lab.put(owner="mine", delay=60.0)
-        await lab.control(orders.Bury("w1"))
+        await lab.control(orders.DeclareDead("w1"))
         assert Status.QUEUED == await lab.status(closure)
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
 
@@ -320,10 +320,10 @@ class LeaseConformance(StoreSuite):
         await lab.join("w1", owner="mine")
         closure = await lab.put(owner="mine", attempts=5)
         await lab.one(worker="w1")
-        await lab.control(orders.Bury("w1"))
+        await lab.control(orders.DeclareDead("w1"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
-        assert Event.STALE == (await lab.events(closure))[-1]
+        assert Transition.STALE == (await lab.events(closure))[-1]
 
     # What was parked comes back
 

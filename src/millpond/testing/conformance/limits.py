@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
 from millpond.errors import ConfigError, StaleRevision
@@ -443,7 +443,7 @@ class LimitsConformance(StoreSuite):
             await lab.put()
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         await self._takes_every_free_slot(lab, held[0])
 
     @scenario
@@ -456,7 +456,7 @@ class LimitsConformance(StoreSuite):
         held = await lab.one(worker=mine)
         for _ in range(6):
             assert [] == await lab.lease(worker=other)
-            then = LeaseAsk(pool=POOL, worker=mine, want=1)
+            then = LeaseRequest(pool=POOL, worker=mine, want=1)
             answer = await lab.settle_all([completed(held)], then=then)
             assert answer.lease is not None
             assert () == answer.lease.leased

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settled
@@ -213,7 +213,9 @@ class AheadConformance(StoreSuite):
         assert (claim.fence, lab.now) == (told.fence, told.started_at)
         pool = await lab.pool()
         assert (1, 0, 0) == (pool.running, pool.queued, pool.claimed)
-        assert [Event.SUBMIT, Event.CLAIM, Event.LEASE] == await lab.events(claim.fence.task)
+        assert [Transition.SUBMIT, Transition.CLAIM, Transition.LEASE] == await lab.events(
+            claim.fence.task
+        )
         await lab.applied(completed(claim))
 
     @scenario
@@ -258,9 +260,9 @@ class AheadConformance(StoreSuite):
             case "given back":
                 await lab.applied(released(claim))
             case "lost":
-                await lab.control(orders.Bury("w2"))
+                await lab.control(orders.DeclareDead("w2"))
             case "over":
-                await lab.control(orders.Leave("w2"))
+                await lab.control(orders.Deregister("w2"))
                 await lab.control(orders.Cancel((fence.task,)))
             case _:
                 fence = Fence(12345, 1, 1)
@@ -309,7 +311,7 @@ class AheadConformance(StoreSuite):
         await lab.declare(prefetch=1)
         await lab.put(attempts=2)
         leased = await lab.one()
-        await lab.control(orders.Remember(leased.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
         await lab.applied(retried(leased))
         (claim,) = await lab.claims()
         assert (2, {"charge": b"42"}) == (claim.fence.attempt, claim.steps)
@@ -320,7 +322,7 @@ class AheadConformance(StoreSuite):
         """Progress and steps of an attempt count once its start was reported."""
         _, (claim,) = await self._hold(lab)
         assert 0 == (await lab.control(orders.Progress(claim.fence, 0.5))).count
-        assert 0 == (await lab.control(orders.Remember(claim.fence, "charge", b""))).count
+        assert 0 == (await lab.control(orders.SaveStep(claim.fence, "charge", b""))).count
 
     @scenario
     async def test_what_starts_and_ends_in_one_step_is_not_measured(self, lab: Lab) -> None:
@@ -340,7 +342,9 @@ class AheadConformance(StoreSuite):
         assert (Status.QUEUED, Status.QUEUED) == answer.after
         told = await lab.task(one.fence.task)
         assert (False, None, 0, 0) == (told.claimed, told.worker, told.attempt, told.runs)
-        assert [Event.SUBMIT, Event.CLAIM, Event.RELEASE] == await lab.events(one.fence.task)
+        assert [Transition.SUBMIT, Transition.CLAIM, Transition.RELEASE] == await lab.events(
+            one.fence.task
+        )
         await lab.applied(completed(running))
         assert "1 2 last" == await lab.serve(3)
 
@@ -392,7 +396,7 @@ class AheadConformance(StoreSuite):
         await lab.put(attempts=2)
         await lab.put(attempts=2)
         await lab.ask(1, ahead=1, worker="w2")
-        assert 2 == (await lab.control(orders.Leave("w2"))).count
+        assert 2 == (await lab.control(orders.Deregister("w2"))).count
         assert (0, 2, 0) == (
             (await lab.pool()).running,
             (await lab.pool()).queued,
@@ -420,7 +424,7 @@ class AheadConformance(StoreSuite):
         await lab.join("w2")
         tasks = [await lab.put(attempts=1), await lab.put(attempts=1)]
         await lab.ask(1, ahead=1, worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         assert [Status.FAILED] * 2 == await lab.statuses(*tasks)
         assert 0 == (await lab.pool()).claimed
 
@@ -437,8 +441,8 @@ class AheadConformance(StoreSuite):
         assert (Status.QUEUED, 1, 1, False) == (told.status, told.attempt, told.runs, told.claimed)
         told = await lab.task(spent)
         assert (Status.FAILED, "lease_lost", 1) == (told.status, told.reason, told.runs)
-        assert Event.LOSE == (await lab.events(again))[-1]
-        assert Event.EXHAUST == (await lab.events(spent))[-1]
+        assert Transition.LOSE == (await lab.events(again))[-1]
+        assert Transition.EXHAUST == (await lab.events(spent))[-1]
         assert [Settled.STALE] * 2 == await lab.settle(*map(released, claims))
         assert 2 == (await lab.one()).fence.attempt
 
@@ -449,7 +453,7 @@ class AheadConformance(StoreSuite):
         await lab.join("w2", owner="mine")
         closure = await lab.put(owner="mine")
         await lab.claims(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(closure)
         assert (Status.FAILED, "stale") == (told.status, told.reason)
 
@@ -591,7 +595,7 @@ class AheadConformance(StoreSuite):
         await lab.claims(worker="w2")
         await lab.control(orders.Cancel((task,)))
         assert [] == await lab.lease(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(task)
         assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
 
@@ -676,7 +680,7 @@ class AheadConformance(StoreSuite):
         """The slot goes to what was held, and the next is held in its stead."""
         running, (claim,) = await self._hold(lab)
         await lab.put("next")
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=0, ahead=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=0, ahead=1)
         answer = await lab.settle_all([handing_over(completed(running), claim)], then=ask)
         assert answer.lease is not None
         assert ((), "next") == (answer.lease.leased, names_of(answer.lease.claimed))

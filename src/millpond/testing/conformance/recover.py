@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
@@ -65,7 +65,7 @@ class RecoverConformance(StoreSuite):
         told = await lab.task(poison)
         assert (Status.FAILED, "lease_lost", 2) == (told.status, told.reason, told.runs)
         assert [] == await lab.lease()
-        assert Event.EXHAUST == (await lab.events(poison))[-1]
+        assert Transition.EXHAUST == (await lab.events(poison))[-1]
 
     @mark.rows("CX-T68")
     @scenario
@@ -205,10 +205,10 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=2)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
-        assert Event.RELEASE == (await lab.events(task))[-1]
+        assert Transition.RELEASE == (await lab.events(task))[-1]
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
@@ -219,7 +219,7 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=1)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
         assert not await lab.lease()
@@ -243,7 +243,7 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2", lease=1000.0)
         task = await lab.put()
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         told = await lab.task(task)
         assert (Status.QUEUED, 1) == (told.status, told.attempt)
         assert "w2" not in await lab.view.workers()
@@ -253,8 +253,8 @@ class RecoverConformance(StoreSuite):
         """Leaving or being buried twice changes nothing."""
         await lab.declare()
         before = len(await lab.records())
-        assert 0 == (await lab.control(orders.Leave("stranger"))).count
-        assert 0 == (await lab.control(orders.Bury("stranger"))).count
+        assert 0 == (await lab.control(orders.Deregister("stranger"))).count
+        assert 0 == (await lab.control(orders.DeclareDead("stranger"))).count
         assert before == len(await lab.records())
 
     @mark.rows("TRAP-1", "CX-T110")
@@ -282,7 +282,7 @@ class RecoverConformance(StoreSuite):
         await lab.put_keys("A")
         await lab.one(worker="w2")
         assert [] == await lab.lease()
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert 1 == len(await lab.lease())
 
     @scenario
@@ -293,7 +293,7 @@ class RecoverConformance(StoreSuite):
         task = await lab.put()
         await lab.one(worker="w2")
         await lab.control(orders.Cancel((task,)))
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         told = await lab.task(task)
         assert (Status.CANCELLED, "cancelled", 1) == (told.status, told.reason, told.runs)
         assert [] == await lab.lease()
@@ -307,8 +307,8 @@ class RecoverConformance(StoreSuite):
         for _ in range(3):
             await lab.put()
         await lab.lease(worker="w2")
-        assert 3 == (await lab.control(orders.Leave("w2"))).count
-        assert 0 == (await lab.control(orders.Leave("w3"))).count
+        assert 3 == (await lab.control(orders.Deregister("w2"))).count
+        assert 0 == (await lab.control(orders.Deregister("w3"))).count
         assert 3 == (await lab.pool()).queued
 
     @mark.rows("CX-T111", "CX-12")

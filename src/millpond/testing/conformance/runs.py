@@ -10,8 +10,8 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, ring_buffer
@@ -313,7 +313,7 @@ class RunsConformance(StoreSuite):
         assert (first.fence.task, 1, False) == (told.failed_task, told.live, told.finished)
         assert {"failed": 1, "cancelled": 2} == told.ended
         assert Status.QUEUED == await lab.status(stranger)
-        cancelled = [each for each in await lab.records() if each.event is Event.CANCEL]
+        cancelled = [each for each in await lab.records() if each.event is Transition.CANCEL]
         assert [("run_failed", first.fence.task)] * 2 == [
             (each.reason, each.cause) for each in cancelled
         ]
@@ -443,7 +443,7 @@ class RunsConformance(StoreSuite):
         if callable(end):
             finished = (await lab.applied(end(second))).finished_runs
         else:
-            order = orders.Bury("w2") if end == "buried" else orders.Leave("w2")
+            order = orders.DeclareDead("w2") if end == "buried" else orders.Deregister("w2")
             finished = (await lab.control(order)).finished_runs
         assert (run,) == finished
         told = await lab.task(second.fence.task)
@@ -623,7 +623,7 @@ class RunsConformance(StoreSuite):
         await lab.submit(lab.new(run=run.id, expires_in=5.0), run=run)
         lab.later(5.0)
         if settling:
-            then = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+            then = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             finished = (await lab.settle_all([completed(held)], then=then)).finished_runs
         else:
             await lab.applied(completed(held))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.store.memory import MemoryStore
@@ -60,10 +60,10 @@ class StoryConformance(StoreSuite):
         """Given `now` and `entropy`, nothing else decides: two fresh stores agree to the token."""
         history = [
             Verb("control", orders.Declare(PoolSpec(name="p", max_concurrent=2)), 0.0, 1),
-            Verb("control", orders.Join("w", 30.0), 0.0, 2),
+            Verb("control", orders.Register("w", 30.0), 0.0, 2),
             Verb("submit", (Batch(tasks=tuple(map(_task, range(1, 4)))),), 1.0, 3),
-            Verb("lease", LeaseAsk(pool="p", worker="w", want=5), 2.0, 4),
-            Verb("control", orders.Bury("w"), 3.0, 5),
+            Verb("lease", LeaseRequest(pool="p", worker="w", want=5), 2.0, 4),
+            Verb("control", orders.DeclareDead("w"), 3.0, 5),
         ]
 
         async def twice() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call, Fence
@@ -41,7 +41,7 @@ End = Callable[[Leased], Settlement]
 
 def fenced_orders() -> set[type]:
     """Return the orders that carry a fence: what an attempt writes besides its end."""
-    every = {each for group in get_args(orders.Order) for each in get_args(group) or (group,)}
+    every = {each for group in get_args(orders.Command) for each in get_args(group) or (group,)}
     return {each for each in every if Fence in get_type_hints(each).values()}
 
 
@@ -100,7 +100,7 @@ class SettleConformance(StoreSuite):
             assert attempt == leased.fence.attempt
             await lab.applied(retried(leased))
         assert Status.FAILED == await lab.status(task)
-        assert Event.FAIL == (await lab.events(task))[-1]
+        assert Transition.FAIL == (await lab.events(task))[-1]
 
     @scenario
     async def test_a_retry_that_spends_nothing_costs_no_attempt(self, lab: Lab) -> None:
@@ -264,9 +264,9 @@ class SettleConformance(StoreSuite):
         lab.later(5.0)
         await lab.recover()
         current = await lab.one()
-        late: list[orders.AttemptOrder] = [
+        late: list[orders.AttemptCommand] = [
             orders.Progress(old.fence, 0.5, "late"),
-            orders.Remember(old.fence, "step", b"late"),
+            orders.SaveStep(old.fence, "step", b"late"),
         ]
         # An order that carries a fence and is not tried here would be one that nothing guards.
         assert {type(each) for each in late} == fenced_orders()
@@ -274,8 +274,8 @@ class SettleConformance(StoreSuite):
         assert [0, 0] == [(await lab.control(each)).count for each in late]
         assert before == (await lab.task(task), await lab.pool())
         follow_up = lab.new()
-        held = Settlement(fence=old.fence, event=Event.RETRY, hold="pool", hold_for=60.0)
-        spent = Settlement(fence=old.fence, event=Event.COMPLETE, weight=50)
+        held = Settlement(fence=old.fence, event=Transition.RETRY, hold="pool", hold_for=60.0)
+        spent = Settlement(fence=old.fence, event=Transition.COMPLETE, weight=50)
         await self._refused(lab, held, spent, completed(old, follow_up))
         assert await lab.view.task(follow_up.id) is None
         assert 0.0 == (await lab.pool()).held_until
@@ -390,10 +390,12 @@ class SettleConformance(StoreSuite):
         assert "1 2" == names_of(await lab.lease())
         assert "3" == names_of(await lab.lease(pool="other"))
 
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY, Event.CANCEL, Event.RELEASE])
+    @pytest.mark.parametrize(
+        "event", [Transition.FAIL, Transition.RETRY, Transition.CANCEL, Transition.RELEASE]
+    )
     @scenario
     async def test_an_attempt_that_did_not_complete_leaves_none(
-        self, lab: Lab, event: Event
+        self, lab: Lab, event: Transition
     ) -> None:
         """Follow-ups are part of a completion, and of nothing else."""
         await lab.declare()
@@ -428,8 +430,8 @@ class SettleConformance(StoreSuite):
 
     # Settle and lease in one step
 
-    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseAsk:
-        return LeaseAsk(pool=pool, worker=worker, want=want)
+    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseRequest:
+        return LeaseRequest(pool=pool, worker=worker, want=want)
 
     @mark.rows("CX-10")
     @scenario
@@ -485,7 +487,7 @@ class SettleConformance(StoreSuite):
         await lab.join("w2")
         await lab.put()
         leased = await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         answer = await lab.settle_all([completed(leased)], then=self._ask(worker="w2"))
         assert answer.lease is not None
         assert ((Settled.STALE,), True) == (answer.settled, answer.lease.fenced)
@@ -514,10 +516,10 @@ class SettleConformance(StoreSuite):
 
     @pytest.mark.parametrize("spend", [True, False], ids=["charged", "free"])
     @pytest.mark.parametrize("attempts", [1, 3])
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY], ids=str)
+    @pytest.mark.parametrize("event", [Transition.FAIL, Transition.RETRY], ids=str)
     @scenario
     async def test_a_cancelled_task_whose_handler_raised_ends_cancelled(
-        self, lab: Lab, event: Event, attempts: int, spend: bool
+        self, lab: Lab, event: Transition, attempts: int, spend: bool
     ) -> None:
         """A cancel beats an error, the last one too, and the totals say so."""
         await lab.declare()

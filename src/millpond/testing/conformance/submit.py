@@ -11,7 +11,7 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lease import Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import bounded, fail_fast, ring_buffer
@@ -203,7 +203,7 @@ class SubmitConformance(StoreSuite):
         await lab.declare()
         await lab.join("w1", owner="process")
         await lab.put(owner="process")
-        await lab.control(orders.Leave("w1"))
+        await lab.control(orders.Deregister("w1"))
         answer = await lab.submit(lab.new(owner="process"))
         assert answer.refusal is not None
         assert Reason.OWNER_GONE == answer.refusal.reason
@@ -212,7 +212,7 @@ class SubmitConformance(StoreSuite):
     async def test_a_call_needs_no_process_of_its_own(self, lab: Lab) -> None:
         """Only closures have an owner; any other task is taken whoever is there to run it."""
         await lab.declare()
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.put()
 
     # Bounds
@@ -273,7 +273,7 @@ class SubmitConformance(StoreSuite):
         assert (new.id, Status.REJECTED) == (told.task, told.status)
         assert Reason.DROP_NEWEST == told.reason
         assert await lab.view.task(new.id) is None
-        assert [Event.REFUSE] == await lab.events(new.id)
+        assert [Transition.REFUSE] == await lab.events(new.id)
         assert [Status.QUEUED] * 2 == await lab.statuses(*kept)
 
     @mark.rows("HN-08")

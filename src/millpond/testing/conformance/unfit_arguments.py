@@ -35,7 +35,7 @@ async def join(lab: Lab, worker: str, signature: str, *functions: str) -> None:
     """Let a worker join that has its functions in a signature of its own."""
     known = functions or ("work",)
     signatures = dict.fromkeys(known, signature)
-    await lab.control(orders.Join(worker, 30.0, None, known, signatures))
+    await lab.control(orders.Register(worker, 30.0, None, known, signatures))
 
 
 class MisfitsConformance(StoreSuite):

@@ -102,7 +102,7 @@ class ViewConformance(StoreSuite):
         """Joined and not gone."""
         await lab.join("w2")
         await lab.join("w3")
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister("w2"))
         assert frozenset({WORKER, "w3"}) == await lab.view.workers()
 
     @scenario

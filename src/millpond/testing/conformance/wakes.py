@@ -161,7 +161,7 @@ class WakesConformance(StoreSuite):
     async def test_burying_and_leaving_wake(self, lab: Lab) -> None:
         """A worker that goes gives back what it held."""
         await lab.declare()
-        for order in (orders.Bury("w2"), orders.Leave("w2")):
+        for order in (orders.DeclareDead("w2"), orders.Deregister("w2")):
             await lab.join("w2")
             await lab.put()
             await lab.one(worker="w2")

@@ -46,14 +46,14 @@ class WhyConformance(StoreSuite):
 
     @scenario
     async def test_a_running_task_says_where_and_for_how_long(self, lab: Lab) -> None:
-        """And whether it was told to stop."""
+        """And whether a cancel was requested."""
         await lab.declare()
         task = await lab.put()
         await lab.one()
         lab.later(3.0)
         assert "running on worker worker for 3 s" == await why(lab, task)
         await lab.control(orders.Cancel((task,)))
-        assert "running on worker worker for 3 s; told to stop" == await why(lab, task)
+        assert "running on worker worker for 3 s; cancel requested" == await why(lab, task)
         await lab.control(orders.Cancel((task,), interrupt=True))
         assert "running on worker worker for 3 s; interrupted" == await why(lab, task)
 
@@ -129,7 +129,7 @@ class WhyConformance(StoreSuite):
     @scenario
     async def test_a_parked_task_names_its_function(self, lab: Lab) -> None:
         """Nobody who is there knows it."""
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.declare()
         await lab.join("w2", functions=("other",))
         task = await lab.put(call=Call("resize"))
@@ -147,8 +147,8 @@ class WhyConformance(StoreSuite):
         assert (1, "mine") == (told.workers, told.closure_of)
         task = await lab.put()
         assert 2 == (await facts(lab, task)).workers
-        await lab.control(orders.Leave(WORKER))
-        await lab.control(orders.Leave("w2"))
+        await lab.control(orders.Deregister(WORKER))
+        await lab.control(orders.Deregister("w2"))
         assert "no live worker" == await why(lab, task)
 
     @scenario

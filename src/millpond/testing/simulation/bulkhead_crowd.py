@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.gate import Gate, Ticket, Turn
+from millpond.core.gate import Gate, Ticket, TicketState
 from millpond.testing.simulation.invariants import Violated
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Crowd:
                 self.inside.append(caller)
             return
         outcome = self.gate.enter(caller)
-        if outcome is Turn.ADMITTED:
+        if outcome is TicketState.ADMITTED:
             self.inside.append(caller)
-        elif outcome is Turn.WAITING:
+        elif outcome is TicketState.WAITING:
             self.waiting.append(caller)
 
     def wake(self, caller: Ticket) -> None:
@@ -79,10 +79,10 @@ class Crowd:
     def told(self, settled: Sequence[Ticket]) -> None:
         """Take in who was admitted."""
         for caller in settled:
-            if self.waiting[0] is not caller and caller.outcome is Turn.ADMITTED:
+            if self.waiting[0] is not caller and caller.outcome is TicketState.ADMITTED:
                 raise Violated("I1", "a caller overtook the one in front of it")
             self.waiting.remove(caller)
-            if caller.outcome is Turn.ADMITTED:
+            if caller.outcome is TicketState.ADMITTED:
                 self.granted.append(caller)
 
     def judge(self, before: int, limit: int) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Order
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Command
+from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
 from millpond.errors import IllegalTransition, MillpondError
 from millpond.store.protocol import Batch
@@ -108,11 +108,11 @@ class _Blind(Judge):
 
 _ASKED: dict[str, Any] = {
     "submit": tuple[Batch, ...],
-    "lease": LeaseAsk,
+    "lease": LeaseRequest,
     "renew": tuple[str, float],
-    "settle": tuple[tuple[Settlement, ...], LeaseAsk | None],
+    "settle": tuple[tuple[Settlement, ...], LeaseRequest | None],
     "recover": int | tuple[int, int],
-    "control": Order,
+    "control": Command,
 }
 
 

@@ -34,7 +34,7 @@ class Leaders:
             await world.do("recover", limit)
             return
         owner = dice.choice(owners)
-        order = orders.Lead(owner, dice.choice((0.5, 5.0, 30.0)))
+        order = orders.ClaimLeadership(owner, dice.choice((0.5, 5.0, 30.0)))
         asked = Verb("control", order, world.now, dice.getrandbits(64))
         answer = await world.stage.do(asked)
         self.judge(owner, leads=bool(answer.count), generation=answer.revision)

@@ -36,7 +36,7 @@ class Operator:
         if order is not None:
             await world.do("control", order)
 
-    async def order(self) -> orders.Order | None:
+    async def order(self) -> orders.Command | None:
         """Make up an order."""
         world, dice = self.world, self.world.dice
         pool = dice.choice(list(world.specs))
@@ -66,7 +66,7 @@ class Operator:
             case _:
                 return self.seldom(pool, unit)
 
-    def seldom(self, pool: str, unit: str | None) -> orders.Order | None:
+    def seldom(self, pool: str, unit: str | None) -> orders.Command | None:
         """Make up an order that is given seldom."""
         world, dice = self.world, self.world.dice
         match dice.randint(0, 4):
@@ -88,7 +88,7 @@ class Operator:
                 world.runs[run] = None
                 return orders.Seal(run, holder or "")
 
-    def resize(self, pool: str) -> orders.Order:
+    def resize(self, pool: str) -> orders.Command:
         """Make up a new limit, now and then from a stale revision."""
         world = self.world
         most = world.specs[pool].lanes or 5
@@ -110,7 +110,7 @@ class Operator:
             return str(self.world.dice.randrange(lanes))
         return self.world.dice.choice(self.world.keys)
 
-    async def redrive(self) -> orders.Order | None:
+    async def redrive(self) -> orders.Command | None:
         """Redrive some of what has ended."""
         world = self.world
         chosen = world.dice.sample(world.known, min(4, len(world.known)))

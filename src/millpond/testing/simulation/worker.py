@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.backoff import Retry
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.plan import Watch, Work
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.plan import ClaimTimer, Work
 from millpond.core.settle import (
     Interrupted,
     Outcome,
@@ -54,7 +54,7 @@ class SimWorker:
         self.unwanted: set[str] = set()
         self.told: set[int] = set()
         self.unanswered: list[Settlement] = []
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, ClaimTimer] = {}
         self.functions = FUNCTIONS[:3] if number % 2 or world.nobody_knows_rare else None
 
     @property
@@ -77,7 +77,7 @@ class SimWorker:
         self.id = f"worker-{self.number}-{world.serial()}"
         self.owner = f"process-{self.id}"
         functions = None if self.functions is None else (*self.functions, "notify")
-        order = orders.Join(self.id, LEASE, self.owner, functions)
+        order = orders.Register(self.id, LEASE, self.owner, functions)
         await world.do("control", order)
         self.joined = True
         self.running = {}
@@ -86,12 +86,12 @@ class SimWorker:
         self.unanswered = []
         self.frozen_until = 0.0
         self.renew_at = world.now + LEASE / 3
-        self.watches = {name: Watch() for name in world.stage_pools()}
+        self.watches = {name: ClaimTimer() for name in world.stage_pools()}
 
     async def calm_down(self) -> None:
         """Start anew, knowing every function, and break no more."""
         if self.joined:
-            await self.world.do("control", orders.Leave(self.id))
+            await self.world.do("control", orders.Deregister(self.id))
         self.calm = True
         self.functions = None
         await self.join()
@@ -125,13 +125,13 @@ class SimWorker:
             self.joined = False
             if world.chance(0.3):
                 world.fault("buried")
-                await world.do("control", orders.Bury(self.id))
+                await world.do("control", orders.DeclareDead(self.id))
         elif draw < 0.014:
             world.fault("freeze")
             self.frozen_until = world.now + world.dice.choice((1.0, LEASE, 3 * LEASE))
         elif draw < 0.018:
             world.fault("leave")
-            await world.do("control", orders.Leave(self.id))
+            await world.do("control", orders.Deregister(self.id))
             self.joined = False
         else:
             return False
@@ -223,9 +223,9 @@ class SimWorker:
         """Say how far a task is, or that a step of it is done; now and then of a lost one."""
         dice = self.world.dice
         leased, _ = dice.choice(list(self.running.values()))
-        order: orders.Order = orders.Progress(leased.fence, dice.random(), "on it")
+        order: orders.Command = orders.Progress(leased.fence, dice.random(), "on it")
         if dice.random() < 0.6:
-            order = orders.Remember(leased.fence, dice.choice(("charge", "send")), self.id.encode())
+            order = orders.SaveStep(leased.fence, dice.choice(("charge", "send")), self.id.encode())
         await self.world.do("control", order)
 
     def decide(self, leased: Leased) -> Settlement:
@@ -279,15 +279,15 @@ class SimWorker:
                     self.take_in(ask, await world.do("lease", ask))
                 return
 
-    def ask(self, pool: str) -> LeaseAsk | None:
+    def ask(self, pool: str) -> LeaseRequest | None:
         """Ask a pool for what there is room for, and where it may for some to hold ahead."""
         dice, spec = self.world.dice, self.world.specs.get(pool)
         ahead = dice.randint(0, spec.prefetch + 1) if spec and spec.prefetch else 0
         if self.free < 1 and not ahead:
             return None
-        self.watches[pool].asking()
+        self.watches[pool].claim_sent()
         want = dice.randint(1, self.free) if self.free > 0 else 0
-        return LeaseAsk(pool=pool, worker=self.id, want=want, ahead=ahead)
+        return LeaseRequest(pool=pool, worker=self.id, want=want, ahead=ahead)
 
     def start(self, leased: Leased) -> None:
         """Run a task, whether it was held ahead or not, for as long as it takes."""
@@ -296,7 +296,7 @@ class SimWorker:
         self.ahead.pop(leased.fence.task, None)
         self.running[leased.fence.task] = (leased, end)
 
-    def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
+    def take_in(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Start what was leased, and remember when to ask again."""
         world = self.world
         if answer.fenced:
@@ -309,6 +309,6 @@ class SimWorker:
             self.ahead[leased.fence.task] = leased
         if answer.give_back:
             self.unwanted.add(ask.pool)
-        self.watches[ask.pool].seen(
+        self.watches[ask.pool].claim_answered(
             asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
         )

@@ -105,7 +105,7 @@ class World:
         for worker in self.workers:
             watch = worker.watches.get(wake.pool)
             if watch is not None:
-                watch.woken(wake)
+                watch.wake(wake)
 
     async def open(self) -> None:
         """Declare the pools and let the first workers join."""

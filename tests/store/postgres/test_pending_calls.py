@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from verify.servers.schemas import Schema, Schemas
 
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -62,7 +62,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return noted
 
-    for name in ("_land", "_finish", "_do_group"):
+    for name in ("_complete", "_finish", "_do_group"):
         monkeypatch.setattr(PostgresWriter, name, counting(name))
     return counted
 
@@ -73,7 +73,7 @@ async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStor
     store = PostgresStore(address, **options)
     try:
         await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()
@@ -102,7 +102,7 @@ async def until_flying(store: PostgresStore) -> None:
     writer = store._writer
     assert isinstance(writer, PostgresWriter)
     async with asyncio.timeout(SECONDS):
-        while writer._flight is None or not writer._flight.flying:  # noqa: ASYNC110 - no event tells
+        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
 
 
@@ -113,9 +113,9 @@ async def test_a_plain_life_needs_no_thread(address: Address, done: Counter[str]
         done.clear()
         many = [submitted(store, number) for number in (2, 3, 4)]
         sequences = [(await one).batches[0].admissions[0].sequence for one in many]
-        lease = await store.lease(LeaseAsk(pool="p", worker="w", want=3))
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in lease.leased]
-        answer = await store.settle(ends, then=LeaseAsk(pool="p", worker="w", want=3))
+        lease = await store.lease(LeaseRequest(pool="p", worker="w", want=3))
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in lease.leased]
+        answer = await store.settle(ends, then=LeaseRequest(pool="p", worker="w", want=3))
         assert [1, 2, 3] == [one.fence.task for one in lease.leased]
         assert sequences == sorted(sequences)
         assert (Settled.APPLIED,) * 3 == answer.settled
@@ -245,7 +245,7 @@ async def test_a_refusal_goes_to_the_verbs(address: Address, done: Counter[str])
         assert done["do_group"] == 1
 
 
-async def test_a_loop_that_hears_no_sockets_leaves_it_all_to_the_thread(
+async def test_without_socket_readers_the_thread_does_every_call(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of Windows do."""
@@ -297,7 +297,7 @@ def test_another_loop_goes_on_where_the_first_one_ended(address: Address) -> Non
     asyncio.run(last(store))
 
 
-async def test_behind_a_pooler_it_is_a_transaction_in_one_go(
+async def test_behind_a_pooler_a_call_is_one_transaction(
     address: Address, done: Counter[str]
 ) -> None:
     """With settings of its own before and a commit behind, and heard by the loop all the same."""

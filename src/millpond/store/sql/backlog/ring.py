@@ -1,4 +1,4 @@
-"""The fair ring over rows: a seat is read when its share is mentioned, turns page by page."""
+"""The fair ring over rows: a seat is read when its share is needed, turns page by page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AHEAD = 128
 
 
 class SqlSeats(dict[Share, Seat]):
-    """The seats that were mentioned; a share that has none is remembered as having none."""
+    """The seats that were read; shares without a seat are remembered too."""
 
     def __init__(self, ring: SqlRing, tables: SqlTables, pool: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SqlSeats(dict[Share, Seat]):
         self._pool = pool
         self._stored: dict[Share, dict[str, Row]] = {}
         self._handed: set[Share] = set()
-        """Those that the ring has in its hands, and may have changed."""
+        """Seats that may have changed."""
 
     def get(self, share: Share, default: Seat | None = None) -> Seat | None:  # type: ignore[override]
         """Return the seat of a share, or None."""
@@ -72,7 +72,7 @@ class SqlSeats(dict[Share, Seat]):
 
     @property
     def known_shares(self) -> int:
-        """How many shares were mentioned, those without a seat too."""
+        """How many shares were read, those without a seat too."""
         return len(self._stored)
 
     def seated_for_all(self, share: Share, turn: int, joined: int) -> None:
@@ -100,7 +100,7 @@ class SqlSeats(dict[Share, Seat]):
         super().__setitem__(share, seat)
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         saved, dropped = [], []
         for share in self._handed:
             seat, stored = super().get(share), self._stored[share]
@@ -159,7 +159,7 @@ class SqlRing(Ring):
 
     @property
     def seats(self) -> SqlSeats:
-        """The seats that were mentioned."""
+        """The seats that were read."""
         return self._seats  # type: ignore[return-value]
 
     def audience(self, owner: Owner) -> Paged[Share]:
@@ -205,7 +205,7 @@ class SqlRing(Ring):
 
 
 class SqlAudiences(dict[Owner, Paged[Share]]):
-    """Audiences, each made when it is first asked for: one that has nothing is just empty."""
+    """Audiences, each made at first use."""
 
     def __init__(self, ring: SqlRing) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_found(connection: Connection, damage: str) -> None
     assert check_tables(connection)
 
 
-async def test_a_closure_is_found_by_others_though_its_line_was_empty_when_it_was_first_asked_for(
+async def test_a_closure_is_found_although_its_line_was_empty_at_the_first_read(
     tmp_path: Path,
 ) -> None:
     """The line is known before the group that would stand in the file is: both must be new."""

@@ -52,7 +52,7 @@ def test_tables_of_tests_refuse_it(
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_doctor_tells(
+def test_the_doctor_reports_it(
     connection: Connection, address: Address, wrong: tuple[int, str | None]
 ) -> None:
     """Where they are not refused they are found."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from millpond.store.sql import queries as sql
-from millpond.store.sql.load_queries import spoken, statements
+from millpond.store.sql.load_queries import in_dialect, load_statements
 from millpond.store.sqlite.dialect import SQLITE
 
-SHARED = statements("millpond.store.sql")
+SHARED = load_statements("millpond.store.sql")
 
 
 @pytest.fixture
@@ -30,21 +30,21 @@ def written(package: Path, name: str, text: str) -> None:
 def test_a_statement_has_neither_comments_nor_line_ends(package: Path) -> None:
     """It is a key of the driver's cache."""
     written(package, "own", "-- About.\n\n-- Why.\n-- name: one\nSELECT 1,  -- first\n       2;\n")
-    assert {"one": "SELECT 1, 2"} == statements("own")
+    assert {"one": "SELECT 1, 2"} == load_statements("own")
 
 
 def test_no_two_statements_of_a_set_have_one_name(package: Path) -> None:
     """One of them would never be used."""
     written(package, "own", "-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;\n")
     with pytest.raises(ValueError, match="two statements are named one"):
-        statements("own")
+        load_statements("own")
 
 
 def test_a_dialect_says_all_in_its_words_and_some_itself(package: Path) -> None:
     """Its own statements are left as they are."""
     written(package, "millpond.store.sql", "-- name: one\nSELECT ?;\n-- name: two\nSELECT ?, ?;\n")
     written(package, "own", "-- name: two\nSELECT 2 ?;\n")
-    said = spoken(lambda text: text.replace("?", "%s"), "own")
+    said = in_dialect(lambda text: text.replace("?", "%s"), "own")
     assert {"one": "SELECT %s", "two": "SELECT 2 ?"} == said
 
 

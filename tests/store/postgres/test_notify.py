@@ -21,7 +21,7 @@ from millpond.core.plan import Wake
 from millpond.store.postgres import listen as listen_module
 from millpond.store.postgres import notify as wake_module
 from millpond.store.postgres.connect import Connection, connect
-from millpond.store.postgres.notify import Wakes, channel_of, messages
+from millpond.store.postgres.notify import PostgresHintChannel, channel_of, messages
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Hint
 
@@ -37,7 +37,7 @@ class Process:
     def __init__(self, url: str, owner: str) -> None:
         self.address = address_of(url)
         self.writer: Connection | None = connect(self.address)
-        self.wakes = Wakes(self.address, owner, lambda: self.writer)
+        self.wakes = PostgresHintChannel(self.address, owner, lambda: self.writer)
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
 
     async def listening(self) -> "Process":
@@ -116,7 +116,7 @@ async def until(condition: Callable[[], object]) -> None:
 # --- hearing -------------------------------------------------------------------------------------
 
 
-async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Opening) -> None:
+async def test_a_hint_reaches_all_processes_but_its_sender(opened: Opening) -> None:
     """As it was sent."""
     first, second, third = [await opened(owner).listening() for owner in ("a", "b", "c")]
     hint = Hint(
@@ -129,7 +129,7 @@ async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Ope
     assert first.wakes.send(hint) is None
     assert hint == await second.next()
     assert hint == await third.next()
-    await until(first.wakes.hears)
+    await until(first.wakes.receives_hints)
     assert first.hints.empty()
 
 
@@ -255,7 +255,7 @@ def test_a_large_hint_is_split_and_a_huge_one_says_that_there_is_more() -> None:
     assert all(len(part.encode()) < 8000 for hint in everything for part in messages(hint))
 
 
-async def test_a_split_hint_is_heard_in_full(opened: Opening) -> None:
+async def test_a_split_hint_arrives_complete(opened: Opening) -> None:
     """In the order in which it was split."""
     ear, speaker = await opened("a").listening(), opened("b")
     hint = Hint(ended=tuple(range(2**62, 2**62 + 1200)))
@@ -266,9 +266,7 @@ async def test_a_split_hint_is_heard_in_full(opened: Opening) -> None:
     assert list(hint.ended) == heard
 
 
-async def test_inside_of_a_transaction_it_is_told_with_the_commit(
-    opened: Opening, postgres_url: str
-) -> None:
+async def test_inside_a_transaction_the_commit_notifies(opened: Opening, postgres_url: str) -> None:
     """And not at all if that is undone."""
     ear = await opened("a").listening()
     with psycopg.connect(postgres_url) as caller:
@@ -299,16 +297,16 @@ async def test_what_could_not_be_sent_is_made_good(opened: Opening) -> None:
 # --- the ear --------------------------------------------------------------------------------------
 
 
-async def test_it_hears_once_what_it_sent_came_back(opened: Opening) -> None:
+async def test_hints_count_as_received_once_a_sent_one_came_back(opened: Opening) -> None:
     """An empty message is sent for that, when there is an occasion."""
     process = await opened("a").listening()
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
     assert process.wakes.send(Hint()) is None
-    await until(process.wakes.hears)
+    await until(process.wakes.receives_hints)
     other = opened("b")
     other.wakes.send(ENDED)
     assert ENDED == await process.next()
-    assert not other.wakes.hears()
+    assert not other.wakes.receives_hints()
 
 
 async def test_what_does_not_come_back_is_told_once(
@@ -321,16 +319,16 @@ async def test_what_does_not_come_back_is_told_once(
     assert listener._connection is not None
     listener._connection.execute("UNLISTEN *")
     process.wakes.send(ENDED)
-    assert not process.wakes.hears()  # not before something came back
+    assert not process.wakes.receives_hints()  # not before something came back
     assert "" == caplog.text
     monkeypatch.setattr(wake_module, "ECHO_WITHIN", 0.0)
     await asyncio.sleep(0.05)
-    assert not process.wakes.hears()
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
+    assert not process.wakes.receives_hints()
     assert 1 == caplog.text.count("is there a pooler between")
 
 
-async def test_an_ear_that_was_ended_comes_back_by_itself(
+async def test_a_terminated_listener_reconnects(
     opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told to look at everything. One line tells of the loss, one of the return."""
@@ -338,16 +336,16 @@ async def test_an_ear_that_was_ended_comes_back_by_itself(
     ear, speaker = await opened("a").listening(), opened("b")
     for _ in range(2):
         ear.wakes.send(Hint())
-        await until(ear.wakes.hears)
+        await until(ear.wakes.receives_hints)
         with connect(ear.address) as other:
             other.execute("SELECT pg_terminate_backend(%s)", [ear.session()])
         speaker.wakes.send(ENDED)
         await ear.heard(LOOK)
-        assert not ear.wakes.hears()  # not before something came back
+        assert not ear.wakes.receives_hints()  # not before something came back
         speaker.wakes.send(Hint(ended=(2,)))
         assert Hint(ended=(2,)) == await ear.next()
-    assert 2 == caplog.text.count("tells nothing of other processes")
-    assert 2 == caplog.text.count("tells of other processes again")
+    assert 2 == caplog.text.count("retrying, polling every second")
+    assert 2 == caplog.text.count(" is back")
     assert 4 == len(caplog.records)
 
 
@@ -358,7 +356,7 @@ def spare(own: OwnServer) -> Iterator[OwnServer]:
         yield server
 
 
-async def test_an_ear_outlives_its_server(
+async def test_a_listener_survives_a_restart_of_the_server(
     spare: OwnServer, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While it is away it is asked for again and again, and one line tells."""
@@ -366,7 +364,7 @@ async def test_an_ear_outlives_its_server(
     ear, speaker = await opened("a", url=spare.url).listening(), opened("b", url=spare.url)
     await asyncio.to_thread(spare.crash)
     try:
-        await until(lambda: not ear.wakes.hears() and caplog.records)
+        await until(lambda: not ear.wakes.receives_hints() and caplog.records)
         listener = ear.wakes._listener
         assert listener is not None
         await until(lambda: listener._pause >= 0.2)  # it failed a few times
@@ -377,12 +375,8 @@ async def test_an_ear_outlives_its_server(
     speaker.wakes.send(ENDED)
     assert ENDED == await ear.next()
     lines = [record.message for record in caplog.records]
-    assert ["tells nothing of other", "tells of other processes again"] == [
-        next(
-            words
-            for words in ("tells nothing of other", "tells of other processes again")
-            if words in line
-        )
+    assert ["retrying, polling", " is back"] == [
+        next(words for words in ("retrying, polling", " is back") if words in line)
         for line in lines
     ]
 
@@ -398,7 +392,7 @@ async def test_a_server_that_is_away_at_first_is_waited_for(
         listener = process.wakes._listener
         assert listener is not None
         await until(lambda: listener._pause >= 0.2)
-        assert not process.wakes.hears()
+        assert not process.wakes.receives_hints()
     finally:
         await asyncio.to_thread(spare.start)
     assert LOOK == await process.next()
@@ -445,12 +439,14 @@ async def test_without_an_ear_one_is_still_heard_by_others(
     deaf.wakes.send(ENDED)
     assert ENDED == await ear.next()
     ear.wakes.send(ENDED)
-    await until(ear.wakes.hears)
+    await until(ear.wakes.receives_hints)
     assert deaf.hints.empty()
-    assert not deaf.wakes.hears()
+    assert not deaf.wakes.receives_hints()
 
 
-async def test_an_ear_may_be_elsewhere(own: OwnServer, own_url: str, opened: Opening) -> None:
+async def test_a_listener_may_use_another_address(
+    own: OwnServer, own_url: str, opened: Opening
+) -> None:
     """Behind a pooler it has an address of its own, with a password of its own."""
     ear_url = quote(own.tcp(own_url), safe="")
     url = f"{own_url}&pooler=1&listen={ear_url}"
@@ -458,7 +454,7 @@ async def test_an_ear_may_be_elsewhere(own: OwnServer, own_url: str, opened: Ope
     speaker.wakes.send(ENDED)
     assert ENDED == await ear.next()
     ear.wakes.send(Hint())
-    await until(ear.wakes.hears)
+    await until(ear.wakes.receives_hints)
 
 
 async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
@@ -470,7 +466,7 @@ async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
     process.wakes.close()
     process.wakes.close()
     assert process.wakes.send(ENDED) is None
-    assert not process.wakes.hears()
+    assert not process.wakes.receives_hints()
     asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millpond listener'"
     assert process.writer is not None
     writer = process.writer
@@ -492,8 +488,8 @@ async def test_a_loop_that_cannot_hear_is_no_trouble(
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
     process.wakes.listen(process.hints.put_nowait, asyncio.get_running_loop())
     await until(lambda: caplog.records)
-    assert "cannot hear" in caplog.text
-    assert not process.wakes.hears()
+    assert "cannot watch the socket" in caplog.text
+    assert not process.wakes.receives_hints()
 
 
 def test_a_loop_that_is_closed_meanwhile_is_no_trouble(opened: Opening) -> None:
@@ -512,7 +508,7 @@ async def test_a_forked_child_leaves_the_connection_to_its_parent(opened: Openin
     child = os.fork()
     if child == 0:
         ear.wakes.close()
-        os._exit(0 if not ear.wakes.hears() else 1)
+        os._exit(0 if not ear.wakes.receives_hints() else 1)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert 0 == os.waitstatus_to_exitcode(status)
     speaker.wakes.send(ENDED)
@@ -525,12 +521,12 @@ ECHO = """
 import asyncio, sys
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.url import address_of
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.notify import PostgresHintChannel
 
 async def main():
     address = address_of(sys.argv[1])
     writer = connect(address)
-    wakes = Wakes(address, "echo", lambda: writer)
+    wakes = PostgresHintChannel(address, "echo", lambda: writer)
     over = asyncio.Event()
     def heard(hint):
         if hint.more:
@@ -594,7 +590,7 @@ async def test_the_message_of_a_submit_may_go_along_with_it(
     assert speaker.wakes.along("mail") is None
 
 
-async def test_the_ends_of_many_tasks_are_told_together(
+async def test_the_ends_of_many_tasks_are_sent_together(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They can wait a little; something to start, or a few that somebody waits for, cannot."""

@@ -18,7 +18,7 @@ START = 1e9
 HOUR, DAY = 3_600.0, 86_400.0
 
 
-def test_a_clock_that_nobody_sets_is_the_stores_time() -> None:
+def test_an_unset_clock_is_the_stores_time() -> None:
     """With a witness or without, after a moment and after a weekend."""
     known = Timeline(START)
     for passed in (0.001, 5.0, 50.0):

@@ -121,7 +121,7 @@ def is_frozen(process: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux who waits for what")
-def test_a_process_frozen_in_the_line_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path) -> None:
     """Those behind it go first."""
     lock = WritersLock(tmp_path / "work.db")
     lock.acquire()
@@ -168,7 +168,7 @@ def test_where_the_file_cannot_be_made_it_is_done_without(
         lock.acquire()
         lock.release()
     assert 1 == len(caplog.records)
-    assert "do not stand in line" in caplog.text
+    assert "do not queue at lock file" in caplog.text
     lock.close()
 
 

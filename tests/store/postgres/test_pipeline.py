@@ -112,7 +112,7 @@ def test_no_rows_are_sent_by_no_statement(connection: PostgresConnection, trips:
     assert [] == trips
 
 
-def test_an_error_is_told_when_the_line_is_sent_and_the_rest_is_not_done(
+def test_an_error_raises_when_queued_statements_are_sent_and_stops_the_rest(
     connection: PostgresConnection,
 ) -> None:
     """Not even a commit that stands behind it."""
@@ -144,7 +144,7 @@ def test_what_a_failed_line_did_not_prepare_is_prepared_anew(
     assert [] == connection.execute(ALL).fetchall()
 
 
-def test_a_commit_of_what_has_failed_is_told_apart(connection: PostgresConnection) -> None:
+def test_a_commit_of_a_failed_transaction_is_not_a_commit(connection: PostgresConnection) -> None:
     """PostgreSQL rolls it back, and calls that no error."""
     connection.begin(LOCK, LOOK)
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -152,7 +152,7 @@ def test_a_commit_of_what_has_failed_is_told_apart(connection: PostgresConnectio
     assert "ROLLBACK" == connection.commit()
 
 
-def test_a_rollback_gets_through_whatever_stands_in_line(connection: PostgresConnection) -> None:
+def test_a_rollback_works_with_queued_statements(connection: PostgresConnection) -> None:
     """What fails before it is what it undoes."""
     connection.begin(LOCK, LOOK)
     connection.execute("SELECT 1 / 0")
@@ -245,7 +245,7 @@ def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
     assert (4,) == transaction(connection, 3)[0]
 
 
-def test_nothing_is_foreseen_where_nobody_notes_what_he_reads(
+def test_no_read_ahead_without_noted_reads(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
     """Whoever has the store to himself knows what is in it."""
@@ -291,7 +291,7 @@ def test_the_end_of_reading_is_not_waited_for(
     assert connection.driver.execute(COUNT).fetchone() == (3,)
 
 
-def test_a_session_that_ends_while_nobody_waits_is_known_as_gone(
+def test_a_session_that_ends_while_idle_is_known_as_closed(
     connection: PostgresConnection, address: Address
 ) -> None:
     """By whoever comes next."""
@@ -378,7 +378,7 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(own: OwnServer) -> None:
         assert silent.closed
 
 
-def test_somebody_who_is_interrupted_while_he_waits_leaves_no_answers_behind(
+def test_an_interrupted_wait_leaves_no_answers_behind(
     connection: PostgresConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would be taken for those of the next statement."""

@@ -9,8 +9,8 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, lifo, priority
@@ -116,9 +116,9 @@ class Two:
             )
             await self.do("control", orders.Declare(other))
         await self.do("control", orders.Declare(self.spec))
-        await self.do("control", orders.Join("one", 1e6))
+        await self.do("control", orders.Register("one", 1e6))
         known = ("more", "work")
-        await self.do("control", orders.Join("two", 1e6, functions=known))
+        await self.do("control", orders.Register("two", 1e6, functions=known))
 
     async def submit(self) -> None:
         """Submit a few tasks, nearly all of them plain."""
@@ -129,7 +129,9 @@ class Two:
         """Make up a task."""
         dice = self.dice
         self.next_id += dice.randint(1, 1 << 20)
-        few = 9 if self.spec.order != fair_round_robin() else 25 if self.spec.special else 60
+        few = (
+            9 if self.spec.order != fair_round_robin() else 25 if self.spec.has_flow_control else 60
+        )
         key = dice.choice([None, *(f"k{n}" for n in range(few))])
         odd = dice.random() < 0.005
         return NewTask(
@@ -142,7 +144,7 @@ class Two:
             delay=2.0 if dice.random() < 0.01 else 0.0,
             attempts=dice.choice([1, 3]),
             idempotency_key=f"i{self.next_id}" if odd else None,
-            weight=dice.randint(1, 3) if self.spec.special else 1,
+            weight=dice.randint(1, 3) if self.spec.has_flow_control else 1,
         )
 
     async def take_from_another(self, worker: str) -> None:
@@ -153,12 +155,12 @@ class Two:
             id=self.next_id, pool=pool, call=Call("work", b"x"), weight=dice.randint(1, 9)
         )
         await self.do("submit", (Batch(tasks=(task,)),))
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in self.elsewhere]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in self.elsewhere]
         kept = dice.randint(0, len(ends))
         if ends[kept:]:
             await self.do("settle", (tuple(ends[kept:]), None))
         self.elsewhere = self.elsewhere[:kept]
-        ask = LeaseAsk(pool=pool, worker=worker, want=dice.randint(1, 5))
+        ask = LeaseRequest(pool=pool, worker=worker, want=dice.randint(1, 5))
         self.elsewhere += (await self.do("lease", ask)).leased
 
     async def settle(self, worker: str, *, then: bool) -> None:
@@ -183,7 +185,7 @@ class Two:
             settlements.append(
                 Settlement(
                     fence=leased.fence,
-                    event=Event.RETRY if failed else Event.COMPLETE,
+                    event=Transition.RETRY if failed else Transition.COMPLETE,
                     delay=1.0 if failed else 0.0,
                     result=None if failed else result,
                     weight=self.used(leased),
@@ -203,15 +205,15 @@ class Two:
 
     def used(self, leased: Leased) -> int | None:
         """Make up what an attempt has really used; mostly it says nothing of it."""
-        if self.spec.special and self.dice.random() < 0.04:
+        if self.spec.has_flow_control and self.dice.random() < 0.04:
             return self.dice.randint(0, 2 * leased.weight)
         return None
 
-    def ask(self, worker: str) -> LeaseAsk:
+    def ask(self, worker: str) -> LeaseRequest:
         """Ask for some tasks."""
         want = self.dice.choice([0, 1, 3, 7, 20]) if self.dice.random() < 0.5 else 7
         room = self.spec.prefetch - len(self.ahead[worker])
-        return LeaseAsk(pool="p", worker=worker, want=want, ahead=max(room, 0))
+        return LeaseRequest(pool="p", worker=worker, want=want, ahead=max(room, 0))
 
     def take_in(self, worker: str, answer: Any) -> None:
         """Note what a worker has now."""
@@ -294,10 +296,10 @@ async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
             two.next_id += 1
             new = NewTask(id=two.next_id, pool=pool, call=Call("work", b"x"), weight=weight)
             await two.do("submit", (Batch(tasks=(new,)),))
-    await two.do("lease", LeaseAsk(pool="slots", worker="two", want=9))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))
+    await two.do("lease", LeaseRequest(pool="slots", worker="two", want=9))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))
     assert (2, 0) == (steps[True], steps[False])
-    leased = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    leased = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
     assert 2 == len(leased)
     assert (2, 1) == (steps[True], steps[False])
     views = [await store.view.budget(short) for store in two.stores]
@@ -322,10 +324,10 @@ async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
     tasks = [NewTask(id=n, pool="p", call=call, key="k", share="k") for n in range(1, 9)]
     await two.do("submit", (Batch(tasks=tuple(tasks)),))
     for _ in range(3):
-        await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+        await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
     assert (2, 1) == (steps[True], steps[False])
     two.now += 4.0
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
     await server.close()
 
 
@@ -338,22 +340,22 @@ async def test_a_relay_in_order_is_told_in_two_halves(schema: Schema, steps: Cou
     await two.do("submit", (Batch(tasks=tuple(tasks[:20])),))
     two.now += 1
     await two.do("submit", (Batch(tasks=tuple(tasks[20:])),))
-    two.take_in("one", await two.do("lease", LeaseAsk(pool="p", worker="one", want=5, ahead=4)))
-    two.take_in("one", await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=5)))
+    two.take_in("one", await two.do("lease", LeaseRequest(pool="p", worker="one", want=5, ahead=4)))
+    two.take_in("one", await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=5)))
     for _ in range(2):
         two.now += 1
         line = [*two.running["one"], *two.ahead["one"]]
         settlements = [
             Settlement(
                 fence=leased.fence,
-                event=Event.COMPLETE,
+                event=Transition.COMPLETE,
                 result=b"%d" % at,
                 successor=line[at + 5].fence,
             )
             for at, leased in enumerate(line[:8])
         ]
         two.running["one"], two.ahead["one"] = line[8:13], line[13:]
-        ask = LeaseAsk(pool="p", worker="one", want=0, ahead=8)
+        ask = LeaseRequest(pool="p", worker="one", want=0, ahead=8)
         two.take_in("one", (await two.do("settle", (tuple(settlements), ask))).lease)
     pages = [await store.view.audit(limit=1000) for store in (memory, server)]
     assert pages[0].records == pages[1].records

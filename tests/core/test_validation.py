@@ -73,9 +73,9 @@ def test_a_name_is_safe_or_refused(text: str) -> None:
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 11])
 def test_a_whole_number_is_an_int_within_bounds(value: object) -> None:
     """Bools, floats, strings and what lies outside the bounds are refused by name."""
-    assert 10 == check.whole("n", 10, least=0, most=10)
+    assert 10 == check.integer("n", 10, least=0, most=10)
     with pytest.raises(ConfigError, match=r"^MILL-003 n="):
-        check.whole("n", value, least=0, most=10)
+        check.integer("n", value, least=0, most=10)
 
 
 @pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf, -math.inf, -0.5, 0])
