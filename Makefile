@@ -25,13 +25,14 @@ demo: venv      ## see it work; ARGS="..." is passed on
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
-	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
-	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
 
 # Tests of pools that durable stores pass too. In none of them a process polls for days: on a server
 # a day is a hundred thousand questions.
-AGAIN := callbacks cancel control dead_letters idempotency lanes limits recovery retry runs states \
-    submit triggers
+AGAIN := control/test_cancel control/test_control events/test_triggers handlers/test_callbacks \
+    handlers/test_retry lifecycle/test_recovery lifecycle/test_states limits/test_limits \
+    order/test_lanes results/test_dead_letters runs/test_runs submit/test_idempotency submit/test_submit
 
 test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
 	@for store in sqlite postgres; do \

@@ -12,6 +12,7 @@ from tests.pool.fleet import Fleet, until
 from verify.servers.schemas import Schema
 
 from millpond import Handle, Millpond, Pool, Retry, TaskFailed, Throttled
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.rows("TR-22")
 
@@ -172,7 +173,7 @@ async def test_an_item_of_a_map_is_not_begun_again_by_another_strand(place: Path
         async with mp.worker():
             mapping = asyncio.ensure_future(_collected(pool, item))
             await begun(began)
-            for worker in list(mp.runtime.workers):
+            for worker in list(internals_of(mp).runtime.workers):
                 await worker.stop()
         with pytest.raises(TaskFailed, match="stopped"):
             await mapping

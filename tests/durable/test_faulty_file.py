@@ -9,6 +9,7 @@ from verify.servers.sqlite_files import fresh_file
 
 from millpond import Millpond
 from millpond.errors import OutcomeUnknown, StoreError
+from millpond.pool.internals import internals_of
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import connect
 from millpond.store.sqlite.consistency import check_tables
@@ -25,7 +26,9 @@ async def test_every_acknowledged_task_ends_and_none_runs_that_was_refused(seed:
     plan = Plan()
     with fresh_file() as path:
         mp = Millpond()
-        mp.make_store = lambda: SqliteStore(path, durability="normal", factory=plan.factory)
+        internals_of(mp).owner.make_store = lambda: SqliteStore(
+            path, durability="normal", factory=plan.factory
+        )
         pool = mp.pool("pool", max_concurrent=8)
 
         @pool.task

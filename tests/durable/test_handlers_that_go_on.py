@@ -13,6 +13,7 @@ from tests.pool.fleet import Fleet, until
 from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.rows("TR-23")
 
@@ -135,7 +136,7 @@ async def test_a_stopped_worker_keeps_the_task_of_a_thread_that_still_runs(
             assert 1 == blocking.began
 
             async def left() -> bool:
-                return not one.runtime.local_workers.lingering
+                return not internals_of(one).runtime.local_workers.lingering
 
             await until(left)
 

@@ -13,6 +13,7 @@ from tests.durable.looking import looked_at
 from tests.pool.fleet import until
 
 from millpond import Millpond, Pool, TaskFailed
+from millpond.pool.internals import internals_of
 
 PATIENCE = 30.0
 
@@ -153,7 +154,7 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
             stored[int(task)] = (lane, int(sequence))
     assert len(stored) == len(set(stored.values()))
     mp, _ = survivor(url)
-    mp.work = False
+    internals_of(mp).owner.work = False
     async with mp:
         assert {"queued", "running", "completed"} >= set(await mp.status(stored))
     with looked_at(url) as look:

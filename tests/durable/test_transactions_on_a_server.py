@@ -27,6 +27,7 @@ from millpond.errors import (
     TransactionAborted,
     UnknownTask,
 )
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -231,7 +232,7 @@ async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 0.05)
     deaf = Shop(f"{url}{'&' if '?' in url else '?'}listen=off")
     async with deaf.mp, asyncio.timeout(20):
-        await deaf.pool.ready()
+        await internals_of(deaf.pool).ready()
         with psycopg.connect(url) as own:
             asked = "SELECT millpond.submit(%s, 'send', '{\"order\": 9}')"
             row = own.execute(asked, [deaf.pool.name]).fetchone()

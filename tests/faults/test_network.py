@@ -12,6 +12,7 @@ from verify.servers.fault_proxy import FaultProxy
 from millpond import Context, TaskFailed
 from millpond.core.plan import Wake
 from millpond.errors import OutcomeUnknown, StoreUnreachable
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.notify import ECHO_WITHIN, PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -194,7 +195,7 @@ async def test_an_unanswered_renewal_is_sent_again_within_the_lease(
         assert 2 == await (await worker.job.submit(1))
         proxy.silence()
         proxy.heal()  # for new connections
-        renewals = worker.mp.runtime.renewals
+        renewals = internals_of(worker.mp).runtime.renewals
         (kept,) = renewals._kept.values()
         due = kept.due
         await until(lambda: kept.due > due and not kept.pause)

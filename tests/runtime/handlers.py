@@ -29,7 +29,7 @@ class Telling:
         self._before = before
         self._deed = deed
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         self._before()
         grandchild = subprocess.Popen(["/bin/sleep", "3600"])
         self.tell_and_do(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
@@ -248,7 +248,7 @@ nothing_to_call = 7
 class Talking:
     """A handler that answers each message, and returns when it is cancelled."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         channel.send(payload + context)
         while not channel.cancelled.is_set():
             with contextlib.suppress(TimeoutError):
@@ -259,7 +259,7 @@ class Talking:
 class Waiting:
     """A handler that returns the first message it gets."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         channel.send(b"begun")
         return channel.receive()
 
@@ -267,7 +267,7 @@ class Waiting:
 class Late:
     """A handler whose thread goes on talking after it has returned."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def talk() -> None:
             while True:
                 channel.send(b"still here")
@@ -279,7 +279,7 @@ class Late:
 class CleaningUp:
     """A handler that writes a note however it ends."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         try:
             channel.send(b"begun")
             time.sleep(3600)
@@ -291,7 +291,7 @@ class CleaningUp:
 class AnsweringAndExiting:
     """A handler whose thread ends the process as soon as the answer is sent."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def leave() -> None:
             while channel._open:
                 time.sleep(0)

@@ -9,6 +9,7 @@ from tests.runtime.durable import Harbour, Locks, kill, revive, until
 
 from millpond import Millpond, TaskFailed
 from millpond.core.control import DeclareDead, Register
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.dead_workers import AGAIN_AFTER
 
 pytestmark = pytest.mark.real_loop
@@ -24,7 +25,7 @@ def process(harbour: Harbour, *, work: bool | None = True) -> Millpond:
         if not harbour.log or "ran" not in harbour.log:
             harbour.log.append("ran")
             await asyncio.sleep(1000)
-        return mp.runtime.owner
+        return internals_of(mp).runtime.owner
 
     return mp
 
@@ -36,17 +37,19 @@ async def test_what_a_killed_process_ran_is_run_by_another_at_once() -> None:
     async with client, dead:
         handle = await client.tasks["job"].submit()
         await until(lambda: "ran" in harbour.log)
-        owner = dead.runtime.owner
+        owner = internals_of(dead).runtime.owner
         async with alive:
             began = time.monotonic()
             kill(harbour, dead)
-            assert alive.runtime.owner == await handle
+            assert internals_of(alive).runtime.owner == await handle
             assert time.monotonic() - began < 1.0
             await until(lambda: f"forget {owner}" in harbour.log)
             assert 2 == (await handle.refresh()).attempt
-            ship: Any = alive.runtime.store
+            ship: Any = internals_of(alive).runtime.store
             assert [f"{owner}/1"] == [order.worker for order in ship.told(DeclareDead)]
-            assert [] == [name for name in await alive.runtime.view.workers() if owner in name]
+            assert [] == [
+                name for name in await internals_of(alive).runtime.view.workers() if owner in name
+            ]
         revive(dead)
 
 
@@ -57,7 +60,7 @@ async def test_a_process_appears_before_its_first_worker_joins_and_leaves_at_the
     mp.pool("work")
     async with mp:
         assert [] == harbour.log
-        ship, owner = mp.runtime.store, mp.runtime.owner
+        ship, owner = internals_of(mp).runtime.store, internals_of(mp).runtime.owner
 
         def note(_verb: str, asked: Any) -> None:
             if isinstance(asked, Register):
@@ -81,7 +84,7 @@ async def test_a_closure_of_a_dead_process_is_found_failed_and_never_run_again()
 
     async with dead, alive:
         handle = await dead.get_pool("work").submit(closure)
-        await until(lambda: dead.runtime.job_of(handle.id))
+        await until(lambda: internals_of(dead).runtime.job_of(handle.id))
         kill(harbour, dead)
         seen = await alive.handle(handle.id)
         with pytest.raises(TaskFailed, match="stale"):
@@ -95,8 +98,8 @@ async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureF
     dead, alive = process(harbour), process(harbour)
     failures: list[Any] = []
     async with dead, alive:
-        ship: Any = alive.runtime.store
-        owner = dead.runtime.owner
+        ship: Any = internals_of(alive).runtime.store
+        owner = internals_of(dead).runtime.owner
 
         def fail_twice(_verb: str, asked: Any) -> None:
             if isinstance(asked, DeclareDead) and len(failures) < 2:
@@ -127,7 +130,7 @@ async def test_whoever_cannot_look_goes_on_renewing(
 
     monkeypatch.setattr(Locks, "gone", broken)
     async with mp:
-        ship: Any = mp.runtime.store
+        ship: Any = internals_of(mp).runtime.store
         await until(lambda: ship.asked["renew"] > 3)
         assert len(looks) > 2
     assert 1 == sum("no such lock" in one.message for one in caplog.records)
@@ -138,7 +141,7 @@ async def test_with_nobody_gone_the_store_is_asked_nothing() -> None:
     harbour = Harbour()
     mp = process(harbour)
     async with mp:
-        ship: Any = mp.runtime.store
+        ship: Any = internals_of(mp).runtime.store
         await asyncio.sleep(0.3)
         before = ship.asked.copy()
         await asyncio.sleep(1.6)

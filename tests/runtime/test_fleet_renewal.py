@@ -10,6 +10,7 @@ from tests.runtime.durable import Harbour, Ship, until
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import DeclareDead
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.real_loop
 
@@ -24,7 +25,7 @@ def process(harbour: Harbour, *, lease: float = LEASE) -> tuple[Millpond, Pool]:
 
 def ship_of(mp: Millpond) -> Ship:
     """The store as a process sees it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     return ship  # type: ignore[no-any-return]
 
 
@@ -47,7 +48,7 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease() -> None:
         thread.start()
         assert 1 == await handle
         assert [1] == runs
-        assert not mp.runtime.workers[0].late
+        assert not internals_of(mp).runtime.workers[0].late
         assert 0 == mp.counts.leases_lost
         await asyncio.to_thread(thread.join)
 
@@ -75,7 +76,7 @@ async def test_one_small_write_per_interval_however_many_tasks_run() -> None:
 
     async with mp:
         handles = await pool.submit_many([wait.bind() for _ in range(40)])
-        await until(lambda: len(mp.runtime.workers[0].jobs) == 40)
+        await until(lambda: len(internals_of(mp).runtime.workers[0].jobs) == 40)
         before, began = ship_of(mp).asked["renew"], time.monotonic()
         await until(lambda: ship_of(mp).asked["renew"] - before >= 4)
         took = time.monotonic() - began
@@ -101,7 +102,7 @@ async def test_what_a_renewal_hears_of_cancelled_tasks_is_told_on_the_loop() -> 
     client.pool("work", max_concurrent=50)
     async with mp, client:
         handle = await work.submit()
-        await until(lambda: mp.runtime.workers[0].jobs)
+        await until(lambda: internals_of(mp).runtime.workers[0].jobs)
         began = time.monotonic()
         await client.cancel(handle.id)
         assert "told" == await handle
@@ -126,7 +127,7 @@ async def test_a_worker_that_was_buried_is_told_by_its_renewal_and_joins_anew() 
 
     async with mp:
         handle = await work.submit()
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         name = worker.name
         await until(lambda: worker.jobs)
         with harbour.lock:
@@ -157,7 +158,7 @@ async def test_a_worker_that_cannot_renew_stops_before_its_lease_can_expire() ->
 
     async with mp:
         await work.submit()
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         await until(lambda: worker.jobs)
         ship = ship_of(mp)
         renewals = ship.asked["renew"]
@@ -185,7 +186,7 @@ async def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
         time.sleep(0.5 * LEASE)
 
     async with mp:
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         ship_of(mp).renewing = take_long
         await until(lambda: len(sent) == 3)
     assert [one + 0.9 * LEASE for one in sent[:-1]] == pytest.approx(safe[1:], abs=0.02)
@@ -201,7 +202,7 @@ async def test_the_thread_begins_with_the_first_worker_and_ends_with_the_millpon
         return [one.name for one in threading.enumerate() if one.name.endswith(owner)]
 
     async with mp:
-        ship, owner = ship_of(mp), mp.runtime.owner
+        ship, owner = ship_of(mp), internals_of(mp).runtime.owner
         assert [] == threads()
         async with mp.worker():
             assert 1 == len(threads())
@@ -243,7 +244,7 @@ async def _left_open() -> Millpond:
 
     await mp.__aenter__()
     await never.submit()
-    await until(lambda: mp.runtime.workers[0].jobs)
+    await until(lambda: internals_of(mp).runtime.workers[0].jobs)
     return mp
 
 
@@ -251,7 +252,7 @@ def test_a_loop_that_was_closed_under_an_open_millpond_is_not_kept_alive() -> No
     """Nothing runs there any more, so its leases end, and others take over what it held."""
     with asyncio.Runner() as runner:
         mp = runner.run(_left_open())
-        name = f"millpond-renewal-{mp.runtime.owner}"
+        name = f"millpond-renewal-{internals_of(mp).runtime.owner}"
         (thread,) = [one for one in threading.enumerate() if one.name == name]
 
     thread.join(5 * LEASE)

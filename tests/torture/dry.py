@@ -17,6 +17,7 @@ from verify.torture.plan import Orders
 
 from millpond import Millpond
 from millpond.core.control import DeclareDead
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
 
@@ -63,7 +64,7 @@ class DryFleet:
         mp = Millpond(work=False, lease=self.orders.lease)
         cable = Cable(self.store)
         self.cables.append(cable)
-        mp.make_store = lambda: as_store(cable)
+        internals_of(mp).owner.make_store = lambda: as_store(cable)
         return Member(self.orders, role, number, mp=mp)
 
     async def live(self) -> Evidence:
@@ -92,14 +93,14 @@ class DryFleet:
             while not member.fleet.mp.is_open or not _held(member):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         cable.whole.clear()
-        for worker in member.fleet.mp.runtime.workers:
+        for worker in internals_of(member.fleet.mp).runtime.workers:
             await self.store.control(DeclareDead(worker.name))
         await asyncio.sleep(0.6)
         cable.whole.set()
 
 
 def _held(member: Member) -> bool:
-    workers = member.fleet.mp.runtime.workers
+    workers = internals_of(member.fleet.mp).runtime.workers
     return sum(len(worker.jobs) for worker in workers) >= 4
 
 

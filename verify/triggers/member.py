@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.pool.internals import internals_of
 from verify.chaos.member import insist
 from verify.torture.ledger import Born, Ledger, Left, Taken, read
 from verify.torture.member import LEDGER, ORDERS, end_with_parent
@@ -105,7 +106,7 @@ async def live(orders: Orders, role: str, number: int) -> None:
     fleet = Fleet(orders, ledger, changes=role == "worker")
     async with contextlib.AsyncExitStack() as stack:
         await insist(ledger, lambda: stack.enter_async_context(fleet.mp))
-        ledger.write(Born, owner=fleet.mp.runtime.owner, role=role, number=number)
+        ledger.write(Born, owner=internals_of(fleet.mp).runtime.owner, role=role, number=number)
         await (work(fleet, over) if role == "worker" else Emitter(fleet, number).emit())
     ledger.write(Left, stale=fleet.mp.counts.stale_settles)
 

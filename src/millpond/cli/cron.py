@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from millpond.cli.json_shapes import Facts
     from millpond.cli.open_store import Reached
-    from millpond.pool.schedules.schedule import ScheduleInfo
+    from millpond.pool.schedules.stored import ScheduleInfo
 
 
 @command("cron", json="Print the schedules as one JSON list.")
@@ -50,7 +50,7 @@ def main(names: tuple[str, ...], order: str | None, **asked: Any) -> int:  # noq
 
 async def _meant(here: Reached, names: Sequence[str]) -> list[ScheduleInfo]:
     """Return the schedules that were named, or all."""
-    from millpond.pool.schedules.schedule import schedules
+    from millpond.pool.schedules.stored import schedules
 
     found = await schedules(here.runtime, list(names) or None)
     missing = set(names) - {one.id for one in found}
@@ -62,7 +62,7 @@ async def _meant(here: Reached, names: Sequence[str]) -> list[ScheduleInfo]:
 async def _carry_out(here: Reached, order: str, names: Sequence[str]) -> None:
     from millpond.core.control import Pause, Resume
     from millpond.pool.schedules.firing import CRON
-    from millpond.pool.schedules.schedule import remove
+    from millpond.pool.schedules.stored import remove
 
     orders: dict[str, Callable[[str], Awaitable[object]]] = {
         "pause": lambda name: here.runtime.control.order(Pause(CRON, name)),

@@ -9,6 +9,7 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.store_options import DURATION, carry_out, command
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,9 @@ def emit(name: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
     payload = _read(asked["payload"])
 
     async def told(here: Reached) -> Emission:
-        return await here.millpond.emit_as(_whoever(), name, payload, asked["event_id"])
+        return await internals_of(here.millpond).events.emit_as(
+            _whoever(), name, payload, asked["event_id"]
+        )
 
     return _sent(told, asked)
 

@@ -16,6 +16,7 @@ from millpond.cli.choose_store import url_of
 from millpond.cli.exits import Exit, Refusal
 from millpond.core.event import SYSTEM
 from millpond.errors import MigrationNeeded, UnknownPool
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.pool.store_url import place_of
 from millpond.store.url_redaction import shown
@@ -39,16 +40,16 @@ class Reached:
     @property
     def runtime(self) -> Runtime:
         """What carries out orders."""
-        return self._mp.runtime
+        return internals_of(self._mp).runtime
 
     @property
     def view(self) -> View:
         """The reading side."""
-        return self._mp.runtime.view
+        return internals_of(self._mp).runtime.view
 
     def now(self) -> float:
         """Return the time of the store."""
-        return self._mp.runtime.clock()
+        return internals_of(self._mp).runtime.clock()
 
     async def why(self, task: int) -> str:
         """Return in words why a task is not running."""

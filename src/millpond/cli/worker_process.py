@@ -18,6 +18,7 @@ from millpond.cli.idle import until_idle
 from millpond.cli.signals import Stop
 from millpond.cli.terminal_text import plain
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.store_url import shown
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def _serve(mp: Millpond, wanted: Wanted) -> Exit:
     stop = Stop(asyncio.get_running_loop())
     stop.listen()
     # The one worker is the one that was asked for, whatever else the application does on opening.
-    mp.work = False
+    internals_of(mp).owner.work = False
     code: Exit | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.validation import Seconds, seconds
 from millpond.errors import ConfigError, DriverMissing
+from millpond.pool.internals import internals_of
 from millpond.telemetry import names
 from millpond.telemetry.store_reader import Reader
 
@@ -50,14 +51,17 @@ def instrument(
     span of an attempt a child of its submit, and not only linked to it: one trace from end to end,
     as long as the task may wait. `timeout` is for how long reading the pools may take.
     """
-    if any(isinstance(probe, Tracing) for probe in mp.hooks.attached):
+    if any(isinstance(probe, Tracing) for probe in internals_of(mp).owner.hooks.attached):
         raise ConfigError("mp", mp, "is instrumented already; call what that returned to end it")
     tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
     patience = seconds("timeout", timeout, above=0.0)
     # Each metric of a pool is asked for by itself, one after another: that is one look.
     reader = Reader(mp, MOST_POOLS, patience, fresh=0.5)
     metering = Metering(metrics.get_meter(names.MILLPOND, meter_provider=meter_provider), reader)
-    ends = [mp.hooks.attach(tracing), mp.hooks.attach(metering)]
+    ends = [
+        internals_of(mp).owner.hooks.attach(tracing),
+        internals_of(mp).owner.hooks.attach(metering),
+    ]
 
     def stop() -> None:
         metering.on = False

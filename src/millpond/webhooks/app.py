@@ -34,6 +34,7 @@ from millpond.errors import (
     PoolFull,
     StoreError,
 )
+from millpond.pool.internals import internals_of
 from millpond.webhooks.refusal import Refused
 from millpond.webhooks.signatures import digest
 
@@ -128,7 +129,9 @@ class Webhooks:
             verify=verify,
             id_from=None if id_from is None else check.text("id_from", id_from),
             name_from=None if name_from is None else check.text("name_from", name_from),
-            max_body=check.integer("max_body", max_body, least=1, most=self._mp.max_payload),
+            max_body=check.integer(
+                "max_body", max_body, least=1, most=internals_of(self._mp).owner.max_payload
+            ),
             first_wins=first_wins,
         )
 
@@ -261,14 +264,14 @@ class Webhooks:
 
     def _check_loop(self) -> None:
         """Object to a Millpond that another loop has open: its answers would come there."""
-        if self._mp.runtime.loop is not asyncio.get_running_loop():
+        if internals_of(self._mp).runtime.loop is not asyncio.get_running_loop():
             raise NotOpen("the Millpond of the webhooks is open on another loop than the server's")
 
     async def _check_backlog(self) -> None:
         """Object while more events wait for their triggers than is allowed."""
         if self._backlog is None:
             return
-        view = await self._mp.runtime.view.pool(EVENTS, measured=False)
+        view = await internals_of(self._mp).runtime.view.pool(EVENTS, measured=False)
         if view is not None and view.queued >= self._backlog:
             raise _busy("too many events wait to be dealt with; try again later")
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millpond import Context, Millpond, Rate, Retry
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 
 
@@ -34,7 +35,7 @@ async def work() -> AsyncIterator[None]:
 
 
 mp = Millpond(resources=work)
-mp.make_store = lambda: MemoryStore(clock=time.time)
+internals_of(mp).owner.make_store = lambda: MemoryStore(clock=time.time)
 jobs = mp.pool("jobs", max_concurrent=4)
 other = mp.pool("other")
 paced = mp.pool("paced", rate=Rate(1, per=0.3))

@@ -25,6 +25,7 @@ from millpond.errors import (
     StoreUnreachable,
     TooManyConnections,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
 
@@ -133,7 +134,7 @@ async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> 
     """Then it is told as ever."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
-        while not mp.runtime.shared_store.hears:
+        while not internals_of(mp).runtime.shared_store.hears:
             assert 2 == await (await mp.tasks["double"].submit(1))
 
 

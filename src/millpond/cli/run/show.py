@@ -22,6 +22,7 @@ from millpond.cli.run.run_store import About, NothingThere, Place, described
 from millpond.cli.terminal_text import plain
 from millpond.core.lifecycle import Status
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.runtime.error_info import read
 
@@ -117,7 +118,7 @@ async def list_runs(places: list[Place], *, as_json: bool) -> RunExit:
 
 async def _run_of(place: Place, about: About) -> ShownRun:
     async with opened(place) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
         failed = sum([1 async for _ in stored(mp, Status.FAILED)])
     return ShownRun(
         store=str(place.file),
@@ -134,7 +135,7 @@ async def _run_of(place: Place, about: About) -> ShownRun:
 async def left_of(place: Place) -> int:
     """Return how many items of a run have not ended, of those that it has read."""
     async with opened(place) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
     return 0 if view is None else view.queued + view.running
 
 
