@@ -354,7 +354,7 @@ def test_two_runs_are_equal_to_the_last_record() -> None:
 
 
 def test_the_seed_of_the_millpond_is_the_labs(mp: Millpond, pool: Pool) -> None:
-    """`mp.seed` decides where the lab is not told otherwise."""
+    """The seed of the Millpond decides unless the lab has one of its own."""
 
     def first_id(seed: int | None, own: int | None) -> int:
         internals_of(mp).owner.seed = own
