@@ -147,7 +147,7 @@ async def test_bytes_that_cannot_be_read_are_one_error(
         await asyncio.sleep(10)
     (record,) = errors(caplog)
     assert 5 == vars(record)["task"]
-    assert "cannot read the stored body" in record.getMessage()
+    assert "its record cannot be read" in record.getMessage()
 
 
 async def test_what_was_cancelled_or_dropped_is_no_error(

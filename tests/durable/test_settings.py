@@ -157,7 +157,7 @@ async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) 
         seen = (await one.snapshot()).revision
         assert seen == (await two.snapshot()).revision
         await one.resize(max_concurrent=5, revision=seen + 1)
-        with pytest.raises(StaleRevision, match="read its settings again"):
+        with pytest.raises(StaleRevision, match="read the settings again"):
             await two.resize(max_concurrent=9, revision=seen + 1)
         assert 5 == (await two.snapshot()).max_concurrent
 
