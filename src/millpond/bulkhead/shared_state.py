@@ -313,7 +313,10 @@ class SharedState:
         """Make the releases and the close that were postponed."""
         with self.lock:
             postponed = [self.postponed.popleft() for _ in range(len(self.postponed))]
-            closing, self.closing = self.closing, False
+            closing = self.closing
+            if closing:
+                # Cleared only where it was seen: a signal handler may set it at any moment.
+                self.closing = False
         for permit in postponed:
             permit.release()
         if closing:
