@@ -1,7 +1,7 @@
 """The ASGI app: verify the signature of a request, store it as an event, then answer.
 
 202  it is stored: the receipt names the event. Sent again, it is the same event
-400  the body is no JSON, or lacks the id or name
+400  the body is not JSON, or lacks the id or name
 401  it is not signed, or not by one of the secrets; 403: it is, but too long ago
 404, 405, 408, 413, 415  no such endpoint; not POST; too slow; too large; not JSON
 409  the same id was used for another body

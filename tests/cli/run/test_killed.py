@@ -95,7 +95,7 @@ def test_after_a_kill_a_new_run_says_what_is_left_and_how_to_go_on(tmp_path: Pat
     killed.communicate(timeout=PATIENCE)
     (tmp_path / "go").touch()
     notice = started(*line, ":::", "z", cwd=tmp_path).communicate(timeout=PATIENCE)[1]
-    assert "3 items are left of the run of this command" in notice
+    assert "3 items are left of an earlier run of this command" in notice
     store = notice.partition("--resume --store ")[2].split()[0]
     resumed = started("--resume", "--store", store, *line, cwd=tmp_path)
     assert "4 of 4 done" in resumed.communicate(timeout=PATIENCE)[1]
