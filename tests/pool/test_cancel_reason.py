@@ -7,6 +7,7 @@ import time
 import pytest
 from tests.pool.stores import Watched
 from tests.stores import fresh_store
+from tests.waiting import until
 
 from millpond import CancelReason, Context, Millpond, Retry, SyncContext, TaskFailed
 from millpond.core.control import DeclareDead
@@ -68,9 +69,7 @@ async def test_a_thread_sees_that_its_worker_stops() -> None:
     @pool.task
     def block(ctx: SyncContext) -> str | None:
         loop.call_soon_threadsafe(began.set)
-        until = time.monotonic() + 20
-        while not ctx.cancelled and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: ctx.cancelled)
         return ctx.cancel_reason
 
     async with mp:

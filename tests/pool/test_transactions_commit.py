@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pool.moments import result_of
+from tests.pool.moments import result_of, rounds
+from tests.waiting import eventually, never_ends
 
 from millpond import (
     ConfigError,
@@ -61,12 +62,6 @@ def books(tmp_path: Path) -> Books:
     return Books(tmp_path)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what goes on after its task has ended, and so is told by nobody."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-
-
 def write(ctx: Context | SyncContext) -> Callable[[Any], int]:
     return lambda connection: connection.execute(ADD, (ctx.task_id,)).rowcount
 
@@ -110,7 +105,7 @@ async def test_writes_follow_ups_and_completion_are_one(books: Books, how: str, 
     async with books.mp, asyncio.timeout(20):
         handle = await task.submit()
         assert 5 == await handle
-        await until(lambda: len(books.seen) == 2)
+        await eventually(lambda: len(books.seen) == 2)
         follow_up, count = books.seen
         assert 1 == count
         assert 7 == await follow_up
@@ -230,13 +225,13 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
         assert first is not None
         await books.bury()
         # Only then: it must not be told to stop in the middle of its commit.
-        await until(lambda: first.why is not None)
+        await eventually(lambda: first.why is not None)
         await asyncio.sleep(0)
         go.set()
         await handle
         await books.pool.drain()
         assert 2 == handle.attempt
-        await until(lambda: outcome)
+        await eventually(lambda: outcome)
         (error,) = outcome
         assert isinstance(error, LeaseLost)
         assert (handle.id, 1, "book") == (error.task_id, error.attempt, error.pool)
@@ -264,7 +259,7 @@ async def test_an_attempt_completes_once(books: Books) -> None:
     async with books.mp, asyncio.timeout(20):
         handle = await job.submit()
         await handle
-        await until(lambda: len(refused) == 3)
+        await eventually(lambda: len(refused) == 3)
     assert [AlreadySettled, ConfigError, AlreadySettled] == refused
     assert [handle.id] == books.ledger()
 
@@ -285,7 +280,7 @@ async def test_two_commits_at_once_are_one(books: Books) -> None:
         handle = await job.submit()
         await handle
         await books.pool.drain()
-        await until(lambda: told)
+        await eventually(lambda: told)
     assert 1 == told[0]
     assert isinstance(told[1], AlreadySettled)
     assert [handle.id] == books.ledger()
@@ -308,7 +303,7 @@ async def test_what_a_handler_does_after_its_commit_is_its_own(
             assert [1] * 30 == [await handle for handle in handles]
             await books.pool.drain()
             (worker,) = books.mp.runtime.workers
-            await until(lambda: not worker.jobs)
+            await eventually(lambda: not worker.jobs)
         assert 30 == (await books.pool.snapshot()).completed
     assert [1] * 30 == books.seen
     assert 30 == sum("which stands" in record.getMessage() for record in caplog.records)
@@ -323,7 +318,7 @@ async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -
     async def job(ctx: Context) -> int:
         await ctx.commit(write(ctx), result=1)
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             stopped.set()
             raise
@@ -350,7 +345,7 @@ async def test_what_is_returned_after_a_commit_is_not_looked_at(
     async with books.mp, asyncio.timeout(20):
         with caplog.at_level(logging.WARNING):
             assert 1 == await result_of(await job.submit())
-            await until(lambda: not books.mp.runtime.workers[0].jobs)
+            await eventually(lambda: not books.mp.runtime.workers[0].jobs)
     assert [] == caplog.records
 
 
@@ -371,10 +366,10 @@ async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_agai
     async with books.mp, asyncio.timeout(20):
         assert 1 == await result_of(await job.submit())
         (worker,) = books.mp.runtime.workers
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # long after its time is over, and nothing must happen
         assert 1 == len(worker.jobs)
         over.set()
-        await until(lambda: not worker.jobs)
+        await eventually(lambda: not worker.jobs)
         counts = books.mp.runtime.counts
         assert (0, 0) == (counts.stuck, counts.stale_settles)
         assert {} == worker.stuck_since
@@ -412,10 +407,10 @@ async def test_who_is_cancelled_while_it_commits_has_committed_or_not(
         assert running.slot is not None
         if how == "commit":
             running.slot.task.cancel()
-            await asyncio.sleep(0.05)
+            await rounds()  # it is there, and waits for the commit
             go.set()
             assert 3 == await handle
-            await until(lambda: not books.mp.runtime.workers[0].jobs)
+            await eventually(lambda: not books.mp.runtime.workers[0].jobs)
         else:
             cancelling = asyncio.ensure_future(handle.cancel(mode="interrupt"))
             go.set()
@@ -565,7 +560,7 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
         async with ctx.transaction(hold=30) as tx:
             tx.execute(ADD, (1,))
             first.set()
-            await asyncio.sleep(60)
+            await never_ends()
 
     async with books.mp, asyncio.timeout(30):
         async with books.mp.worker():

@@ -289,18 +289,19 @@ async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_g
     """The thread cannot be stopped; the coroutine it returns is not begun."""
     mp = Millpond()
     pool = mp.pool("p")
-    gate, begun = threading.Event(), []
+    gate, inside, begun = threading.Event(), threading.Event(), []
 
     async def after() -> None:
         begun.append(True)
 
     def before() -> Any:
+        inside.set()
         gate.wait(5)
         return after()
 
     async with mp:
         handle = await pool.submit(before)
-        await asyncio.sleep(0.02)
+        assert await asyncio.to_thread(inside.wait, 5)
         await handle.cancel(mode="interrupt")
         gate.set()
         await handle.wait(timeout=5)

@@ -7,9 +7,11 @@ leases are lost, its handlers go on, and what they settle comes too late.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import eventually
 from verify.torture.course import is_idle
 from verify.torture.evidence import Evidence, gather
 from verify.torture.member import LEDGER, Member
@@ -77,9 +79,7 @@ class DryFleet:
                 group.create_task(member.live())
             group.create_task(self._cut_off(workers[0], self.cables[0]))
         mp = pulse.fleet.mp
-        async with asyncio.timeout(30):
-            while not await is_idle(mp):  # noqa: ASYNC110 - as the supervisor asks
-                await asyncio.sleep(0.05)
+        await eventually(partial(is_idle, mp))
         evidence = await gather(mp, self.orders, Path(self.orders.home) / LEDGER)
         for member in (*workers, pulse):
             member.told_to_stop.set()
@@ -88,13 +88,11 @@ class DryFleet:
 
     async def _cut_off(self, member: Member, cable: Cable) -> None:
         """Cut a worker off while it holds something, let its leases be lost, and let it return."""
-        async with asyncio.timeout(30):
-            while not member.fleet.mp.is_open or not _held(member):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: member.fleet.mp.is_open and _held(member))
         cable.whole.clear()
         for worker in member.fleet.mp.runtime.workers:
             await self.store.control(DeclareDead(worker.name))
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # others run meanwhile what it held
         cable.whole.set()
 
 

@@ -67,7 +67,7 @@ async def parent(ctx: Context) -> None:
 @other.task
 async def child() -> None:
     """Come after `parent`."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # its parent has ended and left its pool idle by then
     tell("child", "done")
 
 
@@ -81,7 +81,7 @@ async def slowly() -> None:
 async def brief() -> None:
     """Need a moment that a grace period has."""
     tell("brief", "begun")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # longer than a signal needs to get here
     tell("brief", "done")
 
 
@@ -124,7 +124,7 @@ async def elsewhere() -> None:
 def apart() -> None:
     """Keep a process, for ever."""
     tell("apart", os.getpid())
-    time.sleep(3600)
+    threading.Event().wait()
 
 
 @jobs.task

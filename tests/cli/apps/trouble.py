@@ -84,7 +84,7 @@ async def work() -> AsyncIterator[None]:
 
 async def come_back() -> None:
     """Submit again when the store is said to be back."""
-    while state() != "back":  # noqa: ASYNC110 - a file tells nobody
+    while state() != "back":  # noqa: ASYNC110 - a file gives no event
         await asyncio.sleep(0.02)
     await back.submit()
 

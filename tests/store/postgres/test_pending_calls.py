@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.waiting import eventually
 from verify.servers.schemas import Schema, Schemas
 
 from millpond.core.control import Declare, Register
@@ -158,9 +159,7 @@ async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
         done.clear()
         with held_up(address) as let_go:
             task = submitted(store, 2)
-            async with asyncio.timeout(SECONDS):
-                while not done["finish"]:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: done["finish"], within=SECONDS)
             assert not task.done()
             let_go()
             assert [2] == [one.task for one in (await task).batches[0].admissions]

@@ -28,7 +28,7 @@ from millpond.errors import (
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
 
-pytestmark = pytest.mark.real_loop
+pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 
 @pytest.fixture(scope="module")
