@@ -196,23 +196,23 @@ def test_a_form_can_be_read(path: Path) -> None:
     assert all(part["attributes"]["label"] for part in asked)
 
 
-COMMAND = re.compile(r"(?:`|^)make ([a-z][a-z-]*)", re.MULTILINE)
-
-
 def pages() -> list[Path]:
     """Return every page of the repository."""
     return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
+
+
+def named_targets(text: str) -> set[str]:
+    """Return the targets that a page names: as code in a sentence, or first on a block's line."""
+    blocks = "\n".join(re.findall(r"^ *```.*?^ *```", text, re.MULTILINE | re.DOTALL))
+    in_blocks = re.findall(r"^ *(?:\$ )?make ([a-z][a-z-]*)", blocks, re.MULTILINE)
+    return {*in_blocks, *re.findall(r"`make\s+([a-z][a-z-]*)", text)}
 
 
 def test_pages_name_only_targets_that_make_has() -> None:
     """A command in the documentation can be typed as it stands."""
     scripts = {f"bench-{file.stem}" for file in (ROOT / "bench").glob("*.py")}
     named = {
-        (page.name, target)
-        for page in pages()
-        for target in re.findall(
-            r"(?:`|^)make ([a-z][a-z-]*)", page.read_text("utf-8"), re.MULTILINE
-        )
+        (page.name, target) for page in pages() for target in named_targets(page.read_text("utf-8"))
     }
     assert {"test", "lint", "demo"} <= {target for _, target in named}
     assert [] == sorted(each for each in named if each[1] not in {*targets(), *scripts})
