@@ -303,10 +303,10 @@ async def test_hints_count_as_received_once_a_sent_one_came_back(opened: Opening
     assert not other.wakes.receives_hints()
 
 
-async def test_what_does_not_come_back_is_told_once(
+async def test_notifications_that_do_not_arrive_are_logged_once(
     opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A pooler takes a LISTEN and says nothing: then nobody relies on being told."""
+    """A pooler accepts LISTEN and delivers nothing; the process then polls."""
     process = await opened("a").listening()
     listener = process.wakes._listener
     assert listener is not None
@@ -318,7 +318,7 @@ async def test_what_does_not_come_back_is_told_once(
     monkeypatch.setattr(wake_module, "ECHO_WITHIN", 0.0)
     assert not process.wakes.receives_hints()
     assert not process.wakes.receives_hints()
-    assert 1 == caplog.text.count("is there a pooler between")
+    assert 1 == caplog.text.count("do not arrive")
 
 
 async def test_a_terminated_listener_reconnects(
