@@ -39,8 +39,8 @@ def version_of_postgres() -> int:
     programs = find_programs()
     if programs is None:
         return 0
-    asked = [str(programs / "postgres"), "--version"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    version = [str(programs / "postgres"), "--version"]
+    said = subprocess.run(version, capture_output=True, text=True, check=True).stdout
     number = re.search(r"\d+", said)
     return int(number[0]) if number else 0
 

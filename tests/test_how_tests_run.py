@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 
 async def test_an_hour_on_virtual_time_is_an_hour_that_costs_nothing() -> None:
-    """The loop's clock moves by exactly what was waited for; the test's timeout is 20 s."""
+    """The loop's clock moves by exactly the time of the sleep; the test's timeout is 20 s."""
     loop = asyncio.get_running_loop()
     before = loop.time()
     await asyncio.sleep(3600)

@@ -60,10 +60,10 @@ def main() -> None:
     found = json.load(sys.stdin)["files"]
     packages: defaultdict[str, list[Reached]] = defaultdict(list)
     files: dict[str, Reached] = {}
-    for path, told in found.items():
+    for path, figures in found.items():
         parts = PurePath(path).parts
         inside = parts[parts.index("millpond") :]
-        files["/".join(inside)] = of(told["summary"])
+        files["/".join(inside)] = of(figures["summary"])
         packages["/".join(inside[:-1][:3])].append(files["/".join(inside)])
     print("\n" + HEAD)
     for name in sorted(packages):

@@ -45,7 +45,7 @@ def command(*words: str) -> str:
 
 
 def check(truth: object, what: str) -> None:
-    """Print what was tried; leave if it is not so."""
+    """Print a line for a check; exit if it failed."""
     print("ok " if truth else "NOT", what)
     if not truth:
         sys.exit(1)

@@ -191,9 +191,9 @@ def test_hooks_download_nothing() -> None:
 def test_a_form_can_be_read(path: Path) -> None:
     """Each question has a label, and a name of its own."""
     form = yaml.safe_load(path.read_text("utf-8"))
-    asked = [part for part in form.get("body", []) if part["type"] != "markdown"]
-    assert len(asked) == len({part["id"] for part in asked})
-    assert all(part["attributes"]["label"] for part in asked)
+    questions = [part for part in form.get("body", []) if part["type"] != "markdown"]
+    assert len(questions) == len({part["id"] for part in questions})
+    assert all(part["attributes"]["label"] for part in questions)
 
 
 def pages() -> list[Path]:

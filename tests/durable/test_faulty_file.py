@@ -37,20 +37,20 @@ async def test_every_acknowledged_task_ends_and_none_runs_that_was_refused(seed:
 
         async with mp:
             plan.arm_at_random(0.02, seed)
-            told = await asyncio.gather(*map(work.submit, range(TASKS)), return_exceptions=True)
-            stored = sum(not isinstance(one, BaseException) for one in told)
+            answers = await asyncio.gather(*map(work.submit, range(TASKS)), return_exceptions=True)
+            stored = sum(not isinstance(one, BaseException) for one in answers)
             await eventually(lambda: len(ran) >= stored // 2)  # faults also come while it works
             assert plan.calls
             plan.disarm()
-            for one in told:
+            for one in answers:
                 assert not isinstance(one, BaseException) or isinstance(one, StoreError), one
             refused = {
                 number
-                for number, one in enumerate(told)
+                for number, one in enumerate(answers)
                 if isinstance(one, StoreError) and not isinstance(one, OutcomeUnknown)
             }
             await asyncio.wait_for(pool.drain(), 40)
-            for number, one in enumerate(told):
+            for number, one in enumerate(answers):
                 if not isinstance(one, BaseException):
                     assert number == await one
             assert not refused & ran.keys()
