@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import until
 
 from millpond import Bulkhead, BulkheadRejected, RejectReason
 from millpond.bulkhead.lock import Lock
@@ -31,14 +32,6 @@ def in_threads(count: int, work: Callable[[], object]) -> None:
     assert not errors, errors
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait a little for what another thread is about to do."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.0005)
-
-
 def test_blocking_works_without_any_loop() -> None:
     """Forty threads share three slots and never exceed them."""
     llm = Bulkhead("llm", 3, max_queue=40)
@@ -49,7 +42,7 @@ def test_blocking_works_without_any_loop() -> None:
         with llm.blocking():
             inside.append(1)
             most.append(len(inside))
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # long enough for others to come, and to be let in by mistake
             inside.pop()
 
     in_threads(40, work)

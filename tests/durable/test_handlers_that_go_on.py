@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.waiting import until_a_thread
 from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
@@ -44,10 +44,8 @@ class Blocking:
         return block
 
     async def blocks(self) -> None:
-        """Wait until the first attempt has begun: a thread takes real time, not the loop's."""
-        while not self.began:
-            await asyncio.sleep(0)
-            time.sleep(0.001)  # noqa: ASYNC251
+        """Wait until the first attempt has begun."""
+        await until_a_thread(lambda: self.began)
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 from tests.durable import victim
 from tests.durable.looking import looked_at
 from tests.pool.fleet import until
+from tests.waiting import eventually
 
 from millpond import Millpond, Pool, TaskFailed
 from millpond.pool.internals import internals_of
@@ -131,10 +131,7 @@ async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill
     await asyncio.to_thread(kill_at, "callback", "callback")
     mp, told = survivor(url)
     async with mp:
-        deadline = time.monotonic() + PATIENCE
-        while not told:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await eventually(lambda: told, within=PATIENCE)
     assert ["told completed"] == told
 
 

@@ -144,7 +144,7 @@ async def every_moment() -> AsyncIterator[None]:
     """Yield again and again, with a moment between."""
     while True:
         yield
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the caller asks the store, which gives no event
 
 
 def _later(seconds: float) -> Exception:

@@ -91,7 +91,7 @@ async def all_end(mp: Millpond, good: list[int], bad: int) -> None:
             assert record is not None
             if record.parked or record.due > internals_of(mp).runtime.clock() + 3_600:
                 break
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the store is asked, which gives no event
 
 
 @pytest.mark.parametrize("name", POISONS)

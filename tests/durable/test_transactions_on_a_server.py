@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from tests.durable.buyers import BUYERS, django_alias
+from tests.waiting import eventually
 
 from millpond import ConfigError, Millpond, PoolFull, Rate, TaskRejected, bounded
 from millpond.errors import (
@@ -63,7 +64,7 @@ class Shop:
         """Let its workers have looked around, so that they ask for nothing by themselves."""
         await (await self.send.submit(0))
         await self.ran.get()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # nothing shows that a worker will ask no more
 
     def orders(self) -> list[int]:
         """What is committed of the application's own."""
@@ -220,9 +221,11 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
         assert bad is not None
         # It is parked until a worker understands it, with the reason.
         parked = await shop.mp.handle(bad[0])
-        while not parked.error:
-            await asyncio.sleep(0.01)
-            await parked.refresh()
+
+        async def has_error() -> object:
+            return (await parked.refresh()).error
+
+        await eventually(has_error)
         assert "queued" == parked.status
         assert "MILL-096" in str(parked.error)
 

@@ -73,7 +73,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
             other.commit()
             other.execute(to_write("millpond").encode())
             submit = asyncio.create_task(shop.job.submit(1))
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # longer than each of those timeouts
             assert not submit.done()
             other.commit()
         assert await (await submit).cancel()

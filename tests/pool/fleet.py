@@ -149,5 +149,5 @@ class Fleet:
 async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 600.0) -> None:
     """Wait on the loop's clock until something is true; fail if it takes too long."""
     async with asyncio.timeout(within):
-        while not await condition():  # noqa: ASYNC110 - another process, which tells nobody
+        while not await condition():  # noqa: ASYNC110 - the store gives no event
             await asyncio.sleep(0.25)

@@ -275,13 +275,6 @@ def revive(mp: Millpond) -> None:
     ship.dead.set()
 
 
-async def until(condition: Callable[[], object], *, within: float = 20.0) -> None:
-    """Wait until something is so; fail if it takes too long."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - threads and other processes tell nobody
-            await asyncio.sleep(0.01)
-
-
 __all__ = [
     "ClaimLeadership",
     "Harbour",
@@ -291,5 +284,4 @@ __all__ = [
     "at_once",
     "kill",
     "revive",
-    "until",
 ]

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from tests.waiting import for_ever
+
 from millpond.runtime.executors.processes import frames
 from millpond.runtime.executors.processes.child import Channel
 
@@ -58,12 +60,12 @@ def _spin() -> NoReturn:
 
 
 def _sleep() -> None:
-    time.sleep(3600)
+    for_ever()
 
 
 def _be_deaf() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(3600)
+    for_ever()
 
 
 def _stop() -> None:
@@ -137,13 +139,13 @@ def interrupt_itself(_payload: bytes) -> bytes:
 
 def exit_in_a_thread(_payload: bytes) -> bytes:
     threading.Thread(target=os._exit, args=(5,)).start()
-    time.sleep(3600)
+    for_ever()
     return b"survived"
 
 
 def terminate_itself(_payload: bytes) -> bytes:
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(3600)
+    for_ever()
     return b"survived"
 
 
@@ -187,7 +189,7 @@ def fork_and_return(_payload: bytes) -> bytes:
 def fork_and_exit(_payload: bytes) -> bytes:
     """The fork holds the child's end of the socket after the child is gone."""
     if os.fork() == 0:
-        time.sleep(3600)
+        for_ever()
     os._exit(3)
 
 
@@ -282,7 +284,7 @@ class CleaningUp:
     def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         try:
             channel.send(b"begun")
-            time.sleep(3600)
+            for_ever()
         finally:
             Path(payload.decode()).write_text("cleaned up")
         return b"survived"

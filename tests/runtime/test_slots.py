@@ -290,18 +290,19 @@ async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_g
     """The thread cannot be stopped; the coroutine it returns is not begun."""
     mp = Millpond()
     pool = mp.pool("p")
-    gate, begun = threading.Event(), []
+    gate, inside, begun = threading.Event(), threading.Event(), []
 
     async def after() -> None:
         begun.append(True)
 
     def before() -> Any:
+        inside.set()
         gate.wait(5)
         return after()
 
     async with mp:
         handle = await pool.submit(before)
-        await asyncio.sleep(0.02)
+        assert await asyncio.to_thread(inside.wait, 5)
         await handle.cancel(mode="interrupt")
         gate.set()
         await handle.wait(timeout=5)
@@ -422,3 +423,28 @@ async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> Non
         assert [] == worker.ended
         assert 3 >= len(worker.slots.all)
         assert 0 == len(worker.queues._moments)
+
+
+async def test_an_end_is_settled_although_its_slot_takes_another_job_that_waits() -> None:
+    """No slot is idle then, and none but this one knows that a task has ended."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=6)
+    go, last, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @pool.task
+    async def ends(number: int) -> None:
+        await go.wait()
+        if number == 4:
+            # Its waiter goes on after the turn that settles these, when new jobs are ready.
+            last.set()
+
+    async with mp:
+        for number in range(5):
+            await ends.submit(number)
+        late = await pool.submit(last.wait)
+        for _ in range(6):
+            await pool.submit(over.wait)
+        await asyncio.sleep(1)
+        go.set()
+        await soon(late.wait())
+        over.set()

@@ -383,7 +383,6 @@ async def test_a_store_that_does_not_answer_leaves_out_its_part(
         view: Any = internals_of(mp).runtime.view
         internals_of(mp).runtime.view = _Away()  # type: ignore[assignment]
         texts = [await asyncio.to_thread(generate_latest, registry), await collector.text()]
-        await asyncio.sleep(0.6)
         texts.append(await asyncio.to_thread(generate_latest, registry))
         internals_of(mp).runtime.view = view
     for seen in map(Scraped, texts):

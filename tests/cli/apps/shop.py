@@ -68,7 +68,7 @@ async def parent(ctx: Context) -> None:
 @other.task
 async def child() -> None:
     """Come after `parent`."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # its parent has ended and left its pool idle by then
     report("child", "done")
 
 
@@ -82,7 +82,7 @@ async def slowly() -> None:
 async def brief() -> None:
     """Need a moment that a grace period has."""
     report("brief", "begun")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # longer than a signal needs to get here
     report("brief", "done")
 
 
@@ -125,7 +125,7 @@ async def elsewhere() -> None:
 def apart() -> None:
     """Keep a process, for ever."""
     report("apart", os.getpid())
-    time.sleep(3600)
+    threading.Event().wait()
 
 
 @jobs.task

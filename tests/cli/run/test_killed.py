@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.cli.run.running import PATIENCE, is_at_work, lines, started, until
+from tests.cli.run.running import PATIENCE, is_at_work, lines, started
+from tests.waiting import until
 
 from millpond.cli.run.exits import RunExit
 from millpond.core.control import Purge

@@ -1,12 +1,11 @@
 """A handler can see that its attempt is over, and why."""
 
 import asyncio
-import threading
-import time
 
 import pytest
 from tests.pool.stores import Watched
 from tests.stores import fresh_store
+from tests.waiting import until
 
 from millpond import CancelReason, Context, Millpond, Retry, SyncContext, TaskFailed
 from millpond.core.control import DeclareDead
@@ -21,13 +20,10 @@ async def test_a_thread_sees_that_its_time_is_over() -> None:
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
     seen: list[CancelReason | None] = []
-    over = threading.Event()
 
     @pool.task(timeout=0.05)
     def block(ctx: SyncContext) -> None:
-        until = time.monotonic() + 20
-        while not ctx.cancelled and time.monotonic() < until:
-            over.wait(0.01)
+        until(lambda: ctx.cancelled)
         seen.append(ctx.cancel_reason)
 
     async with mp:
@@ -69,9 +65,7 @@ async def test_a_thread_sees_that_its_worker_stops() -> None:
     @pool.task
     def block(ctx: SyncContext) -> str | None:
         loop.call_soon_threadsafe(began.set)
-        until = time.monotonic() + 20
-        while not ctx.cancelled and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: ctx.cancelled)
         return ctx.cancel_reason
 
     async with mp:
@@ -96,9 +90,7 @@ async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: Can
     @pool.task
     def block(ctx: SyncContext) -> None:
         loop.call_soon_threadsafe(began.set)
-        until = time.monotonic() + 20
-        while not ctx.cancelled and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: ctx.cancelled)
         seen.append((ctx.cancel_reason, ctx.lease_lost))
         loop.call_soon_threadsafe(over.set)
 

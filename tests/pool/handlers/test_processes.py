@@ -1,6 +1,7 @@
 """Handlers in processes: found by name, typed, told to stop, and really killed."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.pool import process_tasks as tasks
+from tests.waiting import eventually, until
 
 import millpond
 from millpond import Handle, Millpond, TaskCancelled, TaskFailed
@@ -30,30 +32,27 @@ async def opened() -> AsyncIterator[Millpond]:
 
 def wait_for(path: Path) -> str:
     """Wait for what a handler writes when it has begun."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()):
-            return text
-        time.sleep(0.01)
-    raise TimeoutError(str(path))
+    until(lambda: path.exists() and path.read_text())
+    return path.read_text()
 
 
-async def until(path: Path) -> str:
+async def written(path: Path) -> str:
     return await asyncio.to_thread(wait_for, path)
 
 
 def is_gone(pid: int, seconds: float) -> bool:
     """Whether a process is gone within some seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.01)
-    return False
+    with contextlib.suppress(AssertionError):
+        until(lambda: has_ended(pid), within=seconds)
+    return has_ended(pid)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
 
 
 async def gone(pid: int, seconds: float) -> bool:
@@ -89,7 +88,7 @@ async def test_a_hanging_handler_is_killed_within_a_second(how: str, tmp_path: P
             handle = await tasks.pool.submit(call, timeout=timeout)
         else:
             handle = await tasks.pool.submit(call)
-        pid, grandchild = map(int, (await until(started)).split())
+        pid, grandchild = map(int, (await written(started)).split())
         began = time.monotonic()
         if how == "interrupt":
             await handle.cancel("interrupt")
@@ -189,7 +188,7 @@ async def test_a_child_process_sees_a_cancel(tmp_path: Path) -> None:
     started = tmp_path / "started"
     async with opened():
         handle = await tasks.listen.submit(str(started))
-        await until(started)
+        await written(started)
         assert await handle.cancel()
         assert "heard: cancel" == await handle
 
@@ -264,8 +263,11 @@ async def test_arguments_that_do_not_fit_the_function_in_the_process_are_parked(
         assert ("failed", "corrupt", 0) == (damaged.status, damaged.reason, damaged.attempt)
         assert 4 == await (await tasks.in_a_loop.submit(2))
         handle = await mp.handle(71)
-        while (await handle.refresh()).status != "queued":  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.01)
+
+        async def is_queued() -> bool:
+            return (await handle.refresh()).status == "queued"
+
+        await eventually(is_queued)
         assert ("queued", 0) == (handle.status, handle.attempt)
         assert "'number'" in await mp.why(71)
         assert await handle.cancel()

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.waiting import eventually, until
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
 from millpond.pool.internals import internals_of
@@ -76,8 +77,7 @@ async def test_a_thread_sees_a_cancel() -> None:
     @pool.task
     def job(ctx: SyncContext) -> str:
         started.set()
-        while not ctx.cancelled:
-            time.sleep(0.005)
+        until(lambda: ctx.cancelled)
         return "heard"
 
     async with mp:
@@ -109,8 +109,7 @@ async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
     async with mp:
         handle = await pool.submit(stuck, timeout=0.05)
         with caplog.at_level(logging.WARNING):
-            while not any("does not stop" in record.message for record in caplog.records):  # noqa: ASYNC110 - a log
-                await asyncio.sleep(0.05)
+            await eventually(lambda: "does not stop" in caplog.text)
         assert "running" == (await handle.refresh()).status
         assert 1 == internals_of(mp).runtime.counts.stuck
         waiting = await quick.submit()
@@ -216,7 +215,7 @@ async def test_a_plain_function_that_gives_an_awaitable_is_awaited() -> None:
     pool = mp.pool("work")
 
     async def later() -> str:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         return "awaited"
 
     async with mp:
@@ -227,7 +226,7 @@ async def test_many_threads_at_once() -> None:
     """As many run as the pool allows, and no more."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=20)
-    lock = threading.Lock()
+    lock, together = threading.Lock(), threading.Barrier(20)
     running = most = 0
 
     @pool.task
@@ -236,7 +235,7 @@ async def test_many_threads_at_once() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.005)
+        together.wait(20)
         with lock:
             running -= 1
         return number
@@ -244,4 +243,4 @@ async def test_many_threads_at_once() -> None:
     async with mp:
         handles = await pool.submit_many(job.each(range(200)))
         assert list(range(200)) == [await handle for handle in handles]
-    assert most <= 20
+    assert most == 20

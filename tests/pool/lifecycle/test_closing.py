@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from tests.pool.stores import Watched, memory, rounds
 
+import millpond
 from millpond import Millpond, Retry, bounded
 from millpond.errors import ConfigError, NotOpen, TaskFailed
 from millpond.pool.internals import internals_of
@@ -15,6 +17,9 @@ from millpond.runtime.fleet.closure_worker import IN_FLIGHT
 from millpond.runtime.runtime import Runtime
 
 T = TypeVar("T")
+
+PACKAGE = str(Path(millpond.__file__).parent)
+"""Where our code is; the repository may have the same name."""
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
@@ -47,7 +52,7 @@ def must_be_closed(mp: Millpond, runtime: Runtime) -> None:
     assert [] == runtime.workers
     assert {} == runtime.env.background
     assert runtime.store._closed  # type: ignore[attr-defined]
-    ours = [task for task in asyncio.all_tasks() if "/millpond/" in repr(task)]
+    ours = [task for task in asyncio.all_tasks() if PACKAGE in repr(task)]
     assert [] == ours
 
 
@@ -393,9 +398,16 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         mp = Millpond()
         pool = mp.pool("p", max_concurrent=count)
         await mp.__aenter__()
+        begun = asyncio.Semaphore(0)
+
+        async def closure() -> None:
+            begun.release()
+            await for_long()
+
         for _ in range(count):
-            await pool.submit(for_long, retry=Retry.never())
-        await asyncio.sleep(0.01)
+            await pool.submit(closure, retry=Retry.never())
+        for _ in range(count):
+            await begun.acquire()
         return [
             slot.task for worker in internals_of(mp).runtime.workers for slot in worker.slots.all
         ]

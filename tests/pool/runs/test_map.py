@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import pytest
@@ -592,7 +591,6 @@ async def test_fire_and_forget_takes_one_call_per_item() -> None:
 
     @pool.task
     def work(n: int) -> int:
-        time.sleep(0.001)
         return -n
 
     async with mp:

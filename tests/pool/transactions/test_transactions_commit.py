@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pool.moments import result_of
+from tests.pool.moments import result_of, rounds
+from tests.waiting import eventually, never_ends
 
 from millpond import (
     ConfigError,
@@ -62,12 +63,6 @@ def books(tmp_path: Path) -> Books:
     return Books(tmp_path)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what goes on after its task has ended, and so is told by nobody."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-
-
 def write(ctx: Context | SyncContext) -> Callable[[Any], int]:
     return lambda connection: connection.execute(ADD, (ctx.task_id,)).rowcount
 
@@ -111,7 +106,7 @@ async def test_writes_follow_ups_and_completion_are_one(books: Books, how: str, 
     async with books.mp, asyncio.timeout(20):
         handle = await task.submit()
         assert 5 == await handle
-        await until(lambda: len(books.seen) == 2)
+        await eventually(lambda: len(books.seen) == 2)
         follow_up, count = books.seen
         assert 1 == count
         assert 7 == await follow_up
@@ -231,13 +226,13 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
         assert first is not None
         await books.bury()
         # Only then: it must not be told to stop in the middle of its commit.
-        await until(lambda: first.why is not None)
+        await eventually(lambda: first.why is not None)
         await asyncio.sleep(0)
         go.set()
         await handle
         await books.pool.drain()
         assert 2 == handle.attempt
-        await until(lambda: outcome)
+        await eventually(lambda: outcome)
         (error,) = outcome
         assert isinstance(error, LeaseLost)
         assert (handle.id, 1, "book") == (error.task_id, error.attempt, error.pool)
@@ -265,7 +260,7 @@ async def test_an_attempt_completes_once(books: Books) -> None:
     async with books.mp, asyncio.timeout(20):
         handle = await job.submit()
         await handle
-        await until(lambda: len(refused) == 3)
+        await eventually(lambda: len(refused) == 3)
     assert [AlreadySettled, ConfigError, AlreadySettled] == refused
     assert [handle.id] == books.ledger()
 
@@ -286,7 +281,7 @@ async def test_two_commits_at_once_are_one(books: Books) -> None:
         handle = await job.submit()
         await handle
         await books.pool.drain()
-        await until(lambda: told)
+        await eventually(lambda: told)
     assert 1 == told[0]
     assert isinstance(told[1], AlreadySettled)
     assert [handle.id] == books.ledger()
@@ -309,7 +304,7 @@ async def test_an_error_after_the_commit_does_not_change_the_outcome(
             assert [1] * 30 == [await handle for handle in handles]
             await books.pool.drain()
             (worker,) = internals_of(books.mp).runtime.workers
-            await until(lambda: not worker.jobs)
+            await eventually(lambda: not worker.jobs)
         assert 30 == (await books.pool.snapshot()).completed
     assert [1] * 30 == books.seen
     assert 30 == sum("which stands" in record.getMessage() for record in caplog.records)
@@ -324,7 +319,7 @@ async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -
     async def job(ctx: Context) -> int:
         await ctx.commit(write(ctx), result=1)
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             stopped.set()
             raise
@@ -351,7 +346,7 @@ async def test_the_return_value_after_a_commit_is_ignored(
     async with books.mp, asyncio.timeout(20):
         with caplog.at_level(logging.WARNING):
             assert 1 == await result_of(await job.submit())
-            await until(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
+            await eventually(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
     assert [] == caplog.records
 
 
@@ -372,10 +367,10 @@ async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_agai
     async with books.mp, asyncio.timeout(20):
         assert 1 == await result_of(await job.submit())
         (worker,) = internals_of(books.mp).runtime.workers
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # long after its time is over, and nothing must happen
         assert 1 == len(worker.jobs)
         over.set()
-        await until(lambda: not worker.jobs)
+        await eventually(lambda: not worker.jobs)
         counts = internals_of(books.mp).runtime.counts
         assert (0, 0) == (counts.stuck, counts.stale_settles)
         assert {} == worker.stuck_since
@@ -411,10 +406,10 @@ async def test_a_cancel_during_a_commit_leaves_all_or_nothing(books: Books, how:
         assert running.slot is not None
         if how == "commit":
             running.slot.task.cancel()
-            await asyncio.sleep(0.05)
+            await rounds()  # it is there, and waits for the commit
             go.set()
             assert 3 == await handle
-            await until(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
+            await eventually(lambda: not internals_of(books.mp).runtime.workers[0].jobs)
         else:
             cancelling = asyncio.ensure_future(handle.cancel(mode="interrupt"))
             go.set()
@@ -564,7 +559,7 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
         async with ctx.transaction(hold=30) as tx:
             tx.execute(ADD, (1,))
             first.set()
-            await asyncio.sleep(60)
+            await never_ends()
 
     async with books.mp, asyncio.timeout(30):
         async with books.mp.worker():

@@ -66,7 +66,7 @@ async def idle(shop: Shop) -> None:
     """Let its workers have looked around, so that they ask for nothing by themselves."""
     async with asyncio.timeout(5):
         assert 0 == await (await shop.send.submit(0))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # nothing shows that a worker will ask no more
 
 
 @pytest.mark.rows("DE-04")
@@ -77,7 +77,7 @@ async def test_rows_and_tasks_of_a_commit_appear_together(shop: Shop, unasked: N
         with shop.orders() as own:
             own.execute("INSERT INTO orders VALUES (1)")
             handle = await shop.pool.submit(shop.send.bind(1), connection=own)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # a worker that heard of it would have run it
             assert [0] == shop.sent
             assert ("unknown",) == await internals_of(shop.mp).runtime.view.status((handle.id,))
             own.commit()
@@ -93,7 +93,7 @@ async def test_a_rollback_leaves_neither_rows_nor_tasks(shop: Shop) -> None:
             own.execute("INSERT INTO orders VALUES (1)")
             handle = await shop.pool.submit(shop.send.bind(1), connection=own)
             waiting = asyncio.ensure_future(handle.wait())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # a wait that ends too early would have ended
             assert not waiting.done()
             own.rollback()
             with pytest.raises(UnknownTask, match="rolled back"):
@@ -121,7 +121,7 @@ async def test_an_awaited_handle_waits_for_a_late_commit(shop: Shop) -> None:
             own.execute("BEGIN IMMEDIATE")
             handle = await shop.pool.submit(shop.send.bind(7), connection=own)
             waiting = asyncio.ensure_future(handle.wait())
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(2.5)  # several polls, of which there is one a second
             assert not waiting.done()
             own.commit()
             await asyncio.wait_for(waiting, 5)

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.pool.ledger_app import MAKE, App
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.real_loop
 
@@ -54,12 +56,11 @@ class Workers:
         """Stop a process, but not in the middle of a write: nobody could go on then."""
         while True:
             worker.send_signal(signal.SIGSTOP)
-            while not stands_still(worker.pid):  # noqa: ASYNC110 - nobody tells us
-                await asyncio.sleep(0.001)
+            await eventually(partial(stands_still, worker.pid))
             if self.is_free():
                 return
             worker.send_signal(signal.SIGCONT)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # it ends its write now; nothing shows when
 
     def is_free(self) -> bool:
         with (self.folder / "ledger.db-writers").open("a") as lock:
@@ -92,12 +93,8 @@ class Workers:
 
     async def seen(self, *names: str) -> str:
         """Wait for one of these marks that handlers leave."""
-        async with asyncio.timeout(30):
-            while True:
-                for name in names:
-                    if (self.folder / name).exists():
-                        return name
-                await asyncio.sleep(0.01)
+        await eventually(lambda: any((self.folder / name).exists() for name in names))
+        return next(name for name in names if (self.folder / name).exists())
 
 
 @contextmanager
@@ -127,7 +124,7 @@ async def test_each_effect_happens_once_whichever_process_is_killed(tmp_path: Pa
             kills = 0
             async with asyncio.timeout(50):
                 while (done := (await app.pool.snapshot()).completed) < len(handles):
-                    await asyncio.sleep(dice.uniform(0.0, 0.05))
+                    await asyncio.sleep(dice.uniform(0.0, 0.05))  # kills come at any moment
                     busy = workers.busy()
                     if done >= 15 * kills and kills < 8 and busy:
                         victim = dice.choice(busy)
@@ -222,10 +219,12 @@ asyncio.run(main())
             )
             assert 9 == await dying.wait()
             if how == "commit":
-                async with asyncio.timeout(10):
-                    while not (await app.pool.snapshot()).completed:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
+
+                async def is_done() -> int:
+                    return (await app.pool.snapshot()).completed
+
+                await eventually(is_done)
             else:
-                await asyncio.sleep(1.2)
+                await asyncio.sleep(1.2)  # a poll, of which there is one a second, finds nothing
                 assert 0 == await app.pool.size()
         assert (1 if how == "commit" else 0) == len(workers.ledger())

@@ -51,7 +51,7 @@ async def make(path: Path) -> None:
             await job.options(idempotency_key="order-1", on_complete=tell.bind()).submit("done")
             await job.options(retry=Retry.never()).submit("bad")
             await job.submit("flaky")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # "flaky" is to be between two attempts
         await job.options(delay=3600.0).submit("later")
         await job.options(on_complete=tell.bind(), labels={"for": "me"}).submit("waiting")
         await hooks.submit_many(job.each(["one", "two", "three"]))
